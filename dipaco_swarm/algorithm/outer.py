@@ -1,0 +1,103 @@
+"""The outer optimizer: what happens to one module between two rounds of inner training (paper section 2.5-2.7).
+
+    theta(t-1)  the module when the round began        theta(t)  after inner training
+    Delta       the outer gradient, theta(t-1) - theta(t)
+
+Every multiplication and every addition is rounded on its own (no fused multiply-add, no `alpha=`), and contributions
+are summed in the order given. So two machines that see the same contributions in the same order get the same bytes.
+Nothing here knows who computed a gradient or how it travelled.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class OuterStep:
+    """Nesterov step of the outer optimizer. DiPaCo and DiLoCo use 0.7 and 0.9 everywhere (paper section 4)."""
+
+    learning_rate: float
+    momentum: float
+
+
+def outer_gradient(before: Tensor, after: Tensor) -> Tensor:
+    """Delta = theta(t-1) - theta(t) of one module; all three fp32, shape (parameters,)."""
+    return before - after
+
+
+def contribution_weights(
+    paths: Sequence[Hashable], tokens: Sequence[float], path_weights: Sequence[float]
+) -> list[float]:
+    """The weight of each contribution to a module, summing to one.
+
+    Peers that train the same path are replicas: they are averaged first, by the tokens they trained on, and the path
+    then counts once, by its share of the documents (paper equations 2-3, normalised within the module group).
+
+    `paths[i]`, `tokens[i]` and `path_weights[i]` describe contribution i; the path weight is the path's, so replicas
+    repeat it. A path whose replicas report no tokens at all counts as if they had trained equally.
+    """
+    of_path: dict[Hashable, float] = {}
+    replicas: dict[Hashable, int] = {}
+    weight_of: dict[Hashable, float] = {}
+    for path, count, weight in zip(paths, tokens, path_weights, strict=True):
+        of_path[path] = of_path.get(path, 0.0) + count
+        replicas[path] = replicas.get(path, 0) + 1
+        weight_of[path] = weight
+    total = math.fsum(weight_of.values())
+    shares = [
+        count / of_path[path] if of_path[path] > 0 else 1.0 / replicas[path]
+        for path, count in zip(paths, tokens, strict=True)
+    ]
+    return [share * weight_of[path] / total for share, path in zip(shares, paths, strict=True)]
+
+
+def effective_paths(paths: Sequence[Hashable], path_weights: Sequence[float]) -> float:
+    """n_eff = (sum w)^2 / sum w^2 over the paths that contributed; equal weights give their number (SPEC 3.2)."""
+    weights = list({path: weight for path, weight in zip(paths, path_weights, strict=True)}.values())
+    return math.fsum(weights) ** 2 / math.fsum(weight * weight for weight in weights)
+
+
+def weighted_sum(contributions: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """sum_i w_i x_i in fp32, in the order given; every product and every sum is rounded separately.
+
+    `contributions`: fp32 tensors of one shape, left unchanged.
+    """
+    total = contributions[0] * weights[0]
+    scratch = torch.empty_like(total)
+    for contribution, weight in zip(contributions[1:], weights[1:], strict=True):
+        torch.mul(contribution, weight, out=scratch)
+        total.add_(scratch)
+    return total
+
+
+def clip_factors(norms: Sequence[float], ratio: float) -> list[float]:
+    """How much each contribution is scaled down so that none is longer than `ratio` times the median norm.
+
+    The lower median, so that one of two cannot drag the bound up to itself. Factors are 1.0 for ordinary lengths.
+    """
+    positive = sorted(norm for norm in norms if norm > 0)
+    if not positive:
+        return [1.0] * len(norms)
+    bound = ratio * positive[(len(positive) - 1) // 2]
+    return [min(1.0, bound / norm) if norm > 0 else 1.0 for norm in norms]
+
+
+def rescale(mean: Tensor, n_eff: float) -> Tensor:
+    """sqrt(n_eff) * mean: averaging n paths shortens the outer gradient by about sqrt(n) (paper section 2.7)."""
+    return mean * math.sqrt(n_eff)
+
+
+def nesterov_step(params: Tensor, momentum: Tensor, gradient: Tensor, step: OuterStep) -> tuple[Tensor, Tensor]:
+    """One outer step; returns new parameters and new momentum, and changes nothing in place.
+
+        v <- mu v + Delta            theta <- theta - lr (Delta + mu v)
+
+    The arithmetic of torch.optim.SGD(nesterov=True) after its first step; the momentum starts at zero, which gives
+    the same first step too. All tensors fp32, shape (parameters,).
+    """
+    momentum = momentum * step.momentum + gradient
+    return params - (gradient + momentum * step.momentum) * step.learning_rate, momentum

@@ -1,0 +1,42 @@
+"""The state of one module, and the digest by which members of a module group know that they agree."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleState:
+    """`version` outer steps made these parameters and this momentum.
+
+    `params`, `momentum`: fp32 on the CPU, contiguous, shape (parameters,). Treat both as immutable.
+    """
+
+    version: int
+    params: Tensor
+    momentum: Tensor
+
+    @classmethod
+    def seed(cls, params: Tensor) -> "ModuleState":
+        """A module before its first outer step: given parameters, momentum zero."""
+        return cls(0, params, torch.zeros_like(params))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over version, parameters and momentum. Equal digests, equal bytes."""
+        digest = hashlib.sha256(b"dipaco module state 1" + self.version.to_bytes(8, "little"))
+        digest.update(vector_bytes(self.params))
+        digest.update(vector_bytes(self.momentum))
+        return digest.hexdigest()
+
+    @property
+    def num_bytes(self) -> int:
+        return self.params.nbytes + self.momentum.nbytes
+
+
+def vector_bytes(vector: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy."""
+    return memoryview(vector.detach().view(torch.uint8).numpy())

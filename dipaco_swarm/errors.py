@@ -1,0 +1,67 @@
+"""Errors that a person can act on.
+
+    SwarmError                 the command line prints it as one line and exits with 2
+    |-- RunFileError           RUN.toml is wrong: names the field and the value
+    |-- ManifestError          what the operator published cannot be trusted or does not fit
+    |-- AddressError           the run address is malformed
+    |-- UnreachableError       nobody answered: bootstrap nodes or holders
+    |-- NodeError              our own node cannot start: port, daemon, identity file
+    |-- HomeError              the home folder cannot be used
+    |-- DataError              the documents cannot be read, or none belong to the path
+    |-- CheckpointError        a checkpoint is torn, or belongs to another run
+    `-- UsageError             arguments that do not fit the run (a path out of range)
+
+    RemoteDataError            another peer sent something that breaks the protocol. Raised only at the wire, names the
+                               peer, ends as a logged line; it is *not* a SwarmError because no person here caused it.
+
+Anything else is a bug of ours and shows its traceback. Ordinary weather (a peer left, a round failed) is a value.
+"""
+
+
+class SwarmError(Exception):
+    """What happened, with the values, why, and what to do next, in one message."""
+
+
+class RunFileError(SwarmError):
+    """The operator's run file is malformed or impossible."""
+
+
+class ManifestError(SwarmError):
+    """A manifest is unsigned, signed by somebody else, or does not fit its own parts."""
+
+
+class AddressError(SwarmError):
+    """A run address cannot be read."""
+
+
+class UnreachableError(SwarmError):
+    """Nobody answered in time."""
+
+
+class NodeError(SwarmError):
+    """The network node of this machine cannot start."""
+
+
+class HomeError(SwarmError):
+    """The home folder cannot be read or written."""
+
+
+class DataError(SwarmError):
+    """The run's documents cannot be read, or there are none for this path."""
+
+
+class CheckpointError(SwarmError):
+    """A checkpoint is truncated, altered, or belongs to another run."""
+
+
+class UsageError(SwarmError):
+    """What was asked does not fit the run."""
+
+
+class RemoteDataError(Exception):
+    """A peer sent bytes that break the protocol."""
+
+    def __init__(self, peer: str, reason: str) -> None:
+        super().__init__(f"peer {peer[-8:]}: {reason}")
+        self.peer = peer
+        self.reason = reason

@@ -1,0 +1,457 @@
+"""What a run agreed on: the operator's run file, the signed manifest made from it, and the address that names it.
+
+    RUN.toml --read_run_file--> RunConfig --(bootstrap node: tokenizer, stages)--> Manifest --sign--> bytes in the swarm
+
+A volunteer is given a `RunAddress`: the run's name, the fingerprint of the operator's public key, and where to knock.
+The fingerprint is what makes a manifest trustworthy. Everything big (tokenizer, router arrays, module seeds) is named
+in the manifest by its SHA-256 digest and fetched as a blob. Frozen values, checked when made; no torch, no network.
+"""
+
+import base64
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from dipaco_swarm.errors import AddressError, ManifestError, RunFileError
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of a blob, in hexadecimal."""
+
+RunName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
+
+MANIFEST_FORMAT = 1
+
+
+class Frozen(BaseModel):
+    """A value: frozen, strictly typed, and unknown keys are mistakes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ModelConfig(Frozen):
+    """One path as a transformers causal language model."""
+
+    model_type: str = "llama"
+    """Any Llama-style model type that transformers knows: llama, mistral, qwen2, ..."""
+    hidden_size: int = Field(gt=0)
+    intermediate_size: int = Field(gt=0)
+    num_hidden_layers: int = Field(gt=0)
+    num_attention_heads: int = Field(gt=0)
+    num_key_value_heads: int | None = Field(default=None, gt=0)
+    max_position_embeddings: int = Field(default=1024, gt=0)
+    tie_word_embeddings: bool = False
+    extra: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Further fields of the transformers configuration, passed on as they are."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}"
+            )
+        return self
+
+
+class LevelConfig(Frozen):
+    """Which parts of the model one level holds."""
+
+    blocks: tuple[int, ...] = ()
+    """Indices of transformer blocks; they need not be neighbours (paper section 7.1 shares blocks 1-4 and 7-10)."""
+    embedding: bool = False
+    head: bool = False
+    """The final norm and the output head."""
+
+
+class TokenizerConfig(Frozen):
+    """The run's tokenizer: an existing one, or a byte-level BPE trained by the bootstrap node on a sample of the data."""
+
+    path: str | None = None
+    """A folder or tokenizer.json on the bootstrap node; peers fetch it from the swarm."""
+    vocab_size: int = Field(default=2048, ge=300, le=1_000_000)
+    """Size of the vocabulary that is trained when no path is given."""
+
+
+class DataConfig(Frozen):
+    """Where documents come from. Every peer reads them itself; no document ever travels."""
+
+    source: Literal["python", "text", "jsonl", "parquet", "huggingface"]
+    """`python`: the text of the Python installation itself. `huggingface`: a dataset name. Else: files on each peer."""
+    path: str | None = None
+    """Glob of files (text, jsonl, parquet) or name of the Hugging Face dataset."""
+    config: str | None = None
+    """Configuration of the Hugging Face dataset."""
+    split: str = "train"
+    column: str = "text"
+    """The field that holds a document's text."""
+    max_documents: int | None = Field(default=None, gt=0)
+    """Read at most this many documents; for trials."""
+    sequence_length: int = Field(default=256, ge=16)
+    """Tokens per training sequence."""
+    holdout: float = Field(default=0.05, gt=0, lt=0.5)
+    """Share of documents kept for evaluation, chosen by a hash of the text; never trained on."""
+    routing_sample: float = Field(default=0.05, gt=0, lt=0.5)
+    """Share of documents the operator's router is fitted on, chosen by the same hash; never trained on."""
+
+    @model_validator(mode="after")
+    def _files_need_a_path(self) -> Self:
+        if self.source != "python" and not self.path:
+            raise ValueError(f'source="{self.source}" needs path')
+        return self
+
+
+class InnerConfig(Frozen):
+    """The inner optimizer: AdamW on a path's shard (paper table 4; DiLoCo)."""
+
+    learning_rate: float = Field(default=4e-4, gt=0)
+    embedding_learning_rate_ratio: float = Field(default=1.0, gt=0)
+    """Learning rate of the embedding, as a multiple of learning_rate. Small models need a large one (30)."""
+    head_learning_rate_ratio: float = Field(default=1.0, gt=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    weight_decay: float = Field(default=0.1, ge=0)
+    gradient_clip: float = Field(default=1.0, gt=0)
+    warmup_steps: int = Field(default=1000, ge=0)
+    schedule_steps: int = Field(default=88_000, gt=0)
+    """Length of the cosine schedule, in inner steps of a path over all stages."""
+    final_learning_rate_ratio: float = Field(default=0.1, ge=0, le=1)
+    batch_sequences: int = Field(default=512, gt=0)
+    """Sequences per inner step; a peer accumulates micro-batches until it has them."""
+
+
+class OuterConfig(Frozen):
+    """The outer optimizer: Nesterov on the averaged outer gradient."""
+
+    learning_rate: float = Field(default=0.7, gt=0)  # DiPaCo section 4
+    momentum: float = Field(default=0.9, ge=0, lt=1)  # DiPaCo section 4; 0.6 in runs of some tens of rounds
+    rescale: bool = True
+    """Multiply the average by the square root of the effective number of paths (paper section 2.7)."""
+    ramp_rounds: int = Field(default=0, ge=0)
+    """The learning rate rises linearly from half over the first rounds of a module in a stage."""
+
+    def learning_rate_at(self, version: int) -> float:
+        """The outer learning rate of the step that takes a module from `version` to `version + 1` of its stage."""
+        if version >= self.ramp_rounds:
+            return self.learning_rate
+        return self.learning_rate * (0.5 + 0.5 * version / self.ramp_rounds)
+
+
+class RoundsConfig(Frozen):
+    """When an outer round of a module is due."""
+
+    pacing: Literal["synchronous", "paced"] = "paced"
+    """synchronous: every member takes exactly inner_steps. paced: when the group's tokens reach the target."""
+    inner_steps: int = Field(default=150, gt=0)  # tau, paper figure 9
+
+
+class WireConfig(Frozen):
+    """How outer gradients travel."""
+
+    codec: Literal["fp32", "bf16", "int8"] = "int8"
+
+
+class LimitsConfig(Frozen):
+    """Bounds on what strangers may do."""
+
+    norm_clip: float = Field(default=4.0, gt=1)
+    """No contribution counts for more than this many times the median norm of its round."""
+    max_members: int = Field(default=256, gt=0)
+    """Members of one module group that a peer will listen to."""
+
+
+class RouterConfig(Frozen):
+    """How a router is fitted (paper section 2.4 and 7.2)."""
+
+    prefix_tokens: int = Field(default=32, ge=1)  # paper section 2.4
+    max_documents: int = Field(default=20_000, gt=1)
+    """Documents of the routing sample that are used at most."""
+    components: int = Field(default=32, ge=1)
+    """PCA components of the prefix feature that are kept."""
+    min_share: float = Field(default=0.25, ge=0, lt=1)
+    """No shard smaller than this share of an equal split."""
+
+
+class StageConfig(Frozen):
+    """A part of the run with one path table and one router."""
+
+    router: Literal["single", "k-means", "product-k-means"]
+    """single: one path that gets every document (DiLoCo; the dense warm-up)."""
+    modules: tuple[int | Literal["path"], ...] | None = None
+    """Modules per level; all combinations are paths. "path" gives every path its own module at that level."""
+    paths: tuple[tuple[int, ...], ...] | None = None
+    """Instead of modules: the path table itself, one row per path, one module index per level."""
+    rounds: int | None = Field(default=None, gt=0)
+    """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
+
+    @model_validator(mode="after")
+    def _table_fits_router(self) -> Self:
+        if self.router == "single":
+            if self.modules is not None or self.paths is not None:
+                raise ValueError('router="single" has one path; leave out modules and paths')
+        elif (self.modules is None) == (self.paths is None):
+            raise ValueError(f'router="{self.router}" needs either modules or paths')
+        if self.modules is not None and any(isinstance(count, int) and count < 1 for count in self.modules):
+            raise ValueError(f"modules={list(self.modules)}: every level needs at least one module")
+        if self.router == "product-k-means":
+            branching = [c for c in self.modules or () if isinstance(c, int) and c > 1]
+            if self.paths is not None or len(branching) != 2:
+                raise ValueError(
+                    "product-k-means needs modules with exactly two levels that branch, for example [2, 2]"
+                )
+        return self
+
+
+class RunConfig(Frozen):
+    """The run file. Its order of sections is the order of a page that explains it."""
+
+    name: RunName
+    min_peers: int = Field(default=1, ge=1)
+    """Training of a stage starts when this many peers have announced themselves."""
+    seed: int = 0
+    model: ModelConfig
+    levels: tuple[LevelConfig, ...] = Field(min_length=1)
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    data: DataConfig
+    inner: InnerConfig = InnerConfig()
+    outer: OuterConfig = OuterConfig()
+    rounds: RoundsConfig = RoundsConfig()
+    wire: WireConfig = WireConfig()
+    limits: LimitsConfig = LimitsConfig()
+    router: RouterConfig = RouterConfig()
+    stages: tuple[StageConfig, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _levels_add_up(self) -> Self:
+        blocks = sorted(block for level in self.levels for block in level.blocks)
+        expected = list(range(self.model.num_hidden_layers))
+        if blocks != expected:
+            missing, extra = sorted(set(expected) - set(blocks)), sorted(set(blocks) - set(expected))
+            twice = sorted({block for block in blocks if blocks.count(block) > 1})
+            what = [
+                f"{words} {which}"
+                for words, which in (("no level has", missing), ("the model has no", extra), ("twice:", twice))
+                if which
+            ]
+            raise ValueError(
+                f"levels must hold each of the model's {len(expected)} blocks exactly once: {'; '.join(what)}"
+            )
+        for part in ("embedding", "head"):
+            holders = [i for i, level in enumerate(self.levels) if getattr(level, part)]
+            if len(holders) != 1:
+                raise ValueError(f"exactly one level must have {part}=true; now {len(holders)} have")
+        if self.model.tie_word_embeddings and not any(level.embedding and level.head for level in self.levels):
+            raise ValueError("tie_word_embeddings=true needs embedding and head in the same level")
+        for i, stage in enumerate(self.stages):
+            columns = len(stage.modules) if stage.modules is not None else None
+            columns = len(stage.paths[0]) if stage.paths else columns
+            if columns is not None and columns != len(self.levels):
+                raise ValueError(f"stages[{i}] has {columns} columns but there are {len(self.levels)} levels")
+        if self.data.sequence_length > self.model.max_position_embeddings:
+            raise ValueError(
+                f"data.sequence_length={self.data.sequence_length} is longer than "
+                f"model.max_position_embeddings={self.model.max_position_embeddings}"
+            )
+        if self.router.prefix_tokens >= self.data.sequence_length:
+            raise ValueError(
+                f"router.prefix_tokens={self.router.prefix_tokens} leaves nothing of "
+                f"data.sequence_length={self.data.sequence_length} to train on"
+            )
+        return self
+
+
+class Stage(Frozen):
+    """A stage that has begun: everything a peer needs to take part in it."""
+
+    index: int = Field(ge=0)
+    table: tuple[tuple[int, ...], ...]
+    """The path table: a row per path, a module index per level."""
+    path_weights: tuple[float, ...]
+    """Share of the documents that the router gives to each path; the weight of its outer gradients. Sums to one."""
+    router: Digest | None
+    """Blob of the router's arrays; none in a stage of one path."""
+    seeds: dict[str, Digest]
+    """Blob of the parameters that each module (written L0M1) starts from."""
+
+    @model_validator(mode="after")
+    def _fits_itself(self) -> Self:
+        if len(self.path_weights) != len(self.table):
+            raise ValueError(f"{len(self.path_weights)} path weights for {len(self.table)} paths")
+        if min(self.path_weights) <= 0 or not math.isclose(sum(self.path_weights), 1.0, rel_tol=1e-6):
+            raise ValueError("path weights must be positive and sum to one")
+        modules = {f"L{level}M{index}" for row in self.table for level, index in enumerate(row)}
+        if set(self.seeds) != modules:
+            raise ValueError("there must be exactly one seed for each module of the path table")
+        return self
+
+
+class Manifest(Frozen):
+    """What the operator publishes: the run file, resolved as far as the run has come."""
+
+    format: Literal[1] = 1
+    revision: int = Field(ge=0)
+    """Rises with every publication; a peer never goes back."""
+    config: RunConfig
+    tokenizer: Digest
+    stages: tuple[Stage, ...] = Field(min_length=1)
+    feature_seeds: tuple[Digest, ...] = ()
+    """Per level, the blob of the frozen dense model that turns a prefix into the router's feature; none before routing."""
+    finished: bool = False
+    """The last stage's rounds are done: hold, evaluate, serve; train no more."""
+
+    @property
+    def stage(self) -> Stage:
+        """The stage of now."""
+        return self.stages[-1]
+
+    def canonical_bytes(self) -> bytes:
+        """The one byte string that stands for this manifest: JSON, sorted keys, no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.canonical_bytes()).hexdigest()
+
+
+def read_run_file(path: Path) -> RunConfig:
+    """Read and check the operator's RUN.toml. Raises RunFileError that names the field, the value and the reason."""
+    try:
+        return parse_run_file(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise RunFileError(
+            f"there is no run file {path}; `dipaco-bootstrap init {path}` writes one to start from"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFileError(f"the run file {path} cannot be read: {error}") from None
+
+
+def parse_run_file(text: str, name: str = "run file") -> RunConfig:
+    """Check the text of a run file. Raises RunFileError."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RunFileError(f"{name} is not valid TOML: {error}") from None
+    try:
+        # through JSON, so that strict types accept TOML's arrays as tuples and nothing else is bent
+        return RunConfig.model_validate_json(json.dumps(document, default=str))
+    except ValidationError as error:
+        raise RunFileError(f"{name}: {_explain(error)}") from None
+
+
+def _explain(error: ValidationError) -> str:
+    """The first problems of a validation, one `field: reason (got value)` each."""
+    problems = []
+    for problem in error.errors()[:3]:
+        field = ".".join(str(part) for part in problem["loc"]) or "as a whole"
+        reason = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            reason = "this key is not known; check its spelling and section"
+            problems.append(f"{field}: {reason}")
+        elif problem["type"] == "missing":
+            problems.append(f"{field}: this key is required")
+        elif problem["type"] == "value_error":
+            problems.append(f"{field}: {reason}")
+        else:
+            problems.append(f"{field}: {reason} (got {_short(problem['input'])})")
+    more = error.error_count() - len(problems)
+    return "; ".join(problems) + (f"; and {more} more" if more > 0 else "")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# ---------------------------------------------------------------------------------------------- signing and addresses
+
+
+def fingerprint_of(key: Ed25519PublicKey) -> str:
+    """The first 160 bits of the SHA-256 of a public key, in base 32: what a run address carries."""
+    raw = key.public_bytes(Encoding.Raw, PublicFormat.Raw)
+    return base64.b32encode(hashlib.sha256(raw).digest()[:20]).decode().lower()
+
+
+def sign_manifest(manifest: Manifest, key: Ed25519PrivateKey) -> bytes:
+    """The manifest as it is published: JSON of public key, signature, and the canonical bytes."""
+    body = manifest.canonical_bytes()
+    public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    envelope = {"public_key": public.hex(), "signature": key.sign(body).hex(), "manifest": body.decode()}
+    return json.dumps(envelope).encode()
+
+
+def open_manifest(signed: bytes, fingerprint: str) -> Manifest:
+    """Check a published manifest against the fingerprint of the run address; raises ManifestError."""
+    try:
+        envelope = json.loads(signed)
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(envelope["public_key"]))
+        signature, body = bytes.fromhex(envelope["signature"]), envelope["manifest"].encode()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ManifestError(
+            "the manifest is not a signed manifest; it was damaged or made by another program"
+        ) from None
+    if fingerprint_of(key) != fingerprint:
+        raise ManifestError(
+            f"the manifest is signed by {fingerprint_of(key)}, but the run address names {fingerprint}; "
+            "check the address with the operator of the run"
+        )
+    try:
+        key.verify(signature, body)
+    except InvalidSignature:
+        raise ManifestError(
+            "the manifest was altered after the operator signed it; ask another bootstrap node"
+        ) from None
+    try:
+        return Manifest.model_validate_json(body)
+    except ValidationError as error:
+        raise ManifestError(
+            f"the manifest does not fit this version of dipaco-swarm ({_explain(error)}); update, or ask the operator"
+        ) from None
+
+
+@dataclass(frozen=True)
+class RunAddress:
+    """The one string a volunteer is given: `dipaco:NAME:FINGERPRINT@MULTIADDR[,MULTIADDR...]`."""
+
+    name: str
+    fingerprint: str
+    bootstraps: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"dipaco:{self.name}:{self.fingerprint}@{','.join(self.bootstraps)}"
+
+    @classmethod
+    def parse(cls, text: str) -> "RunAddress":
+        """Read a run address. Raises AddressError that says which part is wrong."""
+        match = re.fullmatch(r"dipaco:([^:@]*):([^:@]*)@(.*)", text.strip())
+        if match is None:
+            raise AddressError(
+                f"{_short(text)} is not a run address; it looks like dipaco:NAME:FINGERPRINT@/ip4/1.2.3.4/tcp/4001/p2p/..., "
+                "and `dipaco-bootstrap serve` prints it"
+            )
+        name, fingerprint, places = match.groups()
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name):
+            raise AddressError(
+                f"the run address has the name {name!r}; names are lower-case letters, digits and dashes"
+            )
+        if not re.fullmatch(r"[a-z2-7]{32}", fingerprint):
+            raise AddressError(
+                f"the run address has the fingerprint {fingerprint!r}, which is not 32 letters and digits"
+            )
+        bootstraps = tuple(place for place in places.split(",") if place)
+        for place in bootstraps:
+            if not re.fullmatch(r"(/[a-z0-9]+/[^/,]+)+/p2p/[1-9A-HJ-NP-Za-km-z]+", place):
+                raise AddressError(f"{place!r} in the run address is not a multiaddr that ends in /p2p/PEER")
+        if not bootstraps:
+            raise AddressError("the run address names no bootstrap node after the @")
+        return cls(name, fingerprint, bootstraps)
+
+    def with_bootstraps(self, bootstraps: Sequence[str]) -> "RunAddress":
+        return RunAddress(self.name, self.fingerprint, tuple(bootstraps))

@@ -1,0 +1,171 @@
+"""All that a program may ask of the other peers. Two implementations: `memory.py` and `libp2p.py`.
+
+Synchronous on purpose: a training loop is one thread doing one thing. Calls block and return by their timeout; people
+leaving is ordinary and comes back as a value. Only asking for something that nobody has raises.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.state import ModuleState
+
+PeerName = NewType("PeerName", str)
+"""A libp2p peer id in base 58. It contains the peer's Ed25519 public key, so it is also how we check signatures."""
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """What a peer says about itself and one of its modules: signed, short-lived, repeated while it lives."""
+
+    peer: PeerName
+    stage: int
+    module: ModuleId
+    path: PathIndex | None
+    """The path it trains; None for a keeper, which trains nothing and holds the module."""
+    version: int
+    digest: str
+    """Digest of the module's state at that version."""
+    tokens: int = 0
+    """Tokens trained since that version."""
+    tokens_per_second: float = 0.0
+    loss: float | None = None
+    reduces: bool = True
+    """Whether others can dial it, so that it can lead and reduce."""
+
+
+@dataclass(frozen=True)
+class ModuleGroup:
+    """The paths that share a module in a stage, and how much each counts."""
+
+    stage: int
+    module: ModuleId
+    path_weights: Mapping[PathIndex, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """A member's part in a round of one module."""
+
+    group: ModuleGroup
+    path: PathIndex
+    version: int
+    """The version that the outer gradient starts from."""
+    gradient: Tensor
+    """Outer gradient, fp32, shape (parameters,)."""
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of the averaged vector, and the effective number of paths behind it.
+
+    Spans differ only when somebody died in the middle of a round.
+    """
+
+    start: int
+    stop: int
+    effective_paths: float
+
+
+@dataclass(frozen=True, eq=False)
+class Agreed:
+    """The round is decided: every member has exactly this average."""
+
+    mean: Tensor
+    """Weighted mean of the outer gradients, fp32, shape (parameters,), not yet rescaled."""
+    spans: tuple[Span, ...]
+    contributors: tuple[PeerName, ...]
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The round did not happen for us. Nothing changed anywhere; local progress is intact."""
+
+    reason: str
+    """One calm line for a person."""
+
+
+Outcome = Agreed | Kept
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of modules, outer gradients and blobs since the node was opened."""
+
+    sent: int
+    received: int
+
+
+class Swarm(Protocol):
+    """The other peers, as one object."""
+
+    @property
+    def peer(self) -> PeerName:
+        """Our own name."""
+        ...
+
+    # who is there ------------------------------------------------------------------------------------------------
+
+    def announce(self, announcements: Sequence[Announcement]) -> None:
+        """Say this about ourselves from now on, replacing what we said before. Empty: goodbye. Returns at once."""
+        ...
+
+    def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
+        """Live announcements about a module, our own included, sorted by peer. May be some seconds old."""
+        ...
+
+    # module groups -----------------------------------------------------------------------------------------------
+
+    def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+        """Average the outer gradients of several modules, each with its group, all at once.
+
+        `patience`: seconds that we are willing to wait for members who are alive but not there yet.
+        """
+        ...
+
+    # states ------------------------------------------------------------------------------------------------------
+
+    def hold(self, stage: int, module: ModuleId, state: ModuleState) -> None:
+        """Serve this state to whoever asks, instead of an older one of the same module."""
+        ...
+
+    def release(self, stage: int, module: ModuleId) -> None:
+        """Stop serving a module."""
+        ...
+
+    def fetch_state(self, stage: int, module: ModuleId, digest: str, *, timeout: float) -> ModuleState | None:
+        """The state with this digest from whoever holds it, verified; None when nobody had it in time."""
+        ...
+
+    # blobs and the manifest --------------------------------------------------------------------------------------
+
+    def put_blob(self, data: bytes) -> str:
+        """Keep a blob and serve it; returns its SHA-256."""
+        ...
+
+    def fetch_blob(self, digest: str, *, timeout: float) -> bytes:
+        """A blob, from our own store or from any peer, verified. Raises UnreachableError when nobody had it in time."""
+        ...
+
+    def publish_manifest(self, signed: bytes) -> None:
+        """Make this the newest manifest of the run (the operator's node only)."""
+        ...
+
+    def newest_manifest(self, *, timeout: float) -> bytes | None:
+        """The signed manifest with the highest revision that can be found; None when nobody answers in time."""
+        ...
+
+    # ourselves ---------------------------------------------------------------------------------------------------
+
+    def traffic(self) -> Traffic: ...
+
+    def close(self) -> None:
+        """Say goodbye and stop serving. Ends within seconds."""
+        ...
