@@ -6,7 +6,7 @@ leaving is ordinary and comes back as a value. Only asking for something that no
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import Literal, NewType, Protocol
 
 from torch import Tensor
 
@@ -113,15 +113,30 @@ class Swarm(Protocol):
 
     # who is there ------------------------------------------------------------------------------------------------
 
-    def announce(self, announcements: Sequence[Announcement]) -> None:
-        """Say this about ourselves from now on, replacing what we said before. Empty: goodbye. Returns at once."""
+    def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup] = ()) -> None:
+        """Say this about ourselves from now on, replacing what we said before; empty means goodbye. Returns at once.
+
+        `groups`: the module groups that we take part in; rounds of other modules are refused.
+        """
         ...
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """Live announcements about a module, our own included, sorted by peer. May be some seconds old."""
         ...
 
+    def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float) -> None:
+        """Find out now who is there for these modules; `members` then answers for them too."""
+        ...
+
+    def called(self, stage: int, module: ModuleId, version: int) -> bool:
+        """Whether somebody gathers the round of this version, so that we should come soon."""
+        ...
+
     # module groups -----------------------------------------------------------------------------------------------
+
+    def take_part(self, codec: Literal["fp32", "bf16", "int8"], norm_clip: float) -> None:
+        """Learn the run's rules for rounds; comes before the first `reduce`."""
+        ...
 
     def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
         """Average the outer gradients of several modules, each with its group, all at once.
@@ -166,6 +181,6 @@ class Swarm(Protocol):
 
     def traffic(self) -> Traffic: ...
 
-    def close(self) -> None:
-        """Say goodbye and stop serving. Ends within seconds."""
+    def interrupt(self) -> None:
+        """Let every call that waits return soon, with nothing; for Ctrl+C. May be called from any thread."""
         ...

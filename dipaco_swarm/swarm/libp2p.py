@@ -1,0 +1,403 @@
+"""The real swarm: one thread with one asyncio loop, one libp2p daemon, whatever the number of modules.
+
+Directory   who is there: our own announcements out, the others' in, through the DHT
+Rounds      module groups (rounds.py, exchange.py)
+Store       states, blobs, manifest (store.py)
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgpack
+from pydantic import ValidationError
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
+from dipaco_swarm.manifest import RunAddress, open_manifest
+from dipaco_swarm.swarm import records
+from dipaco_swarm.swarm.codec import Codec
+from dipaco_swarm.swarm.identity import load_identity
+from dipaco_swarm.swarm.interface import (
+    Announcement,
+    Contribution,
+    Kept,
+    ModuleGroup,
+    Outcome,
+    PeerName,
+    Traffic,
+)
+from dipaco_swarm.swarm.node import Node, NodeSettings, open_node
+from dipaco_swarm.swarm.rounds import Rounds, Standing
+from dipaco_swarm.swarm.store import BlobStore, Store
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 5.0
+"""How often a peer repeats its announcements and reads those of its groups: two small records a module."""
+LIFETIME_SECONDS = 30.0
+"""An announcement outlives its peer by at most this; six heartbeats, so that a busy minute loses nobody."""
+
+T = TypeVar("T")
+
+
+class Directory:
+    """Live announcements about the modules we are interested in."""
+
+    def __init__(self, node: Node, run: str, max_members: int) -> None:
+        self._node = node
+        self._run = run
+        self._max_members = max_members
+        self._ours: tuple[Announcement, ...] = ()
+        self._said: set[tuple[int, ModuleId]] = set()
+        self._heard: dict[tuple[int, ModuleId], dict[PeerName, tuple[Announcement, float]]] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def ours(self) -> tuple[Announcement, ...]:
+        return self._ours
+
+    def say(self, announcements: Sequence[Announcement]) -> None:
+        self._ours = tuple(announcements)
+        self._changed.set()
+
+    def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
+        """What was heard last, ours included, sorted by peer; who was not heard of for a lifetime is gone."""
+        now = time.time()
+        heard = {
+            peer: said for peer, (said, expiration) in self._heard.get((stage, module), {}).items() if now < expiration
+        }
+        heard.pop(self._node.identity.peer, None)
+        heard.update({said.peer: said for said in self._ours if (said.stage, said.module) == (stage, module)})
+        return tuple(heard[peer] for peer in sorted(heard))
+
+    async def run(self) -> None:
+        """Repeat what we say and listen to our groups, until cancelled."""
+        while True:
+            self._changed.clear()
+            await self._tell()
+            await asyncio.gather(*(self.listen(said.stage, said.module) for said in self._ours))
+            with contextlib.suppress(TimeoutError):
+                # peers that started together should not speak together for ever
+                async with asyncio.timeout(HEARTBEAT_SECONDS * random.uniform(0.8, 1.0)):
+                    await self._changed.wait()
+
+    async def _tell(self) -> None:
+        ours = self._ours
+        about = {(said.stage, said.module) for said in ours}
+        await asyncio.gather(
+            *(self._store(said, LIFETIME_SECONDS) for said in ours),
+            *(self._goodbye(stage, module) for stage, module in self._said - about),
+        )
+        self._said = about
+
+    async def _store(self, said: Announcement, lifetime: float) -> None:
+        key = records.group_key(self._run, said.stage, said.module)
+        record = records.encode_announcement(said)
+        if not await records.store(self._node.dht, self._node.identity, key, record, lifetime):
+            log.debug("no node of the DHT took our announcement about %s; will try again", said.module)
+
+    async def _goodbye(self, stage: int, module: ModuleId) -> None:
+        """Displace our record by one that says we are gone: it expires later, so it wins."""
+        key = records.group_key(self._run, stage, module)
+        await records.store(self._node.dht, self._node.identity, key, records.Goodbye(), LIFETIME_SECONDS)
+
+    async def listen(self, stage: int, module: ModuleId) -> None:
+        """Read the announcements about one module now. One that a read misses counts until it expires."""
+        found = await records.read(self._node.dht, records.group_key(self._run, stage, module))
+        heard = self._heard.setdefault((stage, module), {})
+        for peer, (payload, expiration) in sorted(found.items())[: self._max_members]:
+            if records.is_goodbye(payload):
+                heard.pop(peer, None)
+                continue
+            said = records.decode_announcement(peer, payload, stage, module)
+            if said is None:
+                log.warning("ignored a malformed announcement of peer %s about %s", peer[-8:], module)
+            else:
+                heard[peer] = (said, expiration)
+        for peer in [peer for peer, (_, expiration) in heard.items() if expiration < time.time()]:
+            del heard[peer]
+
+    def peers(self) -> list[PeerName]:
+        """Everybody heard of, each once."""
+        return list(dict.fromkeys(peer for heard in self._heard.values() for peer in heard))
+
+    async def farewell(self) -> None:
+        self._ours = ()
+        await self._tell()
+
+
+class LibP2PSwarm:
+    """`Swarm` over libp2p. Make one with `open_swarm`; its methods may be called from any thread."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, node: Node, address: RunAddress, directory: Directory, store: Store
+    ) -> None:
+        self._loop = loop
+        self._node = node
+        self._address = address
+        self._directory = directory
+        self._store = store
+        self._rounds: Rounds | None = None
+        self._groups: dict[tuple[int, ModuleId], ModuleGroup] = {}
+        self._called: set[tuple[int, ModuleId, int]] = set()
+        self._pending: set[asyncio.Task[Any]] = set()
+
+    @property
+    def peer(self) -> PeerName:
+        return self._node.identity.peer
+
+    @property
+    def address(self) -> RunAddress:
+        """The run address with this node as the bootstrap node."""
+        return self._address.with_bootstraps(self._call(self._node.addresses(), 10) or ())
+
+    def take_part(self, codec: Codec, norm_clip: float) -> None:
+        standing = Standing(
+            version_of=self._version_of,
+            members_of=lambda stage, module: [
+                said.peer for said in self._directory.members(stage, module) if said.path is not None
+            ],
+            leaders_of=lambda stage, module: [
+                said.peer
+                for said in self._directory.members(stage, module)
+                if said.path is not None and said.reduces and said.peer != self.peer
+            ],
+            group_of=lambda stage, module: self._groups.get((stage, module)),
+            called=lambda stage, module, version: self._called.add((stage, module, version)),
+        )
+        self._rounds = Rounds(self._node, self._address.fingerprint, codec, norm_clip, standing)
+        self._call(self._rounds.serve(), 10)
+
+    def _version_of(self, stage: int, module: ModuleId) -> int | None:
+        for said in self._directory.ours:
+            if (said.stage, said.module) == (stage, module) and said.path is not None:
+                return said.version
+        return None
+
+    # who is there ------------------------------------------------------------------------------------------------
+
+    def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup] = ()) -> None:
+        self._groups = {(group.stage, group.module): group for group in groups}
+        self._loop.call_soon_threadsafe(self._directory.say, tuple(announcements))
+
+    def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
+        return self._directory.members(stage, module)
+
+    def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float) -> None:
+        """Read the announcements about these modules from the DHT now; `members` then answers for them."""
+
+        async def all_of_them() -> None:
+            await asyncio.gather(*(self._directory.listen(stage, module) for module in modules))
+
+        self._call(all_of_them(), timeout)
+
+    def called(self, stage: int, module: ModuleId, version: int) -> bool:
+        return (stage, module, version) in self._called
+
+    # module groups -----------------------------------------------------------------------------------------------
+
+    def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+        assert self._rounds is not None, "take_part() comes before the first round"
+        rounds = self._rounds
+
+        async def all_groups() -> list[Outcome]:
+            return list(await asyncio.gather(*(rounds.run(part, patience) for part in contributions)))
+
+        for part in contributions:
+            self._groups.setdefault((part.group.stage, part.group.module), part.group)
+        outcomes = self._call(all_groups(), None)
+        if outcomes is None:
+            return {part.group.module: Kept("interrupted") for part in contributions}
+        for part in contributions:
+            self._called.discard((part.group.stage, part.group.module, part.version))
+        return {part.group.module: outcome for part, outcome in zip(contributions, outcomes, strict=True)}
+
+    # states ------------------------------------------------------------------------------------------------------
+
+    def hold(self, stage: int, module: ModuleId, state: ModuleState) -> None:
+        state.digest  # noqa: B018  # computed here, in the caller's thread, not in the loop
+        self._loop.call_soon_threadsafe(self._store.hold, stage, module, state)
+
+    def release(self, stage: int, module: ModuleId) -> None:
+        self._loop.call_soon_threadsafe(self._store.release, stage, module)
+
+    def fetch_state(self, stage: int, module: ModuleId, digest: str, *, timeout: float) -> ModuleState | None:
+        holders = [said.peer for said in self.members(stage, module) if said.digest == digest]
+        others = [said.peer for said in self.members(stage, module) if said.digest != digest]
+        random.shuffle(holders)  # joiners spread over the holders
+        peers = [peer for peer in (*holders, *others, *self._bootstrap_peers()) if peer != self.peer]
+        return self._call(self._store.fetch_state(list(dict.fromkeys(peers)), stage, module, digest), timeout)
+
+    # blobs and the manifest --------------------------------------------------------------------------------------
+
+    def put_blob(self, data: bytes) -> str:
+        return self._store.blobs.put(data)
+
+    def fetch_blob(self, digest: str, *, timeout: float) -> bytes:
+        peers = [peer for peer in (*self._bootstrap_peers(), *self._known_peers()) if peer != self.peer]
+        data = self._call(self._store.fetch_blob(list(dict.fromkeys(peers)), digest), timeout)
+        if data is None:
+            raise UnreachableError(
+                f"none of {len(set(peers))} peers sent the run's file {digest[:12]} within {timeout:.0f} s; try again "
+                "when the bootstrap node is up"
+            )
+        return data
+
+    def publish_manifest(self, signed: bytes) -> None:
+        manifest = open_manifest(signed, self._address.fingerprint)
+        self._store.manifest = signed
+        digest = self.put_blob(signed)
+        record = records.ManifestRecord(revision=manifest.revision, digest=digest)
+        key = records.manifest_key(self._address.fingerprint)
+        self._call(records.store(self._node.dht, self._node.identity, key, record, records.MAX_LIFETIME_SECONDS), 30)
+
+    def newest_manifest(self, *, timeout: float) -> bytes | None:
+        return self._call(self._newest_manifest(), timeout)
+
+    async def _newest_manifest(self) -> bytes | None:
+        """Ask the bootstrap nodes and some peers directly, and the DHT; the highest revision that is signed wins."""
+        peers = list(dict.fromkeys((*self._bootstrap_peers(), *self._known_peers()[:4])))
+        answers = await asyncio.gather(*(self._ask_manifest(peer) for peer in peers if peer != self.peer))
+        if not any(answers):
+            answers.append(await self._manifest_from_dht())
+        newest, revision = self._store.manifest, -1
+        if newest is not None:
+            revision = open_manifest(newest, self._address.fingerprint).revision
+        refused: ManifestError | None = None
+        for signed in answers:
+            if signed is None:
+                continue
+            try:
+                manifest = open_manifest(signed, self._address.fingerprint)
+            except ManifestError as error:
+                refused = error
+                continue
+            if manifest.revision > revision:
+                newest, revision = signed, manifest.revision
+        if newest is None and refused is not None:
+            raise refused
+        self._store.manifest = newest
+        return newest
+
+    async def _ask_manifest(self, peer: str) -> bytes | None:
+        try:
+            return await self._store.ask_manifest(peer)
+        except (ConnectionError, EOFError, RemoteDataError) as error:
+            log.debug("peer %s does not send the manifest: %s", peer[-8:], error)
+            return None
+
+    async def _manifest_from_dht(self) -> bytes | None:
+        found = await records.read(self._node.dht, records.manifest_key(self._address.fingerprint))
+        best: records.ManifestRecord | None = None
+        for payload, _ in found.values():
+            try:
+                record = records.ManifestRecord.model_validate(msgpack.unpackb(payload, raw=False))
+            except (ValueError, TypeError, ValidationError):
+                continue
+            if best is None or record.revision > best.revision:
+                best = record
+        return None if best is None else await self._store.fetch_blob(self._known_peers(), best.digest)
+
+    # ourselves ---------------------------------------------------------------------------------------------------
+
+    def traffic(self) -> Traffic:
+        return Traffic(self._node.meter.sent, self._node.meter.received)
+
+    def interrupt(self) -> None:
+        """Let every call that waits return soon, with nothing; for Ctrl+C."""
+        self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._pending])
+
+    async def stop(self) -> None:
+        """Say goodbye; the node closes afterwards."""
+        if self._rounds is not None:
+            await self._rounds.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                await self._directory.farewell()
+
+    def _bootstrap_peers(self) -> list[str]:
+        return [place.rpartition("/p2p/")[2] for place in self._address.bootstraps]
+
+    def _known_peers(self) -> list[str]:
+        return list(self._directory.peers())
+
+    def _call(self, work: Coroutine[Any, Any, T], timeout: float | None) -> T | None:
+        """Run in the loop and wait; None when time is up or we were interrupted."""
+
+        async def tracked() -> T | None:
+            task = asyncio.ensure_future(work)
+            self._pending.add(task)
+            try:
+                async with asyncio.timeout(timeout):
+                    return await task
+            except TimeoutError:
+                return None
+            finally:
+                self._pending.discard(task)
+
+        future = asyncio.run_coroutine_threadsafe(tracked(), self._loop)
+        try:
+            return future.result()
+        except (CancelledError, asyncio.CancelledError):
+            return None
+
+
+@contextlib.contextmanager
+def open_swarm(
+    address: RunAddress, home: Path, settings: NodeSettings, *, max_members: int = 256
+) -> Iterator[LibP2PSwarm]:
+    """Join the swarm of a run; goodbye is said when the block ends.
+
+    Raises HomeError, NodeError or UnreachableError when that is not possible.
+    """
+    identity = load_identity(home)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="swarm", daemon=True)
+    thread.start()
+    stack = contextlib.AsyncExitStack()
+
+    async def open_all() -> LibP2PSwarm:
+        node = await stack.enter_async_context(open_node(identity, address.bootstraps, settings))
+        directory = Directory(node, address.fingerprint, max_members)
+        store = Store(node, address.fingerprint, BlobStore(home / "blobs"))
+        await store.serve()
+        await stack.enter_async_context(_running(directory))
+        swarm = LibP2PSwarm(loop, node, address, directory, store)
+        stack.push_async_callback(swarm.stop)
+        return swarm
+
+    try:
+        yield asyncio.run_coroutine_threadsafe(open_all(), loop).result()
+    finally:
+        asyncio.run_coroutine_threadsafe(_close(stack), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _close(stack: contextlib.AsyncExitStack) -> None:
+    """Close everything, then end what hivemind left running (timers of its start-up)."""
+    await stack.aclose()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _running(directory: Directory) -> AsyncIterator[None]:
+    task = asyncio.create_task(directory.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

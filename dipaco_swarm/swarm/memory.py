@@ -1,0 +1,222 @@
+"""The swarm in one process: the verified fake for tests, and what `simulate` and the reference runs use.
+
+The same arithmetic (`reduction.py`, `codec.py`) and the same rules as over libp2p, without a network: each peer is a thread, a
+round is a meeting under one lock. It passes the same contract tests.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.outer import clip_factors
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.swarm.codec import Codec, decode, encode
+from dipaco_swarm.swarm.interface import (
+    Agreed,
+    Announcement,
+    Contribution,
+    Kept,
+    ModuleGroup,
+    Outcome,
+    PeerName,
+    Span,
+    Traffic,
+)
+from dipaco_swarm.swarm.reduction import effective_paths_of, reduce_piece, roster_order
+from dipaco_swarm.swarm.wire import RosterEntry
+
+
+@dataclass
+class Meeting:
+    """One round of one module: opened by the first member, decided once everybody expected is in."""
+
+    opened: float
+    parts: dict[PeerName, tuple[Contribution, Tensor, float]] = field(default_factory=dict)
+    """Contribution, its gradient after the codec, and its norm."""
+    patience: float = 0.0
+    outcome: Outcome | None = None
+
+
+class MemoryHub:
+    """What the peers of one process share. Make it once and a `MemorySwarm` per peer."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.announced: dict[PeerName, tuple[Announcement, ...]] = {}
+        self.meetings: dict[tuple[int, ModuleId, int], Meeting] = {}
+        self.states: dict[tuple[int, ModuleId, str], ModuleState] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.manifest: bytes | None = None
+
+    def expected(self, stage: int, module: ModuleId, version: int) -> set[PeerName]:
+        """Live members that train this module at this version."""
+        return {
+            said.peer
+            for all_said in self.announced.values()
+            for said in all_said
+            if (said.stage, said.module, said.version) == (stage, module, version) and said.path is not None
+        }
+
+
+class MemorySwarm:
+    """`Swarm` among the threads of one process."""
+
+    def __init__(self, hub: MemoryHub, name: str) -> None:
+        self._hub = hub
+        self._name = PeerName(name)
+        self._codec: Codec = "fp32"
+        self._norm_clip = 4.0
+        self._residuals: dict[tuple[int, ModuleId, int], Tensor] = {}
+        self._interrupted = False
+
+    @property
+    def peer(self) -> PeerName:
+        return self._name
+
+    # who is there ------------------------------------------------------------------------------------------------
+
+    def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup] = ()) -> None:
+        with self._hub.changed:
+            self._hub.announced[self.peer] = tuple(announcements)
+            self._hub.changed.notify_all()
+
+    def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
+        with self._hub.changed:
+            return tuple(
+                said
+                for peer in sorted(self._hub.announced)
+                for said in self._hub.announced[peer]
+                if (said.stage, said.module) == (stage, module)
+            )
+
+    def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float) -> None:
+        """Everybody is known already."""
+
+    def called(self, stage: int, module: ModuleId, version: int) -> bool:
+        with self._hub.changed:
+            return (stage, module, version) in self._hub.meetings
+
+    # module groups -----------------------------------------------------------------------------------------------
+
+    def take_part(self, codec: Codec, norm_clip: float) -> None:
+        self._codec, self._norm_clip = codec, norm_clip
+
+    def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+        for part in contributions:
+            self._join(part, patience)
+        return {part.group.module: self._outcome(part) for part in contributions}
+
+    def _join(self, part: Contribution, patience: float) -> None:
+        key = (part.group.stage, part.group.module, part.version)
+        feedback = (part.group.stage, part.group.module, int(part.path))
+        outgoing = part.gradient
+        if self._codec != "fp32" and feedback in self._residuals:
+            outgoing = outgoing + self._residuals[feedback]
+        received = decode(self._codec, encode(self._codec, outgoing), len(outgoing)).clone()
+        norm = float(torch.linalg.vector_norm(part.gradient))
+        with self._hub.changed:
+            meeting = self._hub.meetings.setdefault(key, Meeting(time.monotonic()))
+            if meeting.outcome is None:
+                meeting.parts[self.peer] = (part, received, norm)
+                meeting.patience = max(meeting.patience, patience)
+                if self._codec != "fp32":
+                    self._residuals[feedback] = outgoing - received
+            self._hub.changed.notify_all()
+
+    def _outcome(self, part: Contribution) -> Outcome:
+        key = (part.group.stage, part.group.module, part.version)
+        with self._hub.changed:
+            meeting = self._hub.meetings[key]
+            while meeting.outcome is None:
+                left = meeting.opened + meeting.patience - time.monotonic()
+                if self._interrupted:
+                    meeting.parts.pop(self.peer, None)
+                    return Kept("interrupted")
+                if self._hub.expected(*key) <= set(meeting.parts) or left <= 0:
+                    meeting.outcome = self._decide(meeting, part.group)
+                    self._hub.changed.notify_all()
+                else:
+                    self._hub.changed.wait(left)
+            if self.peer not in meeting.parts:
+                return Kept("came after the round had begun; the next one counts our progress")
+            return meeting.outcome
+
+    def _decide(self, meeting: Meeting, group: ModuleGroup) -> Agreed:
+        norms = [norm for _, _, norm in meeting.parts.values()]
+        scales = dict(zip(meeting.parts, clip_factors(norms, self._norm_clip), strict=True))
+        members = roster_order(
+            [
+                RosterEntry(
+                    peer=peer,
+                    path=part.path,
+                    tokens=part.tokens,
+                    norm=norm,
+                    scale=max(scales[peer], 1e-30),
+                    reduces=True,
+                )
+                for peer, (part, _, norm) in meeting.parts.items()
+            ]
+        )
+        received = {i: meeting.parts[PeerName(member.peer)][1] for i, member in enumerate(members)}
+        mean = reduce_piece(received, members, group.path_weights)
+        mean = decode(self._codec, encode(self._codec, mean), len(mean)).clone()
+        n_eff = effective_paths_of(range(len(members)), members, group.path_weights)
+        return Agreed(
+            mean=mean,
+            spans=(Span(0, len(mean), n_eff),),
+            contributors=tuple(PeerName(member.peer) for member in members),
+            seconds=time.monotonic() - meeting.opened,
+        )
+
+    # states ------------------------------------------------------------------------------------------------------
+
+    def hold(self, stage: int, module: ModuleId, state: ModuleState) -> None:
+        with self._hub.changed:
+            self._hub.states[stage, module, state.digest] = state
+
+    def release(self, stage: int, module: ModuleId) -> None:
+        """States are shared here and cost nothing; the hub keeps them."""
+
+    def fetch_state(self, stage: int, module: ModuleId, digest: str, *, timeout: float) -> ModuleState | None:
+        with self._hub.changed:
+            return self._hub.states.get((stage, module, digest))
+
+    # blobs and the manifest --------------------------------------------------------------------------------------
+
+    def put_blob(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        with self._hub.changed:
+            self._hub.blobs[digest] = bytes(data)
+        return digest
+
+    def fetch_blob(self, digest: str, *, timeout: float) -> bytes:
+        with self._hub.changed:
+            if digest not in self._hub.blobs:
+                raise UnreachableError(f"no peer has the run's file {digest[:12]}; is the bootstrap node up?")
+            return self._hub.blobs[digest]
+
+    def publish_manifest(self, signed: bytes) -> None:
+        with self._hub.changed:
+            self._hub.manifest = signed
+            self._hub.changed.notify_all()
+
+    def newest_manifest(self, *, timeout: float) -> bytes | None:
+        with self._hub.changed:
+            return self._hub.manifest
+
+    # ourselves ---------------------------------------------------------------------------------------------------
+
+    def traffic(self) -> Traffic:
+        return Traffic(0, 0)
+
+    def interrupt(self) -> None:
+        with self._hub.changed:
+            self._interrupted = True
+            self._hub.changed.notify_all()

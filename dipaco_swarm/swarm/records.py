@@ -1,0 +1,149 @@
+"""Records in the DHT: small, signed by the peer they are about, short-lived, checked by every node that stores them.
+
+Every record of a run is an entry of a dictionary: the key says what it is about, the subkey is the signer's peer name,
+the value is msgpack `[payload, signature]`, and the signature covers key, expiration and payload. So nobody can
+write in another's name, replay a record later, overwrite a whole dictionary, or pin one for ever. What a stranger can
+still do is add entries of its own; readers take at most `limits.max_members` of them and depend on no single one.
+"""
+
+import struct
+import time
+from collections.abc import Mapping
+
+import msgpack
+from hivemind.dht import DHTNode
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
+from pydantic import Field, ValidationError
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.swarm.identity import Identity, is_signed_by
+from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.wire import Count, Message, ModuleName, Peer
+
+MAX_RECORD_BYTES = 2048
+MAX_LIFETIME_SECONDS = 120.0
+"""A record may not claim to live longer: an old statement must not outlive its peer."""
+
+
+class AnnouncementRecord(Message):
+    """An `Announcement` as it is stored."""
+
+    peer: Peer
+    stage: Count
+    module: ModuleName
+    path: Count | None
+    version: Count
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    tokens: Count
+    tokens_per_second: float = Field(ge=0)
+    loss: float | None
+    reduces: bool
+
+
+class ManifestRecord(Message):
+    """Where the newest manifest is: the operator's node says so."""
+
+    revision: Count
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class Goodbye(Message):
+    """I am not there any more."""
+
+    goodbye: bool = True
+
+
+def is_goodbye(payload: bytes) -> bool:
+    return bool(payload == msgpack.packb(Goodbye().model_dump(), use_bin_type=True))
+
+
+def group_key(run: str, stage: int, module: ModuleId) -> str:
+    return f"{run}/group/{stage}/{module}"
+
+
+def manifest_key(run: str) -> str:
+    return f"{run}/manifest"
+
+
+def _signed_part(key_id: bytes, expiration: float, payload: bytes) -> bytes:
+    return b"dipaco record 1" + key_id + struct.pack("<d", expiration) + payload
+
+
+class SignedRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is untyped
+    """Runs in every node of a swarm: refuses records that are unsigned, too big, or meant to live too long."""
+
+    def validate(self, record: DHTRecord) -> bool:
+        if len(record.value) > MAX_RECORD_BYTES or not record.subkey:
+            return False
+        if record.expiration_time > time.time() + MAX_LIFETIME_SECONDS + 30:  # 30 s of clock difference are forgiven
+            return False
+        try:
+            peer = msgpack.unpackb(record.subkey, raw=False)
+            value = msgpack.unpackb(record.value, raw=False)
+        except (ValueError, msgpack.exceptions.UnpackException):
+            return False
+        if not (isinstance(peer, str) and isinstance(value, list) and len(value) == 2):
+            return False
+        payload, signature = value
+        if not (isinstance(payload, bytes) and isinstance(signature, bytes)):
+            return False
+        return is_signed_by(peer, _signed_part(record.key, record.expiration_time, payload), signature)
+
+
+async def store(node: DHTNode, identity: Identity, key: str, payload: Message, lifetime: float) -> bool:
+    """Say something under our own name for `lifetime` seconds; False when no node took it."""
+    expiration = time.time() + lifetime
+    body = msgpack.packb(payload.model_dump(), use_bin_type=True)
+    signature = identity.sign(_signed_part(DHTID.generate(source=key).to_bytes(), expiration, body))
+    return bool(await node.store(key, [body, signature], expiration, subkey=identity.peer))
+
+
+async def read(node: DHTNode, key: str) -> dict[PeerName, tuple[bytes, float]]:
+    """All live payloads under a key with their expiration, by signer. Signatures were checked on the way in."""
+    found = await node.get(key, latest=True)
+    if found is None or not isinstance(found.value, Mapping):
+        return {}
+    return {
+        PeerName(peer): (entry.value[0], entry.expiration_time)
+        for peer, entry in found.value.items()
+        if isinstance(peer, str) and isinstance(entry.value, list | tuple) and len(entry.value) == 2
+    }
+
+
+def encode_announcement(said: Announcement) -> AnnouncementRecord:
+    return AnnouncementRecord(
+        peer=said.peer,
+        stage=said.stage,
+        module=str(said.module),
+        path=said.path,
+        version=said.version,
+        digest=said.digest,
+        tokens=said.tokens,
+        tokens_per_second=said.tokens_per_second,
+        loss=said.loss,
+        reduces=said.reduces,
+    )
+
+
+def decode_announcement(signer: str, payload: bytes, stage: int, module: ModuleId) -> Announcement | None:
+    """A stored announcement, or None when it is malformed, in another's name, or about something else."""
+    try:
+        fields = msgpack.unpackb(payload, raw=False)
+        record = AnnouncementRecord.model_validate(fields)
+    except (ValueError, TypeError, ValidationError, msgpack.exceptions.UnpackException):
+        return None
+    if record.peer != signer or record.stage != stage or record.module != str(module):
+        return None
+    return Announcement(
+        peer=PeerName(record.peer),
+        stage=record.stage,
+        module=module,
+        path=None if record.path is None else PathIndex(record.path),
+        version=record.version,
+        digest=record.digest,
+        tokens=record.tokens,
+        tokens_per_second=record.tokens_per_second,
+        loss=record.loss,
+        reduces=record.reduces,
+    )

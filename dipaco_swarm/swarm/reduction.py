@@ -1,0 +1,102 @@
+"""The arithmetic and the arrangements of a round, as pure functions; both swarms use these and nothing else.
+
+who leads      a deterministic order over the members; everybody computes the same one, nobody searches
+pieces         a module's vector is cut into pieces, each with one reducer
+the average    contributions that arrived completely, summed in roster order, then encoded once
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.outer import contribution_weights, effective_paths, weighted_sum
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.swarm.codec import BLOCK
+from dipaco_swarm.swarm.wire import RosterEntry
+
+MIN_PIECE = 64 * BLOCK  # 256 KB of fp32: below that, messages cost more than bytes
+MAX_PIECE = 1024 * BLOCK  # 4 MB of fp32: above that, nothing overlaps and buffers grow
+PIECES_PER_REDUCER = 4  # so that sending, summing and returning overlap
+
+NORM_TOLERANCE = 1.05  # a codec may lengthen a vector a little; int8 by less than one per cent
+
+
+def leader_order(stage: int, module: ModuleId, version: int, candidates: Sequence[str]) -> list[str]:
+    """Who leads the round that makes `version + 1`, then who would if that peer is lost, and so on.
+
+    Rendezvous hashing: everybody with the same candidates gets the same order, and losing one moves nobody else.
+    """
+
+    def rank(peer: str) -> bytes:
+        return hashlib.sha256(f"{stage}/{module}/{version}/{peer}".encode()).digest()
+
+    return sorted(candidates, key=rank)
+
+
+def roster_order(members: Sequence[RosterEntry]) -> tuple[RosterEntry, ...]:
+    """The order in which contributions are summed: by path, then by peer."""
+    return tuple(sorted(members, key=lambda member: (member.path, member.peer)))
+
+
+def piece_parameters(parameters: int, reducers: int) -> int:
+    """Length of a piece: several per reducer, within MIN_PIECE and MAX_PIECE, a multiple of BLOCK."""
+    wanted = -(-parameters // (PIECES_PER_REDUCER * reducers))
+    return -(-min(max(wanted, MIN_PIECE), MAX_PIECE) // BLOCK) * BLOCK
+
+
+def piece_bounds(piece: int, size: int, parameters: int) -> tuple[int, int]:
+    return piece * size, min((piece + 1) * size, parameters)
+
+
+def piece_owners(parameters: int, size: int, reducers: Sequence[int]) -> tuple[int, ...]:
+    """The reducer of each piece, in turns, so that all of them have work from the first moment."""
+    return tuple(reducers[piece % len(reducers)] for piece in range(-(-parameters // size)))
+
+
+def reduce_piece(
+    contributions: Mapping[int, Tensor], members: Sequence[RosterEntry], path_weights: Mapping[PathIndex, float]
+) -> Tensor:
+    """The weighted mean of what arrived, summed in roster order.
+
+    `contributions`: roster index -> fp32 (n,). Weights are normalised over those present, so whoever is missing is
+    simply not part of the mean.
+    """
+    present = sorted(contributions)
+    weights = contribution_weights(
+        [members[i].path for i in present],
+        [float(members[i].tokens) for i in present],
+        [path_weights[PathIndex(members[i].path)] for i in present],
+    )
+    coefficients = [weight * members[i].scale for weight, i in zip(weights, present, strict=True)]
+    return weighted_sum([contributions[i] for i in present], coefficients)
+
+
+def effective_paths_of(
+    present: Sequence[int], members: Sequence[RosterEntry], path_weights: Mapping[PathIndex, float]
+) -> float:
+    """The effective number of paths among these roster members."""
+    return effective_paths(
+        [members[i].path for i in present], [path_weights[PathIndex(members[i].path)] for i in present]
+    )
+
+
+def is_acceptable(contribution: Tensor, member: RosterEntry) -> bool:
+    """Whether a piece is finite and no longer than the whole gradient its sender claimed."""
+    # an infinite or missing number makes the norm infinite or missing too, so one pass checks both
+    norm = float(torch.linalg.vector_norm(contribution))
+    return norm <= member.norm * NORM_TOLERANCE + 1e-12
+
+
+def mask_of(present: Sequence[int]) -> bytes:
+    """Roster indices as little-endian bits."""
+    return sum(1 << i for i in present).to_bytes((max(present) + 8) // 8, "little")
+
+
+def present_in(mask: bytes, members: int) -> tuple[int, ...]:
+    """The roster indices in a mask. Raises ValueError when it is empty or names a member that does not exist."""
+    bits = int.from_bytes(mask, "little")
+    if bits == 0 or bits >> members:
+        raise ValueError(f"the mask {mask.hex()} does not fit a roster of {members}")
+    return tuple(i for i in range(members) if bits >> i & 1)

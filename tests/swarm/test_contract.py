@@ -1,0 +1,206 @@
+"""What every `Swarm` promises, in memory and over libp2p alike."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.swarm.interface import (
+    Agreed,
+    Announcement,
+    Contribution,
+    Kept,
+    ModuleGroup,
+    Outcome,
+    Swarm,
+)
+
+from .conftest import MakeSwarms
+
+MODULE = ModuleId(0, 0)
+OTHER = ModuleId(1, 0)
+STATE = ModuleState(3, torch.arange(3000, dtype=torch.float32), torch.ones(3000))
+
+
+def group(*weights: float, module: ModuleId = MODULE) -> ModuleGroup:
+    return ModuleGroup(0, module, {PathIndex(path): weight for path, weight in enumerate(weights)})
+
+
+def announcement(swarm: Swarm, path: int | None, version: int = 0, module: ModuleId = MODULE) -> Announcement:
+    return Announcement(
+        peer=swarm.peer,
+        stage=0,
+        module=module,
+        path=None if path is None else PathIndex(path),
+        version=version,
+        digest=STATE.digest,
+    )
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def gather(swarms: Sequence[Swarm], modules: Mapping[ModuleId, ModuleGroup], paths: Sequence[int]) -> None:
+    """Announce everybody, one path each, and wait until each sees all."""
+    for swarm, path in zip(swarms, paths, strict=True):
+        said = [announcement(swarm, path, module=module) for module in modules]
+        swarm.announce(said, list(modules.values()))
+    for swarm in swarms:
+        for module in modules:
+            until(lambda s=swarm, m=module: len(_looked_up(s, m)) == len(swarms))  # type: ignore[misc]
+
+
+def _looked_up(swarm: Swarm, module: ModuleId) -> Sequence[Announcement]:
+    swarm.look_up(0, [module], timeout=10)
+    return swarm.members(0, module)
+
+
+def reduce_together(
+    swarms: Sequence[Swarm], parts: Sequence[Sequence[Contribution]], patience: float = 20.0
+) -> list[dict[ModuleId, Outcome]]:
+    with ThreadPoolExecutor(len(swarms)) as pool:
+        calls = [pool.submit(s.reduce, p, patience=patience) for s, p in zip(swarms, parts, strict=True)]
+        return [call.result(timeout=60) for call in calls]
+
+
+def part(path: int, gradient: torch.Tensor, group: ModuleGroup, tokens: int = 1, version: int = 0) -> Contribution:
+    return Contribution(group, PathIndex(path), version, gradient, tokens)
+
+
+def agreed(outcome: Outcome) -> Agreed:
+    assert isinstance(outcome, Agreed), outcome
+    return outcome
+
+
+def test_a_group_agrees_on_the_weighted_mean(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(2)
+    weights = group(0.75, 0.25)
+    gather(swarms, {MODULE: weights}, [0, 1])
+    for swarm in swarms:
+        swarm.take_part("fp32", 4.0)
+    ones = torch.ones(5000)
+    outcomes = reduce_together(swarms, [[part(0, 1.0 * ones, weights)], [part(1, 3.0 * ones, weights)]])
+    for outcome in outcomes:
+        result = agreed(outcome[MODULE])
+        assert torch.equal(result.mean, 1.5 * ones)  # (3 * 1 + 1 * 3) / 4
+        assert set(result.contributors) == {swarm.peer for swarm in swarms}
+        assert [span.effective_paths for span in result.spans] == pytest.approx([1.6])  # 1 / (9/16 + 1/16)
+
+
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8"])
+def test_members_get_the_same_bytes_whatever_the_codec(make_swarms: MakeSwarms, codec: str) -> None:
+    swarms = make_swarms(3)
+    weights = group(1 / 3, 1 / 3, 1 / 3)
+    gather(swarms, {MODULE: weights}, [0, 1, 2])
+    gradients = [torch.randn(300_000, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    for swarm in swarms:
+        swarm.take_part(codec, 4.0)  # type: ignore[arg-type]
+    outcomes = reduce_together(swarms, [[part(i, gradients[i], weights)] for i in range(3)])
+    means = [agreed(outcome[MODULE]).mean for outcome in outcomes]
+    assert torch.equal(means[0], means[1])
+    assert torch.equal(means[0], means[2])
+    exact = sum(gradients[1:], gradients[0]) / 3
+    tolerance = {"fp32": 1e-6, "bf16": 0.02, "int8": 0.05}[codec]
+    assert float((means[0] - exact).abs().max()) < tolerance
+
+
+def test_replicas_of_a_path_count_once(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(3)
+    weights = group(0.5, 0.5)
+    gather(swarms, {MODULE: weights}, [0, 0, 1])
+    for swarm in swarms:
+        swarm.take_part("fp32", 4.0)
+    values = [(0, 2.0, 300), (0, 6.0, 100), (1, 5.0, 7)]
+    parts = [[part(path, torch.full((10,), value), weights, tokens)] for path, value, tokens in values]
+    result = agreed(reduce_together(swarms, parts)[0][MODULE])
+    assert torch.equal(result.mean, torch.full((10,), 4.0))  # ((300 * 2 + 100 * 6) / 400 + 5) / 2
+    assert result.spans[0].effective_paths == pytest.approx(2.0)
+
+
+def test_several_modules_are_averaged_at_once(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(2)
+    groups = {module: group(0.5, 0.5, module=module) for module in (MODULE, OTHER)}
+    gather(swarms, groups, [0, 1])
+    for swarm in swarms:
+        swarm.take_part("fp32", 4.0)
+    parts = [
+        [part(i, torch.full((size,), float(2 * i)), groups[module]) for module, size in ((MODULE, 10), (OTHER, 99))]
+        for i in range(2)
+    ]
+    for outcome in reduce_together(swarms, parts):
+        assert torch.equal(agreed(outcome[MODULE]).mean, torch.ones(10))
+        assert torch.equal(agreed(outcome[OTHER]).mean, torch.ones(99))
+
+
+def test_a_lone_member_agrees_with_itself(make_swarms: MakeSwarms) -> None:
+    (swarm,) = make_swarms(1)
+    weights = group(1.0)
+    gather([swarm], {MODULE: weights}, [0])
+    swarm.take_part("fp32", 4.0)
+    gradient = torch.randn(2000)
+    outcome = agreed(swarm.reduce([part(0, gradient, weights)], patience=5)[MODULE])
+    assert torch.equal(outcome.mean, gradient)
+    assert outcome.contributors == (swarm.peer,)
+
+
+def test_a_member_who_does_not_come_is_waited_for_only_as_long_as_patience(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(2)
+    weights = group(0.5, 0.5)
+    gather(swarms, {MODULE: weights}, [0, 1])
+    for swarm in swarms:
+        swarm.take_part("fp32", 4.0)
+    started = time.monotonic()
+    outcome = agreed(swarms[0].reduce([part(0, torch.ones(10), weights)], patience=1.0)[MODULE])
+    assert 0.9 < time.monotonic() - started < 10
+    assert outcome.contributors == (swarms[0].peer,)
+    assert swarms[1].called(0, MODULE, 0)  # it was called all the same
+
+
+def test_interrupting_a_wait_gives_nothing_away(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(2)
+    weights = group(0.5, 0.5)
+    gather(swarms, {MODULE: weights}, [0, 1])
+    for swarm in swarms:
+        swarm.take_part("fp32", 4.0)
+    timer = threading.Timer(0.5, swarms[0].interrupt)
+    timer.start()
+    outcome = swarms[0].reduce([part(0, torch.ones(10), weights)], patience=60.0)[MODULE]
+    assert isinstance(outcome, Kept)
+
+
+def test_a_goodbye_is_heard(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(2)
+    gather(swarms, {MODULE: group(0.5, 0.5)}, [0, 1])
+    swarms[1].announce([])
+    until(lambda: [said.peer for said in _looked_up(swarms[0], MODULE)] == [swarms[0].peer])
+
+
+def test_a_state_is_fetched_by_its_digest(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(2)
+    swarms[0].hold(0, MODULE, STATE)
+    gather(swarms, {MODULE: group(0.5, 0.5)}, [0, 1])
+    fetched = swarms[1].fetch_state(0, MODULE, STATE.digest, timeout=10)
+    assert fetched is not None
+    assert fetched.version == 3
+    assert torch.equal(fetched.params, STATE.params)
+    assert torch.equal(fetched.momentum, STATE.momentum)
+    assert swarms[1].fetch_state(0, MODULE, "0" * 64, timeout=10) is None
+
+
+def test_a_blob_is_fetched_by_its_digest(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(2)
+    data = bytes(range(256)) * 10_000
+    digest = swarms[0].put_blob(data)
+    assert swarms[1].fetch_blob(digest, timeout=10) == data
+    with pytest.raises(UnreachableError, match="000000000000"):
+        swarms[1].fetch_blob("0" * 64, timeout=10)
