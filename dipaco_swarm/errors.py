@@ -8,6 +8,7 @@
     |-- NodeError              our own node cannot start: port, daemon, identity file
     |-- HomeError              the home folder cannot be used
     |-- DataError              the documents cannot be read, or none belong to the path
+    |-- TrainingError          inner training cannot go on: a loss that is not finite, too little memory
     |-- CheckpointError        a checkpoint is torn, or belongs to another run
     `-- UsageError             arguments that do not fit the run (a path out of range)
 
@@ -48,6 +49,10 @@ class HomeError(SwarmError):
 
 class DataError(SwarmError):
     """The run's documents cannot be read, or there are none for this path."""
+
+
+class TrainingError(SwarmError):
+    """Inner training cannot go on."""
 
 
 class CheckpointError(SwarmError):

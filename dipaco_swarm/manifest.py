@@ -74,7 +74,7 @@ class LevelConfig(Frozen):
 
 
 class TokenizerConfig(Frozen):
-    """The run's tokenizer: an existing one, or a byte-level BPE trained by the bootstrap node on a sample of the data."""
+    """The run's tokenizer: an existing one, or a byte-level BPE that the bootstrap node trains on a sample of data."""
 
     path: str | None = None
     """A folder or tokenizer.json on the bootstrap node; peers fetch it from the swarm."""
@@ -208,6 +208,11 @@ class StageConfig(Frozen):
                 raise ValueError(
                     "product-k-means needs modules with exactly two levels that branch, for example [2, 2]"
                 )
+        if self.paths is not None and (problem := path_table_problem(self.paths)):
+            raise ValueError(f"paths: {problem}")
+        branches = math.prod(count for count in self.modules or () if isinstance(count, int))
+        if self.router != "single" and (len(self.paths) if self.paths else branches) < 2:
+            raise ValueError(f'router="{self.router}" needs at least two paths; with one path it is router="single"')
         return self
 
 
@@ -217,7 +222,7 @@ class RunConfig(Frozen):
     name: RunName
     min_peers: int = Field(default=1, ge=1)
     """Training of a stage starts when this many peers have announced themselves."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
     model: ModelConfig
     levels: tuple[LevelConfig, ...] = Field(min_length=1)
     tokenizer: TokenizerConfig = TokenizerConfig()
@@ -269,6 +274,29 @@ class RunConfig(Frozen):
         return self
 
 
+def path_table_problem(rows: Sequence[Sequence[int]]) -> str | None:
+    """What is wrong with a path table, or None: equal rows in length, all different, modules numbered without gaps."""
+    if not rows or not rows[0]:
+        return "the path table is empty; it needs at least one path with at least one level"
+    for path, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            return (
+                f"path {path} has {len(row)} levels but path 0 has {len(rows[0])}; every row needs one module per level"
+            )
+        if min(row) < 0:
+            return f"path {path} has a negative module index: {list(row)}"
+    seen: dict[tuple[int, ...], int] = {}
+    for path, row in enumerate(rows):
+        if (first := seen.setdefault(tuple(row), path)) != path:
+            return f"paths {first} and {path} take the same modules, {list(row)}; every row must be different"
+    for level, column in enumerate(zip(*rows, strict=True)):
+        used = set(column)
+        if used != set(range(len(used))):
+            missing = min(set(range(max(used))) - used)
+            return f"level {level} has no module {missing} but has {max(used)}; number them 0, 1, 2, ... without gaps"
+    return None
+
+
 class Stage(Frozen):
     """A stage that has begun: everything a peer needs to take part in it."""
 
@@ -281,9 +309,15 @@ class Stage(Frozen):
     """Blob of the router's arrays; none in a stage of one path."""
     seeds: dict[str, Digest]
     """Blob of the parameters that each module (written L0M1) starts from."""
+    rounds: int | None = Field(default=None, gt=0)
+    """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
+    first_step: int = Field(default=0, ge=0)
+    """Inner steps that a path has behind it when the stage begins: where its learning rate schedule goes on."""
 
     @model_validator(mode="after")
     def _fits_itself(self) -> Self:
+        if problem := path_table_problem(self.table):
+            raise ValueError(problem)
         if len(self.path_weights) != len(self.table):
             raise ValueError(f"{len(self.path_weights)} path weights for {len(self.table)} paths")
         if min(self.path_weights) <= 0 or not math.isclose(sum(self.path_weights), 1.0, rel_tol=1e-6):
@@ -304,7 +338,7 @@ class Manifest(Frozen):
     tokenizer: Digest
     stages: tuple[Stage, ...] = Field(min_length=1)
     feature_seeds: tuple[Digest, ...] = ()
-    """Per level, the blob of the frozen dense model that turns a prefix into the router's feature; none before routing."""
+    """Per level, the blob of the frozen dense model that turns a prefix into the router's feature; none at first."""
     finished: bool = False
     """The last stage's rounds are done: hold, evaluate, serve; train no more."""
 
@@ -341,28 +375,45 @@ def parse_run_file(text: str, name: str = "run file") -> RunConfig:
         raise RunFileError(f"{name} is not valid TOML: {error}") from None
     try:
         # through JSON, so that strict types accept TOML's arrays as tuples and nothing else is bent
-        return RunConfig.model_validate_json(json.dumps(document, default=str))
+        return RunConfig.model_validate_json(json.dumps(document, default=_not_json))
     except ValidationError as error:
         raise RunFileError(f"{name}: {_explain(error)}") from None
 
 
+def _not_json(value: Any) -> list[str]:
+    """TOML has dates and JSON has not: as a list, which no field takes for a text."""
+    return [str(value)]
+
+
 def _explain(error: ValidationError) -> str:
     """The first problems of a validation, one `field: reason (got value)` each."""
-    problems = []
-    for problem in error.errors()[:3]:
-        field = ".".join(str(part) for part in problem["loc"]) or "as a whole"
+    reasons: dict[str, list[str]] = {}
+    got: dict[str, str] = {}
+    for problem in error.errors():
+        field = _field(problem["loc"])
         reason = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             reason = "this key is not known; check its spelling and section"
-            problems.append(f"{field}: {reason}")
         elif problem["type"] == "missing":
-            problems.append(f"{field}: this key is required")
-        elif problem["type"] == "value_error":
-            problems.append(f"{field}: {reason}")
-        else:
-            problems.append(f"{field}: {reason} (got {_short(problem['input'])})")
-    more = error.error_count() - len(problems)
-    return "; ".join(problems) + (f"; and {more} more" if more > 0 else "")
+            reason = "this key is required"
+        elif problem["type"] != "value_error":
+            reason = reason[:1].lower() + reason[1:]
+            got[field] = f" (got {_short(problem['input'])})"
+        reasons.setdefault(field, []).append(reason)  # a union says one reason for each of its types
+    problems = [f"{field}: {', or '.join(why)}{got.get(field, '')}" for field, why in reasons.items()]
+    more = len(problems) - 3
+    return "; ".join(problems[:3]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _field(location: Sequence[int | str]) -> str:
+    """`stages[1].modules[0]`, as one would point at it; pydantic adds the types of a union, which nobody wrote."""
+    name = ""
+    for part in location:
+        if isinstance(part, int):
+            name += f"[{part}]"
+        elif part != "int" and not part.startswith("literal["):
+            name += f".{part}" if name else part
+    return name or "as a whole"
 
 
 def _short(value: Any) -> str:
@@ -393,7 +444,7 @@ def open_manifest(signed: bytes, fingerprint: str) -> Manifest:
         envelope = json.loads(signed)
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(envelope["public_key"]))
         signature, body = bytes.fromhex(envelope["signature"]), envelope["manifest"].encode()
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # RecursionError: brackets without end
         raise ManifestError(
             "the manifest is not a signed manifest; it was damaged or made by another program"
         ) from None
@@ -430,11 +481,12 @@ class RunAddress:
     @classmethod
     def parse(cls, text: str) -> "RunAddress":
         """Read a run address. Raises AddressError that says which part is wrong."""
-        match = re.fullmatch(r"dipaco:([^:@]*):([^:@]*)@(.*)", text.strip())
+        text = "".join(text.split())  # an address that was copied from a narrow window has line breaks in it
+        match = re.fullmatch(r"dipaco:([^:@]*):([^:@]*)@(.*)", text)
         if match is None:
             raise AddressError(
-                f"{_short(text)} is not a run address; it looks like dipaco:NAME:FINGERPRINT@/ip4/1.2.3.4/tcp/4001/p2p/..., "
-                "and `dipaco-bootstrap serve` prints it"
+                f"{_short(text)} is not a run address; it looks like "
+                "dipaco:NAME:FINGERPRINT@/ip4/1.2.3.4/tcp/4001/p2p/..., and `dipaco-bootstrap serve` prints it"
             )
         name, fingerprint, places = match.groups()
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name):

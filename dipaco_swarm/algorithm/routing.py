@@ -172,16 +172,22 @@ def balancing_bias(distances: NDArray[np.float64], minimum: int) -> Floats:
     documents, paths = distances.shape
     bias = np.zeros(paths, dtype=np.float32)
     target = min(int(np.ceil(minimum * BALANCING_MARGIN)), documents)
+    of_path = np.ascontiguousarray(distances.T)  # (paths, docs): a round reads one row of it, not the whole
+    nearest, best = of_path.argmin(axis=0), of_path.min(axis=0)  # (docs,): the path of now and its biased distance
     for _ in range(BALANCING_ROUNDS * paths):
-        biased = distances + bias
-        counts = np.bincount(biased.argmin(axis=1), minlength=paths)
+        counts = np.bincount(nearest, minlength=paths)
         neediest = int(counts.argmin())
         if counts[neediest] >= minimum:
             return bias
-        others = np.delete(biased, neediest, axis=1).min(axis=1)
-        gap = np.sort(distances[:, neediest] - others)[target - 1]  # how far the last document needed is from coming
-        # one step of fp32 further, because the bias is stored rounded and a tie may go to another path
-        bias[neediest] = np.nextafter(np.float32(-gap), np.float32(-np.inf))
+        mine = nearest == neediest
+        rival = best.copy()
+        rival[mine] = np.delete(distances[mine] + bias, neediest, axis=1).min(axis=1)
+        gaps = of_path[neediest] - rival
+        # one step of fp32 beyond the last document needed: the bias is stored rounded, and a tie may go to another
+        bias[neediest] = np.nextafter(np.float32(-np.partition(gaps, target - 1)[target - 1]), np.float32(-np.inf))
+        biased = of_path[neediest] + bias[neediest]
+        won = biased < rival
+        nearest[won], best[won] = neediest, biased[won]
     raise DataError(
         f"the {documents} documents of the routing sample cannot be split into {paths} shards of at least {minimum}: "
         "their prefixes are too much alike; lower router.min_share, train fewer paths, or bring more varied documents"
@@ -190,14 +196,14 @@ def balancing_bias(distances: NDArray[np.float64], minimum: int) -> Floats:
 
 def _principal_components(features: Floats, most: int) -> tuple[Floats, Floats, Floats]:
     """Mean (D,), directions (C, D) and scale (C,) that turn variance v into sqrt(v); all fp32."""
-    count = min(most, features.shape[1], len(features) - 1)
-    pca = PCA(n_components=count, svd_solver="full").fit(features.astype(np.float64))
-    useful = pca.explained_variance_ > 1e-12 * pca.explained_variance_[0]
-    if not useful.any():
+    if (features == features[0]).all():
         raise DataError(
             f"all {len(features)} documents of the routing sample have the same feature: there is nothing to route by; "
             "check that the data source is what you meant"
         )
+    count = min(most, features.shape[1], len(features) - 1)
+    pca = PCA(n_components=count, svd_solver="full").fit(features.astype(np.float64))
+    useful = pca.explained_variance_ > 1e-12 * pca.explained_variance_[0]
     scale = pca.explained_variance_[useful] ** -0.25
     return pca.mean_.astype(np.float32), pca.components_[useful].astype(np.float32), scale.astype(np.float32)
 

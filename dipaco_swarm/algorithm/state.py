@@ -7,6 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from dipaco_swarm.errors import ManifestError
+
 
 @dataclass(frozen=True, eq=False)
 class ModuleState:
@@ -39,4 +41,19 @@ class ModuleState:
 
 def vector_bytes(vector: Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, without a copy."""
-    return memoryview(vector.detach().view(torch.uint8).numpy())
+    return vector.detach().view(torch.uint8).numpy().data
+
+
+def params_to_bytes(params: Tensor) -> bytes:
+    """The blob of a module's seed: its parameters, fp32, little-endian, nothing else."""
+    return bytes(vector_bytes(params))
+
+
+def params_from_bytes(data: bytes) -> Tensor:
+    """The parameters in a seed's blob, fp32 (parameters,). Raises ManifestError when it cannot be one."""
+    if not data or len(data) % 4:
+        raise ManifestError(f"a module seed of {len(data)} bytes is not a vector of fp32; ask the operator")
+    params = torch.frombuffer(bytearray(data), dtype=torch.float32)
+    if not bool(torch.isfinite(params).all()):
+        raise ManifestError("a module seed holds values that are not finite; ask the operator")
+    return params

@@ -1,0 +1,34 @@
+# make demo    a whole swarm on this machine, end to end
+# make test    the tests
+# make check   format, lint, types, layers
+# make bench   the benchmarks
+#
+# Each makes .venv first, once, with the versions of constraints.txt. Another Python: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check bench
+
+demo: .venv/.installed
+	$(BIN)/dipaco-swarm demo
+
+test: .venv/.installed
+	$(BIN)/pytest
+
+check: .venv/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.installed
+	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else \
+		"dipaco-swarm needs Python 3.11 or 3.12, but $(PYTHON) is %d.%d; try: make PYTHON=python3.11 ..." % v[:2])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,46 @@
+"""From the stages of a run file to path tables, and which old module a new one starts from."""
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
+from dipaco_swarm.errors import ManifestError, RunFileError
+from dipaco_swarm.manifest import RunConfig, StageConfig
+
+
+def table_of(stage: StageConfig, num_levels: int) -> PathTable:
+    """The path table that a stage of the run file describes. Raises ManifestError when it is impossible."""
+    if stage.router == "single":
+        return grid([1] * num_levels)
+    if stage.paths is not None:
+        return PathTable(stage.paths)
+    assert stage.modules is not None, "a run file without modules and paths does not parse"
+    path_specific = frozenset(level for level, count in enumerate(stage.modules) if count == "path")
+    return grid([count if isinstance(count, int) else 1 for count in stage.modules], path_specific)
+
+
+def check_tables(config: RunConfig) -> None:
+    """Build every path table once, so that an impossible one is found before a run begins. Raises RunFileError."""
+    for i, stage in enumerate(config.stages):
+        try:
+            table_of(stage, len(config.levels))
+        except ManifestError as error:
+            raise RunFileError(f"stages.{i}: {error}") from None
+
+
+def most_paths(config: RunConfig) -> int:
+    """The number of paths of the run's largest stage: what a volunteer may ask for."""
+    return max(table_of(stage, len(config.levels)).num_paths for stage in config.stages)
+
+
+def ancestor(module: ModuleId, before: PathTable) -> ModuleId:
+    """The module of the stage before that a module starts from: the one of its level, or of its number if there are several.
+
+    A level that gets more modules hands each old one on to several new ones, in turns.
+    """
+    width = sum(1 for old in before.modules if old.level == module.level)
+    return ModuleId(module.level, module.index % width)
+
+
+def covering_modules(table: PathTable) -> tuple[ModuleId, ...]:
+    """The modules of the narrowest level: every peer belongs to the group of exactly one of them."""
+    widths = [sum(1 for module in table.modules if module.level == level) for level in range(table.num_levels)]
+    level = widths.index(min(widths))
+    return tuple(module for module in table.modules if module.level == level)

@@ -1,0 +1,364 @@
+"""The bootstrap node: publishes the run, answers the first call of newcomers, keeps every module, opens the stages.
+
+It trains nothing and is in nobody's way: peers go on while it is down. Killed and started again it goes on with its state:
+the operator's key, the newest manifest and the kept modules are files in its home folder.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathTable
+from dipaco_swarm.algorithm.plan import Claim, better_claim
+from dipaco_swarm.algorithm.routing import fit_router, path_shares, router_to_bytes
+from dipaco_swarm.algorithm.stages import ancestor, check_tables, table_of
+from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes, params_to_bytes
+from dipaco_swarm.dashboard.screens import Screen, open_screen
+from dipaco_swarm.dashboard.views import BootstrapView
+from dipaco_swarm.errors import HomeError, ManifestError
+from dipaco_swarm.manifest import (
+    Manifest,
+    RunAddress,
+    RunConfig,
+    Stage,
+    StageConfig,
+    fingerprint_of,
+    open_manifest,
+    read_run_file,
+    sign_manifest,
+)
+from dipaco_swarm.settings import BootstrapSettings
+from dipaco_swarm.status import status_of
+from dipaco_swarm.stopping import Stopping, stopping_on_signals
+from dipaco_swarm.swarm.interface import Announcement, Swarm
+from dipaco_swarm.training.bank import load_state, save_state
+from dipaco_swarm.training.documents import read_documents, split_of
+from dipaco_swarm.training.features import prefix_features
+from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.routed import feature_network
+from dipaco_swarm.training.shards import routing_prefixes
+from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, train_tokenizer, vocabulary_size
+
+log = logging.getLogger(__name__)
+
+TOKENIZER_DOCUMENTS = 2000
+"""Documents that a tokenizer is trained on, from the training split."""
+TICK_SECONDS = 1.0
+REPUBLISH_SECONDS = 45.0
+"""A DHT record lives at most two minutes; the manifest's is renewed well before."""
+STATE_SECONDS = 600.0
+LOOK_UP_SECONDS = 20.0
+
+
+def serve(settings: BootstrapSettings) -> None:
+    """Publish the run of a run file and keep it going until Ctrl+C. Raises SwarmError."""
+    from dipaco_swarm.swarm.libp2p import open_swarm
+    from dipaco_swarm.swarm.node import NodeSettings
+
+    config = read_run_file(settings.run_file)
+    check_tables(config)
+    key = load_operator_key(settings.home)
+    node = NodeSettings(settings.listen, settings.announce)
+    empty = RunAddress(config.name, fingerprint_of(key.public_key()), ())
+    with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
+        operator_state = Kept(settings.home)
+        with open_swarm(empty, settings.home, node) as swarm:
+            stop.tell(swarm.interrupt)
+            operator = Operator(config, key, swarm, operator_state, screen, stop, str(swarm.address))
+            operator.run(until_finished=settings.until_finished)
+        screen.event("the node is down; the same command goes on from here, peers train on meanwhile")
+
+
+def load_operator_key(home: Path) -> Ed25519PrivateKey:
+    """The operator's signing key, made on first use. Raises HomeError when the folder cannot be used."""
+    path = home / "operator.key"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            unfinished = path.with_suffix(".tmp")
+            unfinished.touch(mode=0o600)
+            unfinished.write_text(Ed25519PrivateKey.generate().private_bytes_raw().hex())
+            os.replace(unfinished, path)
+        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text().strip()))
+    except OSError as error:
+        raise HomeError(
+            f"the home folder {home} cannot be used: {error.strerror or error}; "
+            "choose another with --home, or make it writable"
+        ) from None
+    except ValueError:
+        raise HomeError(
+            f"{path} is not an operator's key; restore it from your copy. A new key would be a new run for everybody"
+        ) from None
+
+
+class Kept:
+    """The bootstrap node's memory: manifest, run address and module states as files."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def manifest(self, fingerprint: str) -> Manifest | None:
+        """The manifest that was published last; None before the first."""
+        try:
+            return open_manifest((self._home / "manifest.json").read_bytes(), fingerprint)
+        except FileNotFoundError:
+            return None
+
+    def keep_manifest(self, signed: bytes) -> None:
+        self._write("manifest.json", signed)
+
+    def keep_address(self, address: str) -> None:
+        self._write("address.txt", f"{address}\n".encode())
+
+    def _write(self, name: str, data: bytes) -> None:
+        path = self._home / name
+        unfinished = path.with_name(f"{name}.tmp")
+        try:
+            unfinished.write_bytes(data)
+            os.replace(unfinished, path)
+        except OSError as error:
+            raise HomeError(f"{path} cannot be written: {error.strerror}; make room in the home folder") from None
+
+    def state(self, stage: int, module: ModuleId) -> ModuleState | None:
+        return load_state(self._file(stage, module))
+
+    def keep_state(self, stage: int, module: ModuleId, state: ModuleState) -> None:
+        save_state(self._file(stage, module), state)
+
+    def _file(self, stage: int, module: ModuleId) -> Path:
+        return self._home / "modules" / f"stage-{stage}-{module}.safetensors"
+
+
+class Operator:
+    """What the bootstrap node does, on any swarm. `run` is all of it."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        key: Ed25519PrivateKey,
+        swarm: Swarm,
+        kept: Kept,
+        screen: Screen,
+        stop: Stopping,
+        address: str,
+    ) -> None:
+        self._config = config
+        self._key = key
+        self._swarm = swarm
+        self._kept = kept
+        self._screen = screen
+        self._stop = stop
+        self._address = address
+        self._states: dict[ModuleId, ModuleState] = {}
+
+    def run(self, *, until_finished: bool = False) -> None:
+        """Begin the run or go on with it; keep modules and open stages until asked to stop."""
+        manifest = self._begin_or_resume()
+        if manifest is None:
+            return
+        self._take_up(manifest)
+        self._publish(manifest)
+        self._kept.keep_address(self._address)
+        self._screen.event(f"run address: {self._address}")
+        published = time.monotonic()
+        while not self._stop():
+            self._keep_modules(manifest.stage)
+            self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
+            if manifest.finished:
+                if until_finished and not self._trainers(manifest.stage):
+                    return
+            elif self._is_done(manifest.stage):
+                manifest = self._next(manifest)
+                self._publish(manifest)
+                published = time.monotonic()
+            elif time.monotonic() - published > REPUBLISH_SECONDS:
+                self._publish(manifest)
+                published = time.monotonic()
+            self._stop.wait(TICK_SECONDS)
+
+    # ------------------------------------------------------------------------------------------------------- beginning
+
+    def _begin_or_resume(self) -> Manifest | None:
+        manifest = self._kept.manifest(fingerprint_of(self._key.public_key()))
+        if manifest is None:
+            return self._begin()
+        if manifest.config != self._config:
+            raise ManifestError(
+                f"the run {manifest.config.name} in this home folder was begun with another run file; give the run file "
+                "it was begun with, or another --home to begin a new run"
+            )
+        self._screen.event(f"going on with stage {manifest.stage.index}, revision {manifest.revision}")
+        return manifest
+
+    def _begin(self) -> Manifest:
+        """The first manifest: tokenizer, seed modules, first stage."""
+        config = self._config
+        if config.tokenizer.path is not None:
+            tokenizer = tokenizer_from_path(config.tokenizer.path)
+        else:
+            self._screen.event(f"training a tokenizer of {config.tokenizer.vocab_size:,} tokens")
+            tokenizer = train_tokenizer(self._training_texts(), config.tokenizer.vocab_size)
+        vocabulary = vocabulary_size(load_tokenizer(tokenizer))
+        model = PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
+        seeds = [self._swarm.put_blob(params_to_bytes(model.vector(level))) for level in range(model.num_levels)]
+        bare = Manifest(
+            revision=0,
+            config=config,
+            tokenizer=self._swarm.put_blob(tokenizer),
+            stages=(self._single_stage(0, seeds, 0),),
+            feature_seeds=tuple(seeds),
+        )
+        if config.stages[0].router == "single":
+            return bare
+        return bare.model_copy(update={"stages": (self._routed_stage(bare, 0, lambda m: seeds[m.level], 0),)})
+
+    def _training_texts(self) -> Iterator[str]:
+        training = (d.text for d in read_documents(self._config.data) if split_of(d.text, self._config.data) == "train")
+        return islice(training, TOKENIZER_DOCUMENTS)
+
+    def _single_stage(self, index: int, seeds: list[str], first_step: int) -> Stage:
+        stage = self._config.stages[index]
+        return Stage(
+            index=index,
+            table=table_of(stage, len(seeds)).rows,
+            path_weights=(1.0,),
+            router=None,
+            seeds={str(ModuleId(level, 0)): seed for level, seed in enumerate(seeds)},
+            rounds=stage.rounds,
+            first_step=first_step,
+        )
+
+    # ------------------------------------------------------------------------------------------------------- keeping
+
+    def _take_up(self, manifest: Manifest) -> None:
+        """Hold the newest state that we have of each module of the stage, and say so."""
+        stage = manifest.stage
+        self._states = {}
+        for module in PathTable(stage.table).modules:
+            state = self._kept.state(stage.index, module) or self._seed(stage.seeds[str(module)])
+            self._states[module] = state
+            self._swarm.hold(stage.index, module, state)
+        self._announce(stage)
+
+    def _seed(self, digest: str) -> ModuleState:
+        return ModuleState.seed(params_from_bytes(self._swarm.fetch_blob(digest, timeout=STATE_SECONDS)))
+
+    def _keep_modules(self, stage: Stage) -> None:
+        """Fetch every module whose group has come further than what we hold."""
+        self._swarm.look_up(stage.index, list(self._states), timeout=LOOK_UP_SECONDS)
+        changed = False
+        for module, held in self._states.items():
+            members = [s for s in self._swarm.members(stage.index, module) if s.peer != self._swarm.peer]
+            newer = [Claim(s.version, s.digest) for s in members if s.version > held.version]
+            better = better_claim(Claim(held.version, held.digest), newer)
+            if better is None or self._stop():
+                continue
+            state = self._swarm.fetch_state(stage.index, module, better.digest, timeout=STATE_SECONDS)
+            if state is not None and len(state.params) == len(held.params):
+                self._states[module] = state
+                self._swarm.hold(stage.index, module, state)
+                self._kept.keep_state(stage.index, module, state)
+                changed = True
+        if changed:
+            self._announce(stage)
+
+    def _announce(self, stage: Stage) -> None:
+        self._swarm.announce(
+            [
+                Announcement(self._swarm.peer, stage.index, module, None, state.version, state.digest)
+                for module, state in self._states.items()
+            ]
+        )
+
+    def _trainers(self, stage: Stage) -> set[str]:
+        return {
+            said.peer
+            for module in self._states
+            for said in self._swarm.members(stage.index, module)
+            if said.path is not None
+        }
+
+    # -------------------------------------------------------------------------------------------------------- stages
+
+    def _is_done(self, stage: Stage) -> bool:
+        """Whether we hold every module of the stage at its last version."""
+        return stage.rounds is not None and all(state.version >= stage.rounds for state in self._states.values())
+
+    def _next(self, manifest: Manifest) -> Manifest:
+        """The manifest after a stage is done: the next stage, or the end."""
+        index = manifest.stage.index + 1
+        if index == len(self._config.stages):
+            self._screen.event("the last stage is done: the run is finished")
+            return manifest.model_copy(update={"revision": manifest.revision + 1, "finished": True})
+        before = PathTable(manifest.stage.table)
+        blobs = {module: self._swarm.put_blob(params_to_bytes(s.params)) for module, s in self._states.items()}
+        first_step = manifest.stage.first_step + (manifest.stage.rounds or 0) * self._config.rounds.inner_steps
+        if manifest.stage.router is None and manifest.stage.index == 0:
+            # the dense model of the warm-up is what the router reads prefixes with, from now on and unchanged
+            features = tuple(blobs[ModuleId(level, 0)] for level in range(before.num_levels))
+            manifest = manifest.model_copy(update={"feature_seeds": features})
+        if self._config.stages[index].router == "single":
+            stage = self._single_stage(index, [blobs[ModuleId(lv, 0)] for lv in range(before.num_levels)], first_step)
+        else:
+            stage = self._routed_stage(manifest, index, lambda m: blobs[ancestor(m, before)], first_step)
+        successor = manifest.model_copy(
+            update={"revision": manifest.revision + 1, "stages": (*manifest.stages, stage)}
+        )
+        self._take_up(successor)
+        self._screen.event(f"stage {index} is open: {len(stage.table)} paths")
+        return successor
+
+    def _routed_stage(
+        self, manifest: Manifest, index: int, seed_of: Callable[[ModuleId], str], first_step: int
+    ) -> Stage:
+        """Fit the stage's router on the routing sample, and describe the stage."""
+        config, stage = self._config, self._config.stages[index]
+        table = table_of(stage, len(config.levels))
+        self._show(manifest, f"fitting the router of stage {index}")
+        self._screen.event(f"fitting a {stage.router} router for {table.num_paths} paths")
+        tokenizer = load_tokenizer(self._swarm.fetch_blob(manifest.tokenizer, timeout=STATE_SECONDS))
+        prefixes = routing_prefixes(read_documents(config.data), tokenizer, config.data, config.router)
+        fetch = lambda digest: self._swarm.fetch_blob(digest, timeout=STATE_SECONDS)  # noqa: E731
+        network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
+        features = prefix_features(network, prefixes)
+        router = fit_router(features, table, config.router, _clustering(stage), config.seed)
+        shares = path_shares(router, features)
+        self._screen.event(f"router fitted on {len(prefixes):,} prefixes; shares of the paths: {_percent(shares)}")
+        return Stage(
+            index=index,
+            table=table.rows,
+            path_weights=shares,
+            router=self._swarm.put_blob(router_to_bytes(router)),
+            seeds={str(module): seed_of(module) for module in table.modules},
+            rounds=stage.rounds,
+            first_step=first_step,
+        )
+
+    def _publish(self, manifest: Manifest) -> None:
+        signed = sign_manifest(manifest, self._key)
+        self._kept.keep_manifest(signed)
+        self._swarm.publish_manifest(signed)
+
+    def _show(self, manifest: Manifest, activity: str) -> None:
+        traffic = self._swarm.traffic()
+        status = status_of(self._swarm, manifest)
+        rounds = manifest.stage.rounds
+        progress = None if rounds is None else min(1.0, status.version_min / rounds)
+        self._screen.show(BootstrapView(self._address, activity, status, progress, traffic.sent, traffic.received))
+
+
+def _clustering(stage: StageConfig) -> Literal["k-means", "product-k-means"]:
+    assert stage.router != "single", "a stage of one path has no router"
+    return stage.router
+
+
+def _percent(shares: tuple[float, ...]) -> str:
+    if len(shares) > 16:
+        return f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %"
+    return ", ".join(f"{100 * share:.0f}" for share in shares) + " %"

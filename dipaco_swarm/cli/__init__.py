@@ -1,0 +1,1 @@
+"""The command line: parse, import late, call one function, word the failure. Importing it loads no torch."""

@@ -1,0 +1,85 @@
+"""dipaco-bootstrap: write a run file, and serve it."""
+
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dipaco_swarm.cli.words import new_app, screen_choice, worded_failures
+
+app = new_app("Open a DiPaCo run: write its run file, publish it, keep its modules, lead it through its stages.")
+
+
+@app.command()
+def init(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The file to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file when it exists.")] = False,
+) -> None:
+    """Write a commented run file: a small run that works on laptops, every section explained."""
+    with worded_failures():
+        write_run_file(run_file, force=force)
+        typer.echo(f"wrote {run_file}; read it, change it, then: dipaco-bootstrap serve {run_file}")
+
+
+@app.command()
+def serve(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file; `init` writes one.")],
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Operator's key and modules.  [default: ~/.local/share/dipaco/NAME/bootstrap]"
+        ),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="MADDR", help="Where to listen; the port must be open to the outside.")
+    ] = "/ip4/0.0.0.0/tcp/4001",
+    announce: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MADDR", help="Address that others should dial, if it differs (NAT, container). Repeatable."
+        ),
+    ] = None,
+    until_finished: Annotated[bool, typer.Option("--until-finished", help="End when the run has finished.")] = False,
+    screen: Annotated[
+        Literal["live", "plain", "none"] | None,
+        typer.Option(help="What to show.  [default: live on a terminal, else plain]"),
+    ] = None,
+) -> None:
+    """Publish the run, keep its modules, drive its stages; prints the run address that volunteers need."""
+    with worded_failures(ctrl_c_is_ordinary=True):
+        from dipaco_swarm.manifest import read_run_file
+        from dipaco_swarm.settings import BootstrapSettings, default_home
+
+        config = read_run_file(run_file)  # before anything heavy: a typo should cost no waiting
+        settings = BootstrapSettings(
+            run_file=run_file,
+            home=home or default_home(config.name, "bootstrap"),
+            listen=listen,
+            announce=tuple(announce or ()),
+            until_finished=until_finished,
+            screen=screen_choice(screen),
+        )
+        from dipaco_swarm import bootstrap  # torch and hivemind load only when needed
+
+        bootstrap.serve(settings)
+
+
+def write_run_file(path: Path, *, force: bool) -> None:
+    """Write the run file template. Raises UsageError when the file exists and `force` is not given."""
+    from dipaco_swarm.errors import UsageError
+
+    template = files("dipaco_swarm.cli").joinpath("run_template.toml").read_text(encoding="utf-8")
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already; choose another name, or overwrite it with --force")
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        unfinished.write_text(template, encoding="utf-8")
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose a folder that exists and is yours") from None
+
+
+def main() -> None:
+    app(prog_name="dipaco-bootstrap")

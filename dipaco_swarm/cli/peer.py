@@ -1,0 +1,72 @@
+"""dipaco-peer: train one path of a run until Ctrl+C."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dipaco_swarm.cli.words import new_app, path_choice, screen_choice, worded_failures
+
+app = new_app("Train one path of a DiPaCo run, together with everybody who shares its modules.")
+
+
+@app.command()
+def peer(
+    run: Annotated[str, typer.Option(metavar="ADDRESS", help="The run address that the operator gave you.")],
+    path: Annotated[
+        str, typer.Option(metavar="N|auto", help="The path to train; auto: where help is needed.")
+    ] = "auto",
+    home: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Checkpoints and identity.  [default: ~/.local/share/dipaco/NAME/peer]"),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MADDR", help="Where to listen, for example /ip4/0.0.0.0/tcp/4002.  [default: any free port]"
+        ),
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What to train on.")] = "auto",
+    micro_batch: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Sequences per forward pass.  [default: as many as fit]")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="CPU threads.  [default: torch's choice]")
+    ] = None,
+    until_finished: Annotated[bool, typer.Option("--until-finished", help="End when the run has finished.")] = False,
+    rounds: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after this many outer rounds.")] = None,
+    screen: Annotated[
+        Literal["live", "plain", "none"] | None,
+        typer.Option(help="What to show.  [default: live on a terminal, else plain]"),
+    ] = None,
+) -> None:
+    """Train one path of a run until Ctrl+C.
+
+    Downloads the modules of the path from other peers, trains them on this machine's share of the documents, and shares
+    outer gradients with the peers whose paths use the same modules. Ctrl+C saves, says goodbye and stops; the same
+    command goes on where it stopped.
+    """
+    with worded_failures(ctrl_c_is_ordinary=True):
+        from dipaco_swarm.manifest import RunAddress
+        from dipaco_swarm.settings import PeerSettings, default_home
+
+        address = RunAddress.parse(run)
+        settings = PeerSettings(
+            address=address,
+            path=path_choice(path),
+            home=home or default_home(address.name, "peer"),
+            listen=listen,
+            device=device,
+            micro_batch=micro_batch,
+            threads=threads,
+            until_finished=until_finished,
+            rounds=rounds,
+            screen=screen_choice(screen),
+        )
+        from dipaco_swarm.peer import run_peer  # torch and hivemind load only when needed
+
+        run_peer(settings)
+
+
+def main() -> None:
+    app(prog_name="dipaco-peer")

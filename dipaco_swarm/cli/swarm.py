@@ -1,0 +1,143 @@
+"""dipaco-swarm: look at a run, use what it learned, try it all on one machine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dipaco_swarm.cli.words import new_app, worded_failures
+
+if TYPE_CHECKING:  # only for signatures that typer never reads
+    from dipaco_swarm.manifest import RunAddress
+
+app = new_app("Look at a DiPaCo run, use what it has learned, or try all of it on this machine.")
+
+Run = Annotated[str | None, typer.Option(metavar="ADDRESS", help="The run address: fetch what is needed from peers.")]
+Home = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The home folder of a peer or bootstrap node: no network.")
+]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to put chart, sample and model.")] = Path("demo-out"),
+) -> None:
+    """The whole story on this machine: bootstrap node, peers, stages, a loss, a late joiner, a trained model."""
+    with worded_failures():
+        from dipaco_swarm.demo import run_demo
+
+        code = run_demo(out)
+    raise typer.Exit(code)
+
+
+@app.command()
+def status(
+    run: Annotated[str, typer.Option(metavar="ADDRESS", help="The run address.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Who trains what: coverage of the path table, versions, pace, and which modules are in danger."""
+    with worded_failures():
+        from dipaco_swarm.manifest import RunAddress
+
+        address = RunAddress.parse(run)
+        from dipaco_swarm import use
+        from dipaco_swarm.dashboard.drawing import draw
+
+        seen = use.status(address)
+        if as_json:
+            typer.echo(seen.to_json())
+        else:
+            _print(draw(seen))
+
+
+@app.command("eval")
+def evaluate(
+    run: Run = None,
+    home: Home = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="GLOB", help="Documents to score.  [default: the run's held-out documents]")
+    ] = None,
+) -> None:
+    """Routed perplexity: every document scored by its own path, per path and in all."""
+    with worded_failures():
+        source = _source(run, home)
+        from dipaco_swarm import use
+        from dipaco_swarm.dashboard.drawing import draw
+
+        _print(draw(use.evaluate(source, data)))
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="The text to go on from.")],
+    run: Run = None,
+    home: Home = None,
+    tokens: Annotated[int, typer.Option(metavar="N", min=1, help="How many tokens to write.")] = 128,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,
+    top_k: Annotated[int, typer.Option(metavar="N", min=0, help="Choose among the N likeliest tokens; 0: all.")] = 40,
+    seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same text.")] = 0,
+) -> None:
+    """Route the prompt, run the one path it belongs to, route again as the text grows."""
+    with worded_failures():
+        source = _source(run, home)
+        from dipaco_swarm import use
+
+        typer.echo(prompt, nl=False)
+        for piece in use.generate(source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed):
+            typer.echo(piece, nl=False)
+        typer.echo()
+
+
+@app.command()
+def export(
+    path: Annotated[int, typer.Option(metavar="N", min=0, help="The path to export.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
+    run: Run = None,
+    home: Home = None,
+) -> None:
+    """Write one path as an ordinary transformers folder."""
+    with worded_failures():
+        source = _source(run, home)
+        from dipaco_swarm import use
+
+        use.export(source, path, out)
+        typer.echo(f'wrote path {path} to {out}; AutoModelForCausalLM.from_pretrained("{out}") loads it')
+
+
+@app.command()
+def doctor(
+    run: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Also knock at this run's bootstrap nodes.")
+    ] = None,
+) -> None:
+    """Can this machine take part? Every check says what to do if not."""
+    with worded_failures():
+        from dipaco_swarm.doctor import examine
+        from dipaco_swarm.manifest import RunAddress
+
+        report = examine(RunAddress.parse(run) if run is not None else None)
+        _print(report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _source(run: str | None, home: Path | None) -> "RunAddress | Path":
+    """Where modules come from: the swarm, or a folder. Raises UsageError unless it is exactly one of the two."""
+    from dipaco_swarm.errors import UsageError
+    from dipaco_swarm.manifest import RunAddress
+
+    if run is not None and home is None:
+        return RunAddress.parse(run)
+    if home is not None and run is None:
+        return home
+    given = "both were given" if run is not None else "neither was given"
+    raise UsageError(f"say where the modules are: --run ADDRESS (the swarm) or --home DIR (this machine); {given}")
+
+
+def _print(renderable: object) -> None:
+    from rich.console import Console
+
+    Console().print(renderable)
+
+
+def main() -> None:
+    app(prog_name="dipaco-swarm")

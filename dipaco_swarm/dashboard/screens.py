@@ -1,0 +1,143 @@
+"""Where a program says what is going on: live on a terminal, plain in a log, or nowhere."""
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.padding import Padding
+
+from dipaco_swarm.dashboard.drawing import EVENT_LINES, draw, draw_events
+from dipaco_swarm.dashboard.views import Event, SwarmStatus, View
+from dipaco_swarm.settings import ScreenKind
+
+SUMMARY_SECONDS = 60.0  # how often a plain screen says how it is going between events
+
+
+class Screen(Protocol):
+    """Where a program says what is going on. Never raises, never blocks, any thread."""
+
+    def show(self, view: View) -> None:
+        """This is how things are now."""
+        ...
+
+    def event(self, text: str) -> None:
+        """This has just happened, as one calm line."""
+        ...
+
+
+class LiveScreen:
+    """The newest view, redrawn in place, with the last events below."""
+
+    def __init__(self, live: Live, clock: Callable[[], str]) -> None:
+        self._live = live
+        self._clock = clock
+        self._events: deque[Event] = deque(maxlen=EVENT_LINES)
+        self._view: View | None = None
+
+    def show(self, view: View) -> None:
+        self._view = view
+        self._draw()
+
+    def event(self, text: str) -> None:
+        self._events.append(Event(self._clock(), text))
+        self._draw()
+
+    def _draw(self) -> None:
+        view, events = self._view, tuple(self._events)
+        if view is None:
+            self._live.update(Padding(Group(*draw_events(events)), (0, 2)))
+        elif isinstance(view, SwarmStatus):
+            self._live.update(draw(view))
+        else:
+            self._live.update(draw(replace(view, events=view.events + events)))
+
+
+class PlainScreen:
+    """A line per event, and now and then a line on how it is going. For logs and journals."""
+
+    def __init__(
+        self, write: Callable[[str], None], clock: Callable[[], str], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write
+        self._clock = clock
+        self._now = now
+        self._summarised_at = -math.inf
+
+    def show(self, view: View) -> None:
+        if self._now() - self._summarised_at >= SUMMARY_SECONDS:
+            self._summarised_at = self._now()
+            self._write(f"{self._clock()}  {view.summary()}")
+
+    def event(self, text: str) -> None:
+        self._write(f"{self._clock()}  {text}")
+
+
+class NoScreen:
+    """Says nothing."""
+
+    def show(self, view: View) -> None: ...
+
+    def event(self, text: str) -> None: ...
+
+
+class _EventHandler(logging.Handler):
+    """Turns our own log lines into events of the screen."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(logging.INFO)
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._screen.event(record.getMessage())
+        except Exception:  # noqa: BLE001 - what logging asks of every handler
+            self.handleError(record)
+
+
+@contextmanager
+def open_screen(kind: ScreenKind, console: Console | None = None) -> Iterator[Screen]:
+    """A screen of this kind, until the block ends. INFO lines of our own loggers become its events meanwhile."""
+    console = console or Console()
+    if kind == "live":
+        with Live(console=console, refresh_per_second=4, vertical_overflow="crop") as live:
+            screen: Screen = LiveScreen(live, _time_of_day)
+            with _events_from_logs(screen):
+                yield screen
+        return
+    screen = PlainScreen(_line_writer(console), _time_of_day) if kind == "plain" else NoScreen()
+    with _events_from_logs(screen):
+        yield screen
+
+
+@contextmanager
+def _events_from_logs(screen: Screen) -> Iterator[None]:
+    logger = logging.getLogger("dipaco_swarm")
+    handler, level, propagate = _EventHandler(screen), logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # the screen is where these lines go; nobody wants them twice
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def _line_writer(console: Console) -> Callable[[str], None]:
+    def write(line: str) -> None:
+        console.file.write(line + "\n")  # not console.print: a log line is never wrapped
+        console.file.flush()
+
+    return write
+
+
+def _time_of_day() -> str:
+    return time.strftime("%H:%M:%S")

@@ -1,0 +1,231 @@
+"""Can this machine take part? Looks without joining anything; says what it saw and what to do if that is not enough.
+
+Nothing heavy is imported in this process except torch, which is asked for the GPU; hivemind's daemon is started with
+`--help` only, as the proof that the binary fits this machine.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.settings import default_home
+
+GIB = 2**30
+DISK_GIB = 5  # checkpoints of a 150M path with optimizer state take 2-3, the token cache the rest
+MEMORY_GIB = 4  # torch, transformers and hivemind take about 1 together; a small path and its copies the rest
+KNOCK_SECONDS = 5.0
+HELP_SECONDS = 20.0
+
+Verdict = Literal["ok", "note", "bad"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    verdict: Verdict
+    """note: works, but worth knowing. bad: this machine cannot take part like this."""
+    seen: str
+    advice: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All checks."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(check.verdict != "bad" for check in self.checks)
+
+    def __rich__(self) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column()
+        signs = {"ok": Text("✓", "green"), "note": Text("•", "yellow"), "bad": Text("✗", "red")}
+        for check in self.checks:
+            table.add_row(signs[check.verdict], check.name, check.seen)
+            if check.advice:
+                table.add_row("", "", Text(check.advice, "yellow" if check.verdict == "note" else "red"))
+        table.add_row()
+        end = ("This machine can take part.", "bold green") if self.ok else ("Not yet: see the red lines.", "bold red")
+        table.add_row("", "", Text(*end))
+        return table
+
+
+def examine(address: RunAddress | None) -> Report:
+    """Look at everything; with an address, also knock at the run's bootstrap nodes."""
+    return Report(tuple(_checks(address)))
+
+
+def _checks(address: RunAddress | None) -> Iterator[Check]:
+    yield _system()
+    yield _python()
+    yield from (_package(name) for name in ("torch", "transformers", "hivemind"))
+    yield _daemon()
+    yield _gpu()
+    yield _memory()
+    yield _disk(default_home(address.name, "peer") if address else default_home("run", "peer"))
+    yield _clock()
+    if address is not None:
+        knocks = [_knock(place) for place in address.bootstraps]
+        yield from knocks
+        if all(check.verdict != "ok" for check in knocks):
+            yield Check(
+                "way in",
+                "bad",
+                "no bootstrap node could be reached",
+                "if others reach them, a firewall here stops outgoing connections; else ask the operator",
+            )
+
+
+def _system() -> Check:
+    seen = f"{platform.system()} {platform.release()}, {platform.machine()}, {os.cpu_count()} CPU cores"
+    if sys.platform == "win32":
+        return Check(
+            "system", "bad", seen, "hivemind has no Windows build: install WSL 2 and run dipaco-peer inside it"
+        )
+    return Check("system", "ok", seen)
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    if not (3, 11) <= sys.version_info[:2] < (3, 13):
+        return Check("python", "bad", version, "use Python 3.11 or 3.12; hivemind is not tested with others")
+    return Check("python", "ok", version)
+
+
+def _package(name: str) -> Check:
+    try:
+        return Check(name, "ok", importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, "bad", "not installed", "reinstall dipaco-swarm into a fresh virtual environment")
+
+
+def _daemon() -> Check:
+    spec = importlib.util.find_spec("hivemind")
+    if spec is None or not spec.submodule_search_locations:
+        return Check("p2p daemon", "bad", "hivemind is not installed", "reinstall dipaco-swarm")
+    binary = Path(spec.submodule_search_locations[0]) / "hivemind_cli" / "p2pd"
+    if not binary.exists():
+        return Check("p2p daemon", "bad", "hivemind was installed without p2pd", "reinstall hivemind from a wheel")
+    try:
+        ended = subprocess.run([binary, "--help"], capture_output=True, timeout=HELP_SECONDS, check=False)
+    except OSError as error:
+        advice = (
+            "the binary is for another processor, or the folder is mounted noexec; build hivemind from source there"
+        )
+        return Check("p2p daemon", "bad", f"does not start: {error.strerror}", advice)
+    except subprocess.TimeoutExpired:
+        return Check("p2p daemon", "bad", f"no answer in {HELP_SECONDS:.0f} s", "the machine is overloaded; try again")
+    if b"-listen" not in ended.stdout + ended.stderr and b"hostAddrs" not in ended.stdout + ended.stderr:
+        return Check("p2p daemon", "bad", f"ended with code {ended.returncode}", "reinstall hivemind")
+    return Check("p2p daemon", "ok", "starts")
+
+
+def _gpu() -> Check:
+    try:
+        import torch
+    except ImportError as error:
+        return Check("gpu", "bad", f"torch does not load: {error}", "reinstall torch for this system")
+    if not torch.cuda.is_available():
+        return Check("gpu", "note", "none that torch can use", "fine for small runs; large paths want a CUDA device")
+    free, total = torch.cuda.mem_get_info()
+    return Check("gpu", "ok", f"{torch.cuda.get_device_name()}, {free / GIB:.1f} of {total / GIB:.1f} GiB free")
+
+
+def _memory() -> Check:
+    available = _available_memory()
+    if available is None:
+        return Check("memory", "note", "cannot be told on this system", f"{MEMORY_GIB} GiB free are a good start")
+    seen = f"{available / GIB:.1f} GiB available"
+    if available < MEMORY_GIB * GIB:
+        return Check(
+            "memory", "note", seen, f"small paths fit; for others close programs until {MEMORY_GIB} GiB are free"
+        )
+    return Check("memory", "ok", seen)
+
+
+def _available_memory() -> int | None:
+    """Bytes that can be had without swapping (Linux; elsewhere all physical memory), or the container's limit."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+        available = int(found[1]) * 1024 if found else None
+    except OSError:
+        try:
+            available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError):
+            available = None
+    try:
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii"))
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):  # no such file, or "max"
+        return available
+    return min(available, limit - used) if available is not None else limit - used
+
+
+def _disk(home: Path) -> Check:
+    there = next(folder for folder in (home, *home.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    seen = f"{free / GIB:.1f} GiB free under {there}"
+    if not os.access(there, os.W_OK):
+        return Check("disk", "bad", f"{there} cannot be written", "choose another folder with --home")
+    if free < DISK_GIB * GIB:
+        return Check(
+            "disk", "note", seen, f"small runs fit; for others free {DISK_GIB} GiB or choose a disk with --home"
+        )
+    return Check("disk", "ok", seen)
+
+
+def _clock() -> Check:
+    seen = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    advice = "announcements expire by the clock: compare it with another one, and switch time synchronisation on"
+    try:
+        asked = subprocess.run(
+            ["timedatectl", "show", "--property=NTPSynchronized", "--value"],
+            capture_output=True, text=True, timeout=5.0, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return Check("clock", "note", f"{seen}; nobody here can say whether it is right", advice)
+    match asked.stdout.strip():
+        case "yes":
+            return Check("clock", "ok", f"{seen}, synchronised")
+        case "no":
+            return Check("clock", "note", f"{seen}, not synchronised", advice)
+        case _:
+            return Check("clock", "note", f"{seen}; nobody here can say whether it is right", advice)
+
+
+def _knock(place: str) -> Check:
+    """Whether a TCP connection to a bootstrap node can be opened."""
+    found = re.match(r"/(?:ip4|ip6|dns|dns4|dns6)/([^/]+)/tcp/(\d+)/", place)
+    if found is None:
+        return Check("bootstrap node", "note", f"{place} is not plain TCP; not tried")
+    host, port = found[1], int(found[2])
+    started = time.monotonic()
+    try:
+        socket.create_connection((host, port), timeout=KNOCK_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        reason = f"no answer in {KNOCK_SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)
+        return Check("bootstrap node", "note", f"{host} port {port}: {reason}", "one that answers is enough")
+    return Check("bootstrap node", "ok", f"{host} port {port} answers in {(time.monotonic() - started) * 1000:.0f} ms")

@@ -1,0 +1,270 @@
+"""One outer round, top to bottom: START READING HERE.
+
+A peer trains its path on its shard; then, module by module, the outer gradients of everybody whose path uses the module are
+averaged in its module group, and the outer optimizer takes a step. Every module has its own clock (`version`).
+
+The round sees the other peers only through `swarm.interface`; checkpoints, stages and screens belong to `peer.py`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step, outer_gradient, rescale
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.plan import CatchUp, Claim, better_claim
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.manifest import OuterConfig, RoundsConfig
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, Swarm
+from dipaco_swarm.training.inner import InnerTrainer, StepReport
+from dipaco_swarm.training.modules import PathModel
+
+SYNCHRONOUS_PATIENCE = 10.0
+"""In synchronous rounds everybody waits for everybody alive: ten times as long as its own training took..."""
+SYNCHRONOUS_PATIENCE_FLOOR_SECONDS = 120.0
+"""... and at least this, for the first rounds on a busy machine. Dead peers are noticed much sooner."""
+PACED_PATIENCE_FLOOR_SECONDS = 3.0
+"""In paced rounds a member that is called stops at its next inner step; this covers a slow step."""
+ANNOUNCE_SECONDS = 2.0
+"""How often progress is announced while training."""
+FETCH_SECONDS = 600.0
+"""A holder that has not sent a state by then is not sending it."""
+
+
+@dataclass(frozen=True)
+class RoundRules:
+    """The parts of the manifest that a round needs."""
+
+    outer: OuterConfig
+    rounds: RoundsConfig
+    tokens_per_step: int
+    """Tokens in the batch of one inner step."""
+    last_version: int | None
+    """The stage ends when a module has this version; None: when the operator says so."""
+
+
+@dataclass
+class PathInTraining:
+    """A path on this machine during one stage: what the round works on, and all that it changes."""
+
+    swarm: Swarm
+    stage: int
+    table: PathTable
+    path: PathIndex
+    groups: Mapping[ModuleId, ModuleGroup]
+    rules: RoundRules
+    model: PathModel
+    trainer: InnerTrainer
+    batches: Iterator[Tensor]
+    base: dict[ModuleId, ModuleState]
+    """The last agreed state of each module; what the model has beyond it is local progress."""
+    tokens: dict[ModuleId, int] = field(default_factory=dict)
+    """Tokens trained since that state."""
+    tokens_per_second: float = 0.0
+    loss: float | None = None
+    batches_consumed: int = 0
+
+    @property
+    def modules(self) -> tuple[ModuleId, ...]:
+        return self.table.modules_of(self.path)
+
+    def is_done(self, module: ModuleId) -> bool:
+        return self.rules.last_version is not None and self.base[module].version >= self.rules.last_version
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a round did, for people."""
+
+    steps: int
+    tokens: int
+    loss: float
+    training_seconds: float
+    outcomes: Mapping[ModuleId, Outcome]
+    versions: Mapping[ModuleId, int]
+    """Versions after the round."""
+
+
+def run_outer_round(
+    peer: PathInTraining,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    on_step: Callable[[StepReport], None] = lambda report: None,
+) -> RoundReport:
+    """Train the path until a round is due, average what was learned with each module's group, step, announce."""
+    # 1. Inner training, on our own shard, until some module's round is due.
+    started = time.monotonic()
+    trained = _train_until_due(peer, stop, on_step)
+    seconds = time.monotonic() - started
+    due = [] if stop() else _due(peer)
+
+    # 2. Outer gradients: what each module has moved since its last agreed state.
+    contributions = [
+        Contribution(
+            group=peer.groups[module],
+            path=peer.path,
+            version=peer.base[module].version,
+            gradient=outer_gradient(peer.base[module].params, peer.model.vector(module.level)),
+            tokens=peer.tokens[module],
+        )
+        for module in due
+    ]
+
+    # 3. The module groups average them, all groups at once. A round that fails changes nothing.
+    outcomes = peer.swarm.reduce(contributions, patience=_patience(peer, seconds)) if contributions else {}
+
+    # 4. Where a group agreed, everybody in it takes the same outer step.
+    for module, outcome in outcomes.items():
+        if isinstance(outcome, Agreed):
+            adopt(peer, module, outer_step(peer.base[module], outcome, peer.rules.outer))
+
+    # 5. Say where we are.
+    announce(peer)
+    return RoundReport(
+        steps=trained.steps,
+        tokens=trained.tokens,
+        loss=trained.loss,
+        training_seconds=seconds,
+        outcomes=outcomes,
+        versions={module: state.version for module, state in peer.base.items()},
+    )
+
+
+def outer_step(state: ModuleState, agreed: Agreed, config: OuterConfig) -> ModuleState:
+    """The next version of a module: rescale by sqrt of the effective number of paths, then Nesterov (SPEC 3.2)."""
+    gradient = agreed.mean
+    if config.rescale:
+        gradient = torch.cat([rescale(gradient[span.start : span.stop], span.effective_paths) for span in agreed.spans])
+    step = OuterStep(config.learning_rate_at(state.version), config.momentum)
+    params, momentum = nesterov_step(state.params, state.momentum, gradient, step)
+    return ModuleState(state.version + 1, params, momentum)
+
+
+def adopt(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
+    """Replace a module's agreed state by its successor, in the model and for whoever asks for it."""
+    peer.model.load(module.level, state.params)
+    peer.base[module] = state
+    peer.tokens[module] = 0
+    peer.swarm.hold(peer.stage, module, state)
+
+
+def rebase(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
+    """Replace a module's agreed state by what others agreed on, and keep our local progress on top of it."""
+    progress = peer.model.vector(module.level) - peer.base[module].params
+    tokens = peer.tokens[module]
+    adopt(peer, module, state)
+    peer.model.load(module.level, state.params + progress)
+    peer.tokens[module] = tokens
+
+
+def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
+    """Modules of which the group has another state than we: a newer one, or one with more peers behind it."""
+    found = []
+    for module in peer.modules:
+        ours = Claim(peer.base[module].version, peer.base[module].digest)
+        members = peer.swarm.members(peer.stage, module)
+        others = [Claim(m.version, m.digest) for m in members if m.path is not None and m.peer != peer.swarm.peer]
+        better = better_claim(ours, others)
+        if better is not None:
+            found.append(CatchUp(module, better))
+    return tuple(found)
+
+
+def catch_up(peer: PathInTraining, task: CatchUp) -> bool:
+    """Fetch a state that the group agrees on and put our progress on top; False when nobody could send it."""
+    state = peer.swarm.fetch_state(peer.stage, task.module, task.to.digest, timeout=FETCH_SECONDS)
+    if state is None:
+        return False
+    rebase(peer, task.module, state)
+    announce(peer)
+    return True
+
+
+def announce(peer: PathInTraining) -> None:
+    """Tell the swarm about our modules and our progress."""
+    peer.swarm.announce(
+        [
+            Announcement(
+                peer=peer.swarm.peer,
+                stage=peer.stage,
+                module=module,
+                path=peer.path,
+                version=peer.base[module].version,
+                digest=peer.base[module].digest,
+                tokens=peer.tokens[module],
+                tokens_per_second=peer.tokens_per_second,
+                loss=peer.loss,
+            )
+            for module in peer.modules
+        ],
+        [peer.groups[module] for module in peer.modules],
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- pacing
+
+
+@dataclass(frozen=True)
+class Trained:
+    steps: int
+    tokens: int
+    loss: float
+
+
+def _train_until_due(
+    peer: PathInTraining, stop: Callable[[], bool], on_step: Callable[[StepReport], None]
+) -> Trained:
+    """Inner steps until a round is due: exactly `inner_steps` of them, or as many as fit until the group is there."""
+    synchronous = peer.rules.rounds.pacing == "synchronous"
+    announced = time.monotonic()
+
+    def observe(report: StepReport) -> None:
+        nonlocal announced
+        peer.batches_consumed += 1
+        peer.loss = report.loss
+        speed = report.tokens / report.seconds
+        peer.tokens_per_second = speed if not peer.tokens_per_second else 0.9 * peer.tokens_per_second + 0.1 * speed
+        for module in peer.modules:
+            peer.tokens[module] += report.tokens
+        if time.monotonic() - announced > ANNOUNCE_SECONDS:
+            announced = time.monotonic()
+            announce(peer)
+        on_step(report)
+
+    def is_time() -> bool:
+        return stop() or (not synchronous and bool(_due(peer)))
+
+    # a paced round ends by the group's tokens; the bound only returns control now and then
+    steps = peer.rules.rounds.inner_steps
+    trained = peer.trainer.train(peer.batches, steps, stop=is_time, on_step=observe)
+    return Trained(trained.steps, trained.tokens, trained.loss)
+
+
+def _due(peer: PathInTraining) -> list[ModuleId]:
+    """The modules whose round is due now, in level order."""
+    open_modules = [module for module in peer.modules if not peer.is_done(module)]
+    if peer.rules.rounds.pacing == "synchronous":
+        return open_modules
+    return [module for module in open_modules if peer.tokens[module] > 0 and _group_has_enough(peer, module)]
+
+
+def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
+    """Whether the group's tokens reach the target: inner_steps x tokens of a step x staffed paths (DeDLOC)."""
+    version = peer.base[module].version
+    if peer.swarm.called(peer.stage, module, version):
+        return True
+    members = [m for m in peer.swarm.members(peer.stage, module) if m.path is not None and m.version == version]
+    others = [m for m in members if m.peer != peer.swarm.peer]
+    staffed = {peer.path, *(m.path for m in others)}
+    tokens = peer.tokens[module] + sum(m.tokens for m in others)
+    return tokens >= peer.rules.rounds.inner_steps * peer.rules.tokens_per_step * len(staffed)
+
+
+def _patience(peer: PathInTraining, seconds: float) -> float:
+    """How long to wait for members who are alive but not there yet, from how long our own training took."""
+    if peer.rules.rounds.pacing == "synchronous":
+        return max(SYNCHRONOUS_PATIENCE_FLOOR_SECONDS, SYNCHRONOUS_PATIENCE * seconds)
+    return max(PACED_PATIENCE_FLOOR_SECONDS, seconds)

@@ -1,0 +1,490 @@
+"""The life of a peer: join, take a path, rounds until the stage changes, move on, leave.
+
+What to do next is decided in `algorithm/plan.py`; a round is `outer_round.run_outer_round`. This file connects them to
+the run's manifest, the shard on disk, the checkpoint and the screen.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dipaco_swarm.algorithm.assignment import neediest_path
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.plan import CatchUp, Claim, Leave, MoveOn, Situation, Train, Wait, better_claim, next_action
+from dipaco_swarm.algorithm.stages import covering_modules, most_paths
+from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes
+from dipaco_swarm.dashboard.screens import Screen, open_screen
+from dipaco_swarm.dashboard.views import ModuleView, PeerView
+from dipaco_swarm.errors import ManifestError, UnreachableError, UsageError
+from dipaco_swarm.manifest import Manifest, Stage, open_manifest
+from dipaco_swarm.outer_round import (
+    PathInTraining,
+    RoundReport,
+    RoundRules,
+    announce,
+    catch_up,
+    catch_ups,
+    run_outer_round,
+)
+from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.stopping import Stopping, stopping_on_signals
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Kept, ModuleGroup, Swarm
+from dipaco_swarm.training import checkpoint as checkpoints
+from dipaco_swarm.training.checkpoint import Checkpoint
+from dipaco_swarm.training.documents import read_documents
+from dipaco_swarm.training.inner import InnerState, InnerTrainer, StepReport, TrainingSettings
+from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.routed import Routing, load_routing, shard_recipe
+from dipaco_swarm.training.shards import Shard, ShardProgress, build_shard
+from dipaco_swarm.training.tokenizer import vocabulary_size
+
+log = logging.getLogger(__name__)
+
+MANIFEST_SECONDS = 20.0
+BLOB_SECONDS = 600.0
+LOOK_UP_SECONDS = 20.0
+STATE_SECONDS = 600.0
+WATCH_SECONDS = 3.0
+"""How often the manifest is looked for in the background."""
+CHECKPOINT_SECONDS = 60.0
+"""A crash loses at most this much local progress; a clean end loses none."""
+REDRAW_SECONDS = 0.5
+ACCEPTED_STALENESS = 1
+"""Local progress from an older version than this is dropped when catching up (SPEC 7.5)."""
+
+
+def run_peer(settings: PeerSettings) -> None:
+    """Train one path of a run until Ctrl+C, or until what the settings say. Raises SwarmError."""
+    from dipaco_swarm.swarm.libp2p import open_swarm
+    from dipaco_swarm.swarm.node import NodeSettings
+
+    with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
+        screen.event(f"joining {settings.address.name}")
+        with open_swarm(settings.address, settings.home, NodeSettings(settings.listen or DEFAULT_LISTEN)) as swarm:
+            stop.tell(swarm.interrupt)
+            Volunteer(settings, swarm, screen, stop).live()
+        screen.event("left the swarm; the same command goes on from here")
+
+
+DEFAULT_LISTEN = "/ip4/0.0.0.0/tcp/0"
+
+
+class Volunteer:
+    """A peer and its surroundings. `live` is its whole life; constructing it does nothing."""
+
+    def __init__(self, settings: PeerSettings, swarm: Swarm, screen: Screen, stop: Stopping) -> None:
+        self._settings = settings
+        self._swarm = swarm
+        self._screen = screen
+        self._stop = stop
+        self._run = f"{settings.address.name}:{settings.address.fingerprint}"
+        self._show = PeerShow(screen, swarm, settings.address.name)
+        self._rounds = 0
+
+    def live(self) -> None:
+        """Join, and train stage after stage until asked to stop or finished."""
+        if self._settings.threads is not None:
+            torch.set_num_threads(self._settings.threads)
+        manifest = self._first_manifest()
+        if manifest is None:
+            return
+        config = manifest.config
+        paths = most_paths(config)
+        if self._settings.path is not None and not 0 <= self._settings.path < paths:
+            raise UsageError(
+                f"path {self._settings.path} does not exist: the run {config.name} has paths 0 to {paths - 1}; choose "
+                "one of them, or --path auto"
+            )
+        self._swarm.take_part(config.wire.codec, config.limits.norm_clip)
+        with ManifestWatch(self._swarm, self._settings.address.fingerprint) as watch, suppress(_Stopped):
+            while manifest is not None and not self._stop():
+                manifest = self._train(self._enter(manifest), manifest, watch)
+
+    def _first_manifest(self) -> Manifest | None:
+        """The run's manifest; keeps asking, visibly, while nobody has one. None when asked to stop."""
+        for attempt in range(1, 1_000_000):
+            signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+            if signed is not None:
+                return open_manifest(signed, self._settings.address.fingerprint)
+            pause = min(30, 2**attempt)
+            self._screen.event(f"no manifest yet; asking again in {pause} s")
+            if self._stop.wait(pause):
+                return None
+        return None
+
+    # ------------------------------------------------------------------------------------------------------ entering
+
+    def _enter(self, manifest: Manifest) -> PathInTraining:
+        """Get ready for the manifest's stage: path, shard, model, module states."""
+        stage = manifest.stage
+        table = PathTable(stage.table)
+        path = self._choose_path(stage, table)
+        modules = table.modules_of(path)
+        self._screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {_names(modules)}")
+        routing = load_routing(manifest, stage, self._fetch)
+        shard = self._shard(manifest, stage, path, routing)
+        model = PathModel(
+            build_network(manifest.config.model, vocabulary_size(routing.tokenizer), manifest.config.seed),
+            manifest.config.levels,
+        )
+        device = _device(self._settings.device)
+        model.to(device)
+        saved = checkpoints.load(self._checkpoint_file(stage.index, path), self._run)
+        settings = TrainingSettings(device, self._settings.threads, self._settings.micro_batch)
+        trainer = InnerTrainer(model, manifest.config.inner, settings)
+        base = {module: self._state_of(stage, module, saved) for module in modules}
+        peer = PathInTraining(
+            swarm=self._swarm,
+            stage=stage.index,
+            table=table,
+            path=path,
+            groups={module: _group(stage, table, module) for module in modules},
+            rules=RoundRules(
+                manifest.config.outer,
+                manifest.config.rounds,
+                manifest.config.inner.batch_sequences * manifest.config.data.sequence_length,
+                stage.rounds,
+            ),
+            model=model,
+            trainer=trainer,
+            batches=iter(()),
+            base=base,
+            tokens=dict.fromkeys(modules, 0),
+        )
+        self._load(peer, saved, stage, manifest)
+        # replicas of a path read the shard in different orders, or they would do the same work
+        seed = manifest.config.seed + _number_of(self._swarm.peer)
+        peer.batches = shard.batches(manifest.config.inner.batch_sequences, seed, peer.batches_consumed)
+        announce(peer)
+        return peer
+
+    def _load(self, peer: PathInTraining, saved: Checkpoint | None, stage: Stage, manifest: Manifest) -> None:
+        """Put the agreed states into the model, and on top of them the local progress that is still of use."""
+        for module, state in peer.base.items():
+            progress = None
+            if saved is not None and state.version - saved.base[module].version <= ACCEPTED_STALENESS:
+                progress = saved.local[module] - saved.base[module].params
+                peer.tokens[module] = saved.tokens[module]
+            peer.model.load(module.level, state.params if progress is None else state.params + progress)
+            peer.swarm.hold(peer.stage, module, state)
+        if saved is not None:
+            peer.trainer.load_state(saved.inner)
+            peer.batches_consumed = saved.shard_cursor
+            self._screen.event(f"going on from the checkpoint at step {saved.inner.steps_done}")
+            return
+        versions = min(state.version for state in peer.base.values())
+        peer.trainer.load_state(InnerState(stage.first_step + versions * manifest.config.rounds.inner_steps))
+
+    def _choose_path(self, stage: Stage, table: PathTable) -> PathIndex:
+        """The path asked for; in a stage with fewer paths, or with auto, the one that needs help most."""
+        if table.num_paths == 1:
+            return PathIndex(0)
+        if self._settings.path is not None and self._settings.path < table.num_paths:
+            return PathIndex(self._settings.path)
+        trainers = _trainers(self._swarm, stage.index, table)
+        staffing: dict[PathIndex, int] = {}
+        progress: dict[PathIndex, float] = {}
+        for said in trainers:
+            if said.path is not None and said.peer != self._swarm.peer:
+                staffing[said.path] = staffing.get(said.path, 0) + 1
+                progress[said.path] = max(progress.get(said.path, 0.0), float(said.version))
+        return neediest_path(table, staffing, progress, _number_of(self._swarm.peer))
+
+    def _shard(self, manifest: Manifest, stage: Stage, path: PathIndex, routing: Routing) -> Shard:
+        def tell(progress: ShardProgress) -> None:
+            if self._stop():
+                raise _Stopped
+            if progress.documents % 2048 == 0:
+                self._screen.event(f"reading documents: {progress.documents:,}, {progress.sequences:,} sequences")
+
+        shard = build_shard(
+            lambda: read_documents(manifest.config.data),
+            routing.tokenizer,
+            manifest.config.data,
+            manifest.config.router,
+            routing.assign,
+            path,
+            cache=self._settings.home / "shards",
+            key=shard_recipe(manifest, stage, path).key(),
+            on_progress=tell,
+        )
+        self._screen.event(f"shard ready: {shard.num_sequences:,} sequences, {shard.num_tokens:,} tokens")
+        return shard
+
+    def _state_of(self, stage: Stage, module: ModuleId, saved: Checkpoint | None) -> ModuleState:
+        """The state that the group is at: from the checkpoint, the seed, or whoever holds it."""
+        if saved is not None:
+            ours = saved.base[module]
+        else:
+            ours = ModuleState.seed(params_from_bytes(self._fetch(stage.seeds[str(module)])))
+        while not self._stop():
+            self._swarm.look_up(stage.index, [module], timeout=LOOK_UP_SECONDS)
+            members = self._swarm.members(stage.index, module)
+            others = [Claim(said.version, said.digest) for said in members if said.peer != self._swarm.peer]
+            better = better_claim(Claim(ours.version, ours.digest), others)
+            if better is None:
+                return ours
+            state = self._swarm.fetch_state(stage.index, module, better.digest, timeout=STATE_SECONDS)
+            if state is not None:
+                self._screen.event(f"fetched {module} at version {state.version}")
+                return state
+            self._screen.event(f"nobody sends {module} at version {better.version} just now; asking again in 2 s")
+            self._stop.wait(2)
+        raise _Stopped
+
+    def _fetch(self, digest: str) -> bytes:
+        """A blob; keeps asking while nobody has it."""
+        while True:
+            try:
+                return self._swarm.fetch_blob(digest, timeout=BLOB_SECONDS)
+            except UnreachableError as error:
+                if self._stop():
+                    raise _Stopped from None
+                self._screen.event(f"{error}; asking again in 5 s")
+                if self._stop.wait(5):
+                    raise _Stopped from None
+
+    # ------------------------------------------------------------------------------------------------------ training
+
+    def _train(self, peer: PathInTraining, manifest: Manifest, watch: "ManifestWatch") -> Manifest | None:
+        """Rounds of one stage. Returns the manifest of the next stage, or None to leave."""
+        begun = any(state.version > 0 for state in peer.base.values())
+        said, saved_at = "", time.monotonic()
+        table = peer.table
+        while True:
+            newest = watch.newest or manifest
+            peers = 1 if begun else len({s.peer for s in _trainers(self._swarm, peer.stage, table)})
+            now = Situation(
+                stopping=self._stop() or self._rounds_are_over(),
+                newer_stage=newest.stage.index > peer.stage,
+                run_finished=newest.finished,
+                leaves_when_finished=self._settings.until_finished,
+                stage_done=all(peer.is_done(module) for module in peer.modules),
+                begun=begun,
+                peers=peers,
+                peers_needed=manifest.config.min_peers,
+                catch_up=catch_ups(peer),
+            )
+            match next_action(now):
+                case Leave():
+                    self._save(peer)
+                    self._swarm.announce([])
+                    return None
+                case MoveOn():
+                    self._save(peer)
+                    return newest
+                case CatchUp() as task:
+                    self._catch_up(peer, task)
+                case Wait(reason):
+                    if reason != said:
+                        self._screen.event(reason)
+                        said = reason
+                    self._show.now(peer, manifest, reason, self._rounds)
+                    self._stop.wait(0.5)
+                case Train():
+                    begun = True
+                    self._note(run_outer_round(peer, stop=self._stop, on_step=self._show.stepper(peer, manifest)), peer)
+                    self._show.now(peer, manifest, "training", self._rounds)
+                    if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+                        self._save(peer)
+                        saved_at = time.monotonic()
+
+    def _rounds_are_over(self) -> bool:
+        return self._settings.rounds is not None and self._rounds >= self._settings.rounds
+
+    def _catch_up(self, peer: PathInTraining, task: CatchUp) -> None:
+        ours = peer.base[task.module].version
+        if catch_up(peer, task):
+            self._screen.event(f"{task.module}: caught up from version {ours} to {task.to.version}")
+        else:
+            self._screen.event(f"{task.module}: nobody sends version {task.to.version} just now; asking again")
+            self._stop.wait(1)
+
+    def _note(self, report: RoundReport, peer: PathInTraining) -> None:
+        """Tell the person what came out of a round."""
+        if not report.outcomes:
+            return
+        self._rounds += 1
+        agreed = []
+        for module, outcome in report.outcomes.items():
+            if isinstance(outcome, Agreed):
+                others = len(outcome.contributors) - 1
+                agreed.append(f"{module} v{report.versions[module]} with {others} other{'' if others == 1 else 's'}")
+            elif isinstance(outcome, Kept) and not self._stop():
+                self._screen.event(f"{module}: {outcome.reason}; nothing lost")
+        if agreed:
+            self._show.last_agreed = f"{', '.join(agreed)}, at {time.strftime('%H:%M:%S')}"
+            loss = "" if math.isnan(report.loss) else f"loss {report.loss:.3f}, "
+            self._screen.event(f"round {self._rounds}: {loss}{', '.join(agreed)}")
+
+    # ------------------------------------------------------------------------------------------------------- keeping
+
+    def _checkpoint_file(self, stage: int, path: PathIndex) -> Path:
+        return self._settings.home / "checkpoints" / f"stage-{stage}-path-{path}.safetensors"
+
+    def _save(self, peer: PathInTraining) -> None:
+        checkpoints.save(
+            self._checkpoint_file(peer.stage, peer.path),
+            Checkpoint(
+                run=self._run,
+                stage=peer.stage,
+                path=peer.path,
+                base=peer.base,
+                local={module: peer.model.vector(module.level) for module in peer.modules},
+                tokens=peer.tokens,
+                inner=peer.trainer.state(),
+                shard_cursor=peer.batches_consumed,
+            ),
+        )
+
+
+class _Stopped(Exception):
+    """Asked to stop in the middle of getting ready."""
+
+
+class ManifestWatch:
+    """Looks for newer manifests in the background, so that a silent bootstrap node never holds up training."""
+
+    def __init__(self, swarm: Swarm, fingerprint: str) -> None:
+        self._swarm = swarm
+        self._fingerprint = fingerprint
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="manifest", daemon=True)
+        self.newest: Manifest | None = None
+
+    def __enter__(self) -> "ManifestWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _look(self) -> None:
+        while not self._over.wait(WATCH_SECONDS if self.newest else 0.1):
+            try:
+                signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+            except ManifestError as error:
+                log.warning("ignored a manifest: %s", error)
+                continue
+            if signed is not None:
+                manifest = open_manifest(signed, self._fingerprint)
+                if self.newest is None or manifest.revision > self.newest.revision:
+                    self.newest = manifest
+
+
+class PeerShow:
+    """Keeps what the volunteer's screen shows between two redraws."""
+
+    def __init__(self, screen: Screen, swarm: Swarm, run: str) -> None:
+        self._screen = screen
+        self._swarm = swarm
+        self._run = run
+        self._losses: deque[float] = deque(maxlen=400)
+        self._tokens = 0
+        self._drawn = 0.0
+        self._steps_in_round = 0
+        self.last_agreed: str | None = None
+
+    def stepper(self, peer: PathInTraining, manifest: Manifest) -> "_Stepper":
+        self._steps_in_round = 0
+        return _Stepper(self, peer, manifest)
+
+    def step(self, peer: PathInTraining, manifest: Manifest, report: StepReport) -> None:
+        self._losses.append(report.loss)
+        self._tokens += report.tokens
+        self._steps_in_round += 1
+        if time.monotonic() - self._drawn > REDRAW_SECONDS:
+            self._drawn = time.monotonic()
+            self.now(peer, manifest, "training", None)
+
+    def now(self, peer: PathInTraining, manifest: Manifest, activity: str, rounds: int | None) -> None:
+        """Redraw."""
+        inner_steps = manifest.config.rounds.inner_steps
+        left = max(0, inner_steps - self._steps_in_round) * peer.rules.tokens_per_step
+        members = {module: self._swarm.members(peer.stage, module) for module in peer.modules}
+        traffic = self._swarm.traffic()
+        self._screen.show(
+            PeerView(
+                run=self._run,
+                stage=peer.stage,
+                stages=len(manifest.config.stages),
+                path=peer.path,
+                num_paths=peer.table.num_paths,
+                activity=activity,
+                rounds=min(state.version for state in peer.base.values()) if rounds is None else rounds,
+                peers=len({said.peer for all_said in members.values() for said in all_said if said.path is not None}),
+                modules=tuple(_module_view(peer, module, said) for module, said in members.items()),
+                losses=tuple(self._losses),
+                tokens_per_second=peer.tokens_per_second,
+                tokens=self._tokens,
+                bytes_sent=traffic.sent,
+                bytes_received=traffic.received,
+                last_agreed=self.last_agreed,
+                round_progress=min(1.0, self._steps_in_round / inner_steps),
+                next_round_seconds=left / peer.tokens_per_second if peer.tokens_per_second else None,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class _Stepper:
+    """Called after each inner step."""
+
+    show: PeerShow
+    peer: PathInTraining
+    manifest: Manifest
+
+    def __call__(self, report: StepReport) -> None:
+        self.show.step(self.peer, self.manifest, report)
+
+
+def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announcement]) -> ModuleView:
+    state = peer.base[module]
+    trainers = [s for s in said if s.path is not None]
+    same_version = [s for s in trainers if s.version == state.version]
+    agree = sum(1 for s in same_version if s.digest == state.digest)
+    return ModuleView(
+        name=str(module),
+        version=state.version,
+        peers=len(trainers),
+        agree=agree,
+        differ=len(same_version) - agree,
+        paths=len(peer.table.paths_through(module)),
+    )
+
+
+def _group(stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
+    weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
+    return ModuleGroup(stage.index, module, weights)
+
+
+def _trainers(swarm: Swarm, stage: int, table: PathTable) -> list[Announcement]:
+    """One announcement of every live peer that trains in the stage."""
+    modules = covering_modules(table)
+    swarm.look_up(stage, modules, timeout=LOOK_UP_SECONDS)
+    return [said for module in modules for said in swarm.members(stage, module) if said.path is not None]
+
+
+def _number_of(peer: str) -> int:
+    """A peer's own number, from its name."""
+    return int.from_bytes(peer.encode()[-6:], "big")
+
+
+def _names(modules: Sequence[ModuleId]) -> str:
+    return ", ".join(str(module) for module in modules)
+
+
+def _device(choice: str) -> str:
+    if choice == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if choice == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu, or check the driver")
+    return choice

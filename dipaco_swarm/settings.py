@@ -1,0 +1,57 @@
+"""What this machine chose: folders, ports, devices. Never hashed, never sent; the run's own constants: `manifest`."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dipaco_swarm.manifest import RunAddress
+
+ScreenKind = Literal["live", "plain", "none"]
+DeviceKind = Literal["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class PeerSettings:
+    """How this machine trains."""
+
+    address: RunAddress
+    path: int | None
+    """The path to train; None: the one that needs help most."""
+    home: Path
+    """Where checkpoints, identity and token caches are kept."""
+    listen: str | None
+    """Multiaddr to listen on; None: any free port on all interfaces."""
+    device: DeviceKind
+    micro_batch: int | None
+    """Sequences per forward pass; None: as many as fit."""
+    threads: int | None
+    """CPU threads of torch; None: torch's own choice."""
+    until_finished: bool
+    """End when the run has finished, instead of holding its modules until Ctrl+C."""
+    rounds: int | None
+    """End after this many outer rounds; None: no limit."""
+    screen: ScreenKind
+
+
+@dataclass(frozen=True)
+class BootstrapSettings:
+    """How this machine keeps the door of a run open."""
+
+    run_file: Path
+    home: Path
+    """Where the operator's key, the node's identity and the kept modules are."""
+    listen: str
+    """Multiaddr to listen on."""
+    announce: tuple[str, ...]
+    """Multiaddrs that others should dial, where they differ from `listen` (behind NAT or in a container)."""
+    until_finished: bool
+    screen: ScreenKind
+
+
+def default_home(run_name: str, role: Literal["peer", "bootstrap"]) -> Path:
+    """Where a program keeps its things when nobody says otherwise; a peer and a bootstrap node may share a machine."""
+    data = os.environ.get("XDG_DATA_HOME", "")
+    # the XDG specification says to ignore relative values
+    base = Path(data) if data and Path(data).is_absolute() else Path.home() / ".local" / "share"
+    return base / "dipaco" / run_name / role

@@ -1,0 +1,53 @@
+"""Ctrl+C and SIGTERM as an event that loops wait on. The second one ends the process at once."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Stopping:
+    """Whether this program was asked to stop, and whom to tell."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    def __call__(self) -> bool:
+        return self._event.is_set()
+
+    def request(self) -> None:
+        """Ask to stop; safe in a signal handler and from any thread."""
+        self._event.set()
+        for listener in self._listeners:
+            listener()
+
+    def tell(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when asked to stop."""
+        self._listeners.append(listener)
+        if self():
+            listener()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but wake up when asked to stop; True then."""
+        return self._event.wait(seconds)
+
+
+@contextmanager
+def stopping_on_signals() -> Iterator[Stopping]:
+    """Within the block SIGINT and SIGTERM ask politely the first time, and end the process the second time."""
+    stopping = Stopping()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stopping():
+            os._exit(128 + number)
+        stopping.request()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

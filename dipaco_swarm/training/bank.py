@@ -1,0 +1,48 @@
+"""Module states as files, and a path put together from them."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import CheckpointError, HomeError
+from dipaco_swarm.training.modules import PathModel
+
+
+def save_state(file: Path, state: ModuleState) -> None:
+    """Keep a module's state; the file appears whole. Raises HomeError."""
+    unfinished = file.with_name(file.name + ".tmp")
+    metadata = {"version": str(state.version), "digest": state.digest}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"params": state.params, "momentum": state.momentum}, unfinished, metadata)
+        os.replace(unfinished, file)
+    except (OSError, SafetensorError) as error:
+        raise HomeError(f"a module cannot be kept in {file.parent}: {error}; make room there") from None
+
+
+def load_state(file: Path) -> ModuleState | None:
+    """A kept state, verified; None when there is none. Raises CheckpointError when the file is damaged."""
+    if not file.exists():
+        return None
+    try:
+        with safe_open(file, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            state = ModuleState(
+                int(metadata.get("version", "-1")), opened.get_tensor("params"), opened.get_tensor("momentum")
+            )
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read ({error}); move it away and it is fetched again") from None
+    if state.version < 0 or state.digest != metadata.get("digest"):
+        raise CheckpointError(f"{file} is damaged: its digest does not fit; move it away and it is fetched again")
+    return state
+
+
+def load_path(model: PathModel, table: PathTable, path: PathIndex, states: Mapping[ModuleId, ModuleState]) -> None:
+    """Put a path's modules into a model."""
+    for module in table.modules_of(path):
+        model.load(module.level, states[module].params)

@@ -1,0 +1,193 @@
+"""What a peer needs to go on after a restart, as one safetensors file.
+
+The file appears whole (written beside its place, flushed to the disk, renamed) and carries a digest of everything in
+it, so that a checkpoint is read back exactly as it was written or not at all. Tensors, by name:
+
+    base/L0M1/params, base/L0M1/momentum    the last agreed state of each module
+    local/L0M1                              its parameters now, after inner training since then
+    residual/L0M1                           error feedback: what compression has left unsent
+    inner/...                               moments of the inner optimizer
+
+Numbers and names are JSON in the header's metadata.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
+from dipaco_swarm.errors import CheckpointError, HomeError
+from dipaco_swarm.training.inner import InnerState
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The whole state of a peer that trains a path. All tensors are on the CPU."""
+
+    run: str
+    """Which run this belongs to: its name and the operator's fingerprint."""
+    stage: int
+    path: PathIndex
+    base: Mapping[ModuleId, ModuleState]
+    """The last agreed state of each module of the path."""
+    local: Mapping[ModuleId, Tensor]
+    """The parameters of each module now, fp32 (parameters,); the difference to base is the local progress."""
+    tokens: Mapping[ModuleId, int]
+    """Tokens trained since each module's base."""
+    inner: InnerState
+    shard_cursor: int
+    """Batches of the path's shard that were consumed."""
+    residuals: Mapping[ModuleId, Tensor] = field(default_factory=dict)
+    """Error feedback of each module's outer gradients, fp32 (parameters,); empty without compression."""
+
+
+def save(file: Path, checkpoint: Checkpoint) -> None:
+    """Replace the checkpoint at `file`, making its folder if need be.
+
+    Raises HomeError when it cannot be written; the checkpoint that was there is then still there.
+    """
+    tensors = _tensors(checkpoint)
+    body = json.dumps(_numbers(checkpoint), sort_keys=True)
+    metadata = {"format": str(FORMAT), "checkpoint": body, "digest": _digest(body, tensors)}
+    unfinished = file.with_name(file.name + ".tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            save_file(tensors, unfinished, metadata)
+            _flush(unfinished)
+            os.replace(unfinished, file)
+        finally:
+            unfinished.unlink(missing_ok=True)  # half a checkpoint would keep a full disk full
+        _flush(file.parent)
+    except (OSError, SafetensorError) as error:
+        raise HomeError(
+            f"the checkpoint cannot be written to {file.parent}: {error}; make room there, or choose another folder "
+            "with --home. The previous checkpoint is untouched"
+        ) from error
+
+
+def load(file: Path, run: str) -> Checkpoint | None:
+    """The checkpoint at `file`; None when there is none.
+
+    Raises CheckpointError when it is torn or altered, was written by a newer program, or belongs to another run than
+    `run`; HomeError when the file cannot be opened.
+    """
+    if not file.exists():
+        return None
+    metadata, tensors = _read(file)
+    if metadata.get("format") != str(FORMAT):
+        raise CheckpointError(
+            f"{file} has format {metadata.get('format')} and this program reads {FORMAT}; it was written by another "
+            "version of dipaco-swarm. Use that version, or move the file away to start from the swarm's state"
+        )
+    body = metadata.get("checkpoint", "")
+    if metadata.get("digest") != _digest(body, tensors):
+        raise CheckpointError(_damaged(file, "its digest does not match what it holds"))
+    numbers = json.loads(body)
+    if numbers["run"] != run:
+        raise CheckpointError(
+            f"{file} belongs to the run {numbers['run']}, not to {run}; use another --home for each run, or move the "
+            "file away"
+        )
+    return _assemble(numbers, tensors)
+
+
+# ------------------------------------------------------------------------------------------------- values <-> tensors
+
+
+def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Every tensor under its name; each with memory of its own, as safetensors asks."""
+    named = {f"base/{module}/params": state.params for module, state in checkpoint.base.items()}
+    named |= {f"base/{module}/momentum": state.momentum for module, state in checkpoint.base.items()}
+    named |= {f"local/{module}": tensor for module, tensor in checkpoint.local.items()}
+    named |= {f"residual/{module}": tensor for module, tensor in checkpoint.residuals.items()}
+    named |= {f"inner/{name}": tensor for name, tensor in checkpoint.inner.tensors.items()}
+    seen: set[int] = set()
+    for name, tensor in named.items():
+        memory = tensor.untyped_storage().data_ptr()
+        named[name] = tensor.detach().clone() if memory in seen else tensor.detach().contiguous()
+        seen.add(memory)
+    return named
+
+
+def _numbers(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "run": checkpoint.run,
+        "stage": checkpoint.stage,
+        "path": checkpoint.path,
+        "versions": {str(module): state.version for module, state in checkpoint.base.items()},
+        "tokens": {str(module): tokens for module, tokens in checkpoint.tokens.items()},
+        "inner_steps": checkpoint.inner.steps_done,
+        "shard_cursor": checkpoint.shard_cursor,
+    }
+
+
+def _assemble(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Checkpoint:
+    def under(folder: str) -> Iterator[tuple[str, Tensor]]:
+        return ((name.removeprefix(folder), tensors[name]) for name in tensors if name.startswith(folder))
+
+    return Checkpoint(
+        run=numbers["run"],
+        stage=numbers["stage"],
+        path=PathIndex(numbers["path"]),
+        base={
+            ModuleId.parse(module): ModuleState(
+                version, tensors[f"base/{module}/params"], tensors[f"base/{module}/momentum"]
+            )
+            for module, version in numbers["versions"].items()
+        },
+        local={ModuleId.parse(name): tensor for name, tensor in under("local/")},
+        tokens={ModuleId.parse(name): tokens for name, tokens in numbers["tokens"].items()},
+        inner=InnerState(numbers["inner_steps"], dict(under("inner/"))),
+        shard_cursor=numbers["shard_cursor"],
+        residuals={ModuleId.parse(name): tensor for name, tensor in under("residual/")},
+    )
+
+
+# --------------------------------------------------------------------------------------------------- bytes and the disk
+
+
+def _digest(body: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the metadata and every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(body.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(vector_bytes(tensor.reshape(-1)))
+    return digest.hexdigest()
+
+
+def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return opened.metadata() or {}, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise CheckpointError(_damaged(file, str(error))) from error
+    except OSError as error:
+        raise HomeError(f"the checkpoint {file} cannot be opened: {error}; check who owns the folder") from error
+
+
+def _damaged(file: Path, reason: str) -> str:
+    return (
+        f"the checkpoint {file} is damaged ({reason}); move it away and start again: the modules come from the swarm, "
+        "only the progress since the last outer round is lost"
+    )
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,87 @@
+"""A path as an ordinary transformers folder: weights, configuration, tokenizer, model card.
+
+Whoever has the folder needs nothing of this project: `AutoModelForCausalLM.from_pretrained(folder)`.
+"""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+from dipaco_swarm.errors import UsageError
+from dipaco_swarm.training.modules import PathModel
+from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer
+
+CARD = """---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- dipaco-swarm
+---
+
+# {title}
+
+{description}
+
+This is one path of a DiPaCo model that volunteers trained together with dipaco-swarm: {parameters:,} parameters,
+{model_type} architecture, {positions:,} positions. A path is at its best on documents like those of its shard; the
+whole model chooses among its paths by the first tokens of a document.
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder = "path/to/this/folder"
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder)
+inputs = tokenizer("Once upon a time", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
+```
+"""
+
+
+def export_path(model: PathModel, tokenizer_json: bytes, out: Path, description: str) -> None:
+    """Write the path as the folder `out`, which appears whole or not at all.
+
+    `tokenizer_json`: the run's tokenizer as it is published. `description`: Markdown for the model card; it should say
+    which run, path and versions these are. Raises UsageError when `out` exists and is not an empty folder, or cannot be
+    written, and ManifestError when the tokenizer cannot be read.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UsageError(f"{out} exists and is not an empty folder; name a new one, nothing is overwritten")
+    unfinished = None
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+        unfinished.chmod(0o755)  # temporary folders are private, exports are not
+        _fill(unfinished, model, tokenizer_json, out.name, description)
+        if out.exists():
+            out.rmdir()
+        unfinished.rename(out)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written: {error}; choose another folder or make room") from error
+    finally:
+        if unfinished is not None:
+            shutil.rmtree(unfinished, ignore_errors=True)  # it is gone by now if all went well
+
+
+def _fill(folder: Path, model: PathModel, tokenizer_json: bytes, title: str, description: str) -> None:
+    tokenizer = load_tokenizer(tokenizer_json)
+    end_of_text = end_of_text_id(tokenizer)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=tokenizer.id_to_token(end_of_text),
+        model_max_length=model.network.config.max_position_embeddings,
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(folder)
+    model.network.save_pretrained(folder)
+    # generation ends with the document; our own network carries no special tokens
+    GenerationConfig(eos_token_id=end_of_text, pad_token_id=end_of_text).save_pretrained(folder)
+    card = CARD.format(
+        title=title,
+        description=description.strip(),
+        parameters=sum(model.size(level) for level in range(model.num_levels)),
+        model_type=model.network.config.model_type,
+        positions=model.network.config.max_position_embeddings,
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")

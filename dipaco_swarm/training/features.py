@@ -1,0 +1,98 @@
+"""What the router reads: the mean hidden state of a document's first tokens (paper section 2.4; SPEC 2.1)."""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dipaco_swarm.errors import ManifestError
+
+Prefixes = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+def prefix_features(network: nn.Module, prefixes: Prefixes, batch: int = 256) -> Floats:
+    """Mean over the prefix of the last hidden state of a transformers causal LM: (docs, tokens) -> fp32 (docs, hidden).
+
+    `network`: fp32; only its base model runs (no output head), on its own device, without gradients and dropout; its
+    mode is restored. `prefixes`: token ids, int64, the same number of tokens for every document. The last hidden
+    state is what transformers returns: the last block's output after the final norm.
+
+    The batch is always full (the last one is padded with copies of its first row, dropped afterwards), so that matrix
+    products always have the same shape: on CPU a document's feature then has the same bits whatever its neighbours and
+    place in the batch (checked in the tests). Another `batch`, number of threads or kind of device may change the last
+    bits, as sums are taken in another order; see `Router.route` for what that means.
+
+    Raises ManifestError when a token is not in the network's vocabulary.
+    """
+    base: Any = network.base_model  # of a PreTrainedModel: embedding, blocks and final norm
+    device = next(network.parameters()).device
+    vocabulary = base.get_input_embeddings().weight.shape[0]
+    if prefixes.size and not 0 <= int(prefixes.min()) <= int(prefixes.max()) < vocabulary:
+        raise ManifestError(
+            f"a prefix has the token {int(prefixes.max())} but the feature model has {vocabulary}; tokenizer and model "
+            "belong to different runs"
+        )
+    training = network.training
+    network.eval()
+    try:
+        with torch.no_grad():
+            chunks = [
+                _features(base, torch.from_numpy(prefixes[start : start + batch]), batch, device)
+                for start in range(0, len(prefixes), batch)
+            ]
+    finally:
+        network.train(training)
+    if not chunks:
+        return np.zeros((0, base.config.hidden_size), dtype=np.float32)
+    return np.concatenate(chunks)
+
+
+def remembered_features(features: Callable[[Prefixes], Floats], folder: Path) -> Callable[[Prefixes], Floats]:
+    """`features`, kept on disk by what it was asked: one computation for all stages, paths, and peers of a machine.
+
+    The feature model of a run never changes (paper section 2.4), but each stage routes all documents anew, and so does
+    a move to another path. Peers that share `folder` and ask the same at the same time take turns, and all but the
+    first read. `folder` must belong to one feature model: name it by the model's digest. It grows by 4 x hidden bytes
+    for each piece; for a source of hundreds of millions of documents, do without. A torn file is computed again.
+    """
+
+    def remembered(prefixes: Prefixes) -> Floats:
+        name = hashlib.sha256(repr(prefixes.shape).encode() + prefixes.astype("<i8").tobytes()).hexdigest()
+        file, temporary = folder / f"{name}.npy", folder / f"{name}.tmp"
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "lock", "w") as lock:  # lets go by itself when its process dies
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = _load(file, len(prefixes))
+            if known is not None:
+                return known
+            computed = features(prefixes)
+            with open(temporary, "wb") as whole:
+                np.save(whole, computed, allow_pickle=False)
+            os.replace(temporary, file)
+        return computed
+
+    return remembered
+
+
+def _load(file: Path, documents: int) -> Floats | None:
+    try:
+        array = np.load(file, allow_pickle=False)
+    except (FileNotFoundError, ValueError, EOFError):
+        return None
+    return array if array.dtype == np.float32 and array.ndim == 2 and len(array) == documents else None
+
+
+def _features(base: Any, tokens: Tensor, batch: int, device: torch.device) -> Floats:
+    count = len(tokens)
+    padded = torch.cat([tokens, tokens[:1].expand(batch - count, -1)]) if count < batch else tokens
+    hidden = base(input_ids=padded.to(device), use_cache=False).last_hidden_state  # (batch, tokens, hidden)
+    mean: Floats = hidden.float().mean(dim=1)[:count].cpu().numpy()
+    return mean

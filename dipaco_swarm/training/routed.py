@@ -1,0 +1,64 @@
+"""From a manifest to what a machine needs for routing: tokenizer, router, and the frozen dense model behind its features."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.algorithm.routing import Router, router_from_bytes
+from dipaco_swarm.algorithm.state import params_from_bytes
+from dipaco_swarm.manifest import Manifest, RunConfig, Stage
+from dipaco_swarm.training.features import prefix_features
+from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.shards import Assign, Indices, ShardRecipe
+from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
+
+Fetch = Callable[[str], bytes]
+"""A blob by its digest."""
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """How a stage reads documents: the run's tokenizer, and the way from a prefix to a path."""
+
+    tokenizer_json: bytes
+    tokenizer: Tokenizer
+    assign: Assign | None
+    """Prefixes int64 (pieces, prefix_tokens) -> path of each, int64 (pieces,). None: there is one path for all."""
+
+    def paths(self, prefixes: Indices) -> Indices:
+        """The path of each prefix, int64 (pieces,)."""
+        if self.assign is None:
+            return torch.zeros(len(prefixes), dtype=torch.int64).numpy()
+        return self.assign(prefixes)
+
+
+def load_routing(manifest: Manifest, stage: Stage, fetch: Fetch) -> Routing:
+    """Fetch and check what a stage's routing needs. Raises ManifestError, or whatever `fetch` raises."""
+    tokenizer_json = fetch(manifest.tokenizer)
+    tokenizer = load_tokenizer(tokenizer_json)
+    if stage.router is None:
+        return Routing(tokenizer_json, tokenizer, None)
+    router = router_from_bytes(fetch(stage.router), len(stage.table))
+    network = feature_network(manifest.config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
+    return Routing(tokenizer_json, tokenizer, _assign_with(router, network))
+
+
+def _assign_with(router: Router, network: PreTrainedModel) -> Assign:
+    return lambda prefixes: router.route(prefix_features(network, prefixes))
+
+
+def feature_network(config: RunConfig, vocabulary: int, seeds: Sequence[str], fetch: Fetch) -> PreTrainedModel:
+    """The frozen dense model whose hidden states are the router's features (paper section 2.4)."""
+    model = PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
+    for level, digest in enumerate(seeds):
+        model.load(level, params_from_bytes(fetch(digest)))
+    return model.network
+
+
+def shard_recipe(manifest: Manifest, stage: Stage, path: PathIndex) -> ShardRecipe:
+    """What decides the bytes of a path's shard; names it in the cache."""
+    return ShardRecipe(manifest.config.data, manifest.config.router, manifest.tokenizer, stage.router, path)

@@ -1,0 +1,441 @@
+"""Documents -> tokens -> the shard of one path, on disk; and the held-out pieces that everybody is scored on.
+
+    document --cut--> pieces of at most T tokens --assign--> path --pack--> sequences of exactly T tokens
+
+A piece is routed on its own first tokens, as a chunk of text is at generation time. Held-out and routing documents are
+set apart by document, so no piece of them is ever trained on. A shard is built once, in chunks that survive an
+interruption, and then read through a memory map.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.errors import DataError
+from dipaco_swarm.manifest import DataConfig, RouterConfig
+from dipaco_swarm.training.documents import Document, Split, split_of
+from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
+
+Indices = NDArray[np.int64]
+Assign = Callable[[Indices], Indices]
+"""Prefixes (pieces, prefix_tokens) -> path of each piece (pieces,), or n paths (pieces, n) for overlapping shards."""
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+CHUNK_DOCUMENTS = 256  # documents between two saved states; about 2 MB of text, a second of work
+PIECES_PER_DOCUMENT = 4  # of a held-out document, so that a few long ones do not stand for a domain
+SETTLED_DOCUMENTS = 2_000  # documents without a new domain after which full domains end the search in an endless stream
+
+
+@dataclass(frozen=True)
+class ShardProgress:
+    """The whole state of a shard that is being built; what `on_progress` sees and a restart needs."""
+
+    documents: int = 0
+    """Documents of the source that have been consumed, of all splits."""
+    last_document: str = ""
+    """Digest of the last of them, to notice that the source has changed."""
+    sequences: int = 0
+    """Sequences written."""
+    pending: tuple[int, ...] = ()
+    """Tokens that do not fill a sequence yet."""
+    pieces: int = 0
+    """Pieces of all paths."""
+    pieces_kept: int = 0
+    """Pieces of this path."""
+    characters: int = 0
+    """Characters of the training documents consumed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The packed training sequences of one path."""
+
+    tokens: NDArray[np.uint16] | NDArray[np.uint32]
+    """Memory map, shape (sequences, T)."""
+    progress: ShardProgress
+    """How it was built."""
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.tokens.size
+
+    def batches(self, batch_sequences: int, seed: int, start: int = 0) -> Iterator[Tensor]:
+        """Endless training batches, int64 (batch_sequences, T), in a new seeded order in every epoch.
+
+        `start`: batches already consumed; going on from there costs the same as starting and gives the same batches as
+        never having stopped. A batch may span two epochs, so every sequence comes once before any comes again.
+        """
+        epoch, order = -1, np.empty(0, dtype=np.int64)
+        position = start * batch_sequences
+        while True:
+            rows = np.empty(batch_sequences, dtype=np.int64)
+            for i in range(batch_sequences):
+                if position // self.num_sequences != epoch:
+                    epoch = position // self.num_sequences
+                    order = np.random.default_rng([abs(seed), epoch]).permutation(self.num_sequences)
+                rows[i] = order[position % self.num_sequences]
+                position += 1
+            yield torch.from_numpy(self.tokens[rows].astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationSet:
+    """Pieces of documents that nobody trains on, one per row."""
+
+    tokens: Indices
+    """int64, shape (n, T), zero after the end of a piece."""
+    lengths: Indices
+    """Tokens of each piece, more than the prefix, int64, shape (n,)."""
+    domains: tuple[str, ...]
+    """Domain of each piece, length n."""
+
+
+# ------------------------------------------------------------------------------------------------------------- pieces
+
+
+def cut_into_pieces(ids: Indices, sequence_length: int, prefix_tokens: int) -> list[Indices]:
+    """Consecutive pieces of a document, int64 (tokens,), each of `sequence_length` tokens but the last.
+
+    A piece without a token after its prefix is dropped: there would be nothing to score.
+    """
+    pieces = [ids[start : start + sequence_length] for start in range(0, len(ids), sequence_length)]
+    return [piece for piece in pieces if len(piece) > prefix_tokens]
+
+
+def prefixes_of(pieces: Sequence[Indices], prefix_tokens: int) -> Indices:
+    """What the router reads of each piece: int64 (pieces, prefix_tokens)."""
+    return np.array([piece[:prefix_tokens] for piece in pieces], dtype=np.int64).reshape(len(pieces), prefix_tokens)
+
+
+def evaluation_pieces(
+    documents: Iterable[Document], tokenizer: Tokenizer, data: DataConfig, router: RouterConfig, per_domain: int
+) -> EvaluationSet:
+    """Held-out pieces, at most `per_domain` of each domain and four of each document; raises DataError if none.
+
+    An endless source is read until all domains are full and no new one has come for 2,000 documents.
+    """
+    return _collect(documents, tokenizer, data, router, ("holdout", per_domain, PIECES_PER_DOCUMENT))
+
+
+def routing_pieces(
+    documents: Iterable[Document], tokenizer: Tokenizer, data: DataConfig, router: RouterConfig
+) -> EvaluationSet:
+    """The routing sample: pieces that routers are fitted on, at most `router.max_documents` of each domain and in all.
+
+    All pieces of a document, as in a shard. Raises DataError when there are none.
+    """
+    found = _collect(documents, tokenizer, data, router, ("routing", router.max_documents, None))
+    most = router.max_documents
+    return EvaluationSet(found.tokens[:most], found.lengths[:most], found.domains[:most])
+
+
+def routing_prefixes(
+    documents: Iterable[Document], tokenizer: Tokenizer, data: DataConfig, router: RouterConfig
+) -> Indices:
+    """Prefixes of the routing sample: int64 (n, prefix_tokens), n at most `router.max_documents`."""
+    return routing_pieces(documents, tokenizer, data, router).tokens[:, : router.prefix_tokens]
+
+
+def _collect(
+    documents: Iterable[Document],
+    tokenizer: Tokenizer,
+    data: DataConfig,
+    router: RouterConfig,
+    wanted: tuple[Split, int, int | None],
+) -> EvaluationSet:
+    """Pieces of one split: `wanted` is the split, pieces per domain, and pieces per document."""
+    split, per_domain, per_document = wanted
+    pieces: list[Indices] = []
+    domains: list[str] = []
+    count: Counter[str] = Counter()
+    seen, newest = 0, 0  # documents read, and how many when the newest domain came
+    for chunk in _chunks(documents, CHUNK_DOCUMENTS):
+        seen += len(chunk)
+        for document in chunk:
+            newest = newest if document.domain in count else seen
+            count[document.domain] += 0
+        chosen = [d for d in chunk if split_of(d.text, data) == split and count[d.domain] < per_domain]
+        for document, ids in zip(chosen, _encode(tokenizer, chosen), strict=True):
+            cut = cut_into_pieces(ids, data.sequence_length, router.prefix_tokens)[:per_document]
+            cut = cut[: per_domain - count[document.domain]]
+            count[document.domain] += len(cut)
+            pieces += cut
+            domains += [document.domain] * len(cut)
+        if min(count.values()) >= per_domain and seen - newest >= SETTLED_DOCUMENTS:
+            break
+    if not pieces:
+        share = data.holdout if split == "holdout" else data.routing_sample
+        name = "holdout" if split == "holdout" else "routing_sample"
+        raise DataError(
+            f"none of {seen} documents is a {split} document of more than {router.prefix_tokens} tokens; data.{name}="
+            f"{share} of the documents should be: bring more or longer documents, or raise it"
+        )
+    tokens = np.zeros((len(pieces), data.sequence_length), dtype=np.int64)
+    for row, piece in zip(tokens, pieces, strict=True):
+        row[: len(piece)] = piece
+    return EvaluationSet(tokens, np.array([len(piece) for piece in pieces], dtype=np.int64), tuple(domains))
+
+
+def _chunks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    stream = iter(documents)
+    while chunk := list(islice(stream, size)):
+        yield chunk
+
+
+def _encode(tokenizer: Tokenizer, documents: Sequence[Document]) -> list[Indices]:
+    encodings = tokenizer.encode_batch_fast([document.text for document in documents], add_special_tokens=False)
+    return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
+
+
+# ----------------------------------------------------------------------------------------------------------- building
+
+
+@dataclass(frozen=True)
+class ShardRecipe:
+    """What decides the bytes of a shard, next to the documents themselves."""
+
+    data: DataConfig
+    router_config: RouterConfig
+    tokenizer: str
+    """Digest of the tokenizer's bytes."""
+    router: str | None
+    """Digest of the router's bytes; none in a stage of one path."""
+    path: PathIndex
+
+    def key(self) -> str:
+        """The name of the shard in the cache: equal recipes, equal keys."""
+        parts = {
+            "format": FORMAT,
+            "data": self.data.model_dump(mode="json"),
+            "prefix_tokens": self.router_config.prefix_tokens,
+            "tokenizer": self.tokenizer,
+            "router": self.router,
+            "path": self.path,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def build_shard(
+    documents: Callable[[], Iterable[Document]],
+    tokenizer: Tokenizer,
+    data: DataConfig,
+    router_config: RouterConfig,
+    assign: Assign | None,
+    path: PathIndex,
+    *,
+    cache: Path,
+    key: str,
+    on_progress: Callable[[ShardProgress], None] = lambda progress: None,
+) -> Shard:
+    """The shard of a path: from the cache if it is there, else built from the documents and cached.
+
+    `documents()` starts from the first document; it is not called at all when the cache has the shard. `assign` gives
+    the path of each piece; with None all pieces are this path's. `key` names the shard in `cache` (`ShardRecipe.key`).
+    `on_progress` is called after each saved chunk and may raise to interrupt; a later call with the same key goes on
+    from there and ends with the same bytes. If the documents have changed in between, the build starts afresh.
+
+    Raises DataError when no piece belongs to the path, or the cache cannot be written.
+    """
+    folder = cache / key
+    cutter = _Cutter(tokenizer, data, router_config.prefix_tokens, assign, path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone_in(folder):
+            shard = _open(folder, data.sequence_length)
+            if shard is None:
+                _build(folder, documents, cutter, on_progress)
+                shard = _open(folder, data.sequence_length)
+    except OSError as error:
+        raise DataError(
+            f"the shard of path {path} cannot be kept in {folder}: {error.strerror or error}; free some space there or "
+            "choose another home folder"
+        ) from error
+    if shard is None:
+        raise DataError(f"the shard of path {path} in {folder} is not as it was written; check the disk")
+    return shard
+
+
+class _Cutter:
+    """Turns documents into the packed sequences of one path; holds no state of its own."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, data: DataConfig, prefix_tokens: int, assign: Assign | None, path: PathIndex
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.data = data
+        self.prefix_tokens = prefix_tokens
+        self.assign = assign
+        self.path = path
+        self.end_of_text = end_of_text_id(tokenizer)
+        self.dtype = np.dtype("<u2" if vocabulary_size(tokenizer) <= 2**16 else "<u4")
+
+    def advance(self, progress: ShardProgress, chunk: Sequence[Document]) -> tuple[ShardProgress, NDArray[np.generic]]:
+        """The progress after a chunk of documents, and the sequences it completed, (sequences, T)."""
+        length = self.data.sequence_length
+        training = [document for document in chunk if split_of(document.text, self.data) == "train"]
+        pieces = [
+            piece
+            for ids in _encode(self.tokenizer, training)
+            for piece in cut_into_pieces(ids, length, self.prefix_tokens)
+        ]
+        kept = self._of_path(pieces)
+        full = [piece for piece in kept if len(piece) == length]
+        pending = list(progress.pending)
+        for piece in kept:
+            if len(piece) < length:  # the end of a document: shares its sequence with others
+                pending += [*piece.tolist(), self.end_of_text]
+        packed = len(pending) // length * length
+        tokens = np.concatenate([*full, np.array(pending[:packed], dtype=np.int64)])
+        sequences: NDArray[np.generic] = tokens.astype(self.dtype).reshape(-1, length)
+        after = ShardProgress(
+            documents=progress.documents + len(chunk),
+            last_document=_digest(chunk[-1]),
+            sequences=progress.sequences + len(sequences),
+            pending=tuple(pending[packed:]),
+            pieces=progress.pieces + len(pieces),
+            pieces_kept=progress.pieces_kept + len(kept),
+            characters=progress.characters + sum(len(document.text) for document in training),
+        )
+        return after, sequences
+
+    def _of_path(self, pieces: list[Indices]) -> list[Indices]:
+        if self.assign is None or not pieces:
+            return pieces
+        paths = self.assign(prefixes_of(pieces, self.prefix_tokens)).reshape(len(pieces), -1)
+        return [piece for piece, mine in zip(pieces, (paths == self.path).any(axis=1), strict=True) if mine]
+
+
+def _build(
+    folder: Path,
+    documents: Callable[[], Iterable[Document]],
+    cutter: _Cutter,
+    on_progress: Callable[[ShardProgress], None],
+) -> None:
+    """Write `tokens.bin` and `progress.json` chunk by chunk; `shard.json` says that it is complete."""
+    row_bytes = cutter.data.sequence_length * cutter.dtype.itemsize
+    progress, stream = _resume(folder, documents, row_bytes)
+    with open(folder / "tokens.bin", "ab") as file:
+        file.truncate(progress.sequences * row_bytes)  # what was written but not yet counted
+        for chunk in _chunks(stream, CHUNK_DOCUMENTS):
+            progress, sequences = cutter.advance(progress, chunk)
+            file.write(sequences.tobytes())
+            _flush(file)
+            _write_whole(folder / "progress.json", json.dumps(asdict(progress)))
+            on_progress(progress)
+        if progress.pieces_kept == 0:
+            raise DataError(_nothing(progress, cutter))
+        if progress.sequences == 0:  # a few short pieces: one sequence that repeats them
+            row = np.resize(np.array(progress.pending, dtype=cutter.dtype), cutter.data.sequence_length)
+            file.write(row.tobytes())
+            _flush(file)
+            progress = replace(progress, sequences=1)
+    _write_whole(folder / "shard.json", json.dumps(asdict(progress)))
+    (folder / "progress.json").unlink(missing_ok=True)
+
+
+def _resume(
+    folder: Path, documents: Callable[[], Iterable[Document]], row_bytes: int
+) -> tuple[ShardProgress, Iterator[Document]]:
+    """Where an interrupted build stands, and the documents that follow."""
+    progress = _read(folder / "progress.json")
+    if progress is None:
+        return ShardProgress(), iter(documents())
+    stream = iter(documents())
+    skipped = deque(islice(stream, progress.documents), maxlen=1)  # the last of them
+    written = _size(folder / "tokens.bin")
+    if skipped and _digest(skipped[0]) == progress.last_document and written >= progress.sequences * row_bytes:
+        return progress, stream
+    log.info("the documents have changed since this shard was begun; it is built afresh")
+    return ShardProgress(), iter(documents())
+
+
+def _open(folder: Path, sequence_length: int) -> Shard | None:
+    """The finished shard; None when there is none or the disk lost part of it."""
+    progress = _read(folder / "shard.json")
+    if progress is None:
+        return None
+    rows, file = progress.sequences, folder / "tokens.bin"
+    width, rest = divmod(_size(file), rows * sequence_length)
+    if rest or width not in (2, 4):
+        return None
+    dtype = np.uint16 if width == 2 else np.uint32
+    return Shard(np.memmap(file, dtype=dtype, mode="r", shape=(rows, sequence_length)), progress)
+
+
+def _read(file: Path) -> ShardProgress | None:
+    """A saved progress; None when there is none or it is torn (a machine that lost power)."""
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+        return ShardProgress(**{**fields, "pending": tuple(fields["pending"])})
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Two peers of one machine that share a cache build a shard once; the second waits for the first, dead or done."""
+    with open(folder / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("another peer of this machine is building the same shard; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _nothing(progress: ShardProgress, cutter: _Cutter) -> str:
+    """What to tell someone whose path has no documents."""
+    if progress.documents == 0:
+        return "the data source has no documents at all; check data.source and data.path"
+    if progress.pieces == 0:
+        return (
+            f"none of {progress.documents} documents has a training piece of more than {cutter.prefix_tokens} tokens; "
+            "bring more or longer documents, or lower router.prefix_tokens"
+        )
+    return (
+        f"path {cutter.path} has no documents: the router gave all {progress.pieces} pieces of {progress.documents} "
+        "documents to other paths; bring more documents, train another path (--path auto), or ask the operator to "
+        "raise router.min_share"
+    )
+
+
+def _digest(document: Document) -> str:
+    return hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _flush(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())  # before progress.json counts what was written
+
+
+def _write_whole(file: Path, text: str) -> None:
+    """The file appears whole or not at all."""
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, file)

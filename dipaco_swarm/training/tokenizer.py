@@ -1,0 +1,96 @@
+"""The run's tokenizer: byte-level BPE, published as the bytes of a `tokenizer.json`.
+
+Either an existing tokenizer, or one that the bootstrap node trains on a sample of the data. Peers fetch the bytes as a
+blob, so that all cut text into the same tokens.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from dipaco_swarm.errors import DataError, ManifestError
+
+END_OF_TEXT = "<|endoftext|>"
+"""Stands between documents that share a training sequence."""
+
+END_OF_TEXT_NAMES = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
+"""What the tokenizers of GPT, Llama 2, Llama 3, Gemma and BERT call it."""
+
+SMALLEST_VOCABULARY = 257  # 256 bytes and the end of text
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
+    """Train a byte-level BPE of at most `vocab_size` tokens; the same texts give the same bytes.
+
+    Any text can be encoded, and decoding gives it back exactly. Raises DataError when there is no text or the
+    vocabulary is smaller than an alphabet of bytes.
+    """
+    if vocab_size < SMALLEST_VOCABULARY:
+        raise DataError(f"tokenizer.vocab_size={vocab_size} is too small; give {SMALLEST_VOCABULARY} or more")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    sample = [text for text in texts if text]
+    if not sample:
+        raise DataError("there is no text to train a tokenizer on; check data.source and data.path")
+    tokenizer.train_from_iterator(sample, trainer)
+    return tokenizer.to_str().encode()
+
+
+def load_tokenizer(data: bytes) -> Tokenizer:
+    """Read a published tokenizer, and switch off any truncation and padding that was saved with it.
+
+    Raises ManifestError when the bytes are not a tokenizer or it has no end-of-text token.
+    """
+    try:
+        tokenizer = Tokenizer.from_str(data.decode("utf-8"))
+    except Exception as error:  # noqa: BLE001 - the library raises bare Exception for anything it cannot read
+        raise ManifestError(
+            f"the published tokenizer cannot be read ({str(error)[:200]}); it must be a tokenizer.json of the "
+            "tokenizers library"
+        ) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    end_of_text_id(tokenizer)
+    return tokenizer
+
+
+def tokenizer_from_path(path: str | Path) -> bytes:
+    """The bytes of an existing tokenizer: a tokenizer.json, or a folder that has one.
+
+    Raises DataError when there is none, ManifestError when it cannot be used.
+    """
+    file = Path(path).expanduser()
+    file = file / "tokenizer.json" if file.is_dir() else file
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f'tokenizer.path="{path}" cannot be read ({error.strerror}); give a folder with a tokenizer.json, or leave '
+            "it out and a tokenizer is trained on the data"
+        ) from None
+    load_tokenizer(data)
+    return data
+
+
+def end_of_text_id(tokenizer: Tokenizer) -> int:
+    """The id of the token that ends a document. Raises ManifestError when the tokenizer has none."""
+    for name in END_OF_TEXT_NAMES:
+        token = tokenizer.token_to_id(name)
+        if token is not None:
+            return token
+    raise ManifestError(
+        f"the tokenizer has no end-of-text token; add one of {', '.join(END_OF_TEXT_NAMES)} to it or choose another"
+    )
+
+
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """Rows that an embedding needs: one more than the highest token id, as ids may have gaps."""
+    return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1

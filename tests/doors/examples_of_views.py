@@ -1,0 +1,135 @@
+"""Views with numbers that a person might meet, for tests and for looking at."""
+
+from dipaco_swarm.dashboard.views import (
+    BootstrapView,
+    Evaluation,
+    Event,
+    ModuleStatus,
+    ModuleView,
+    PathScore,
+    PathStatus,
+    PeerView,
+    SwarmStatus,
+)
+
+PLACE = "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooWHmZ7sYfVX5tCz1eLQkq3R8bPw6uJd4aNcG2xT9vBs"
+ADDRESS = f"dipaco:python-2x2:{'abcd2345' * 4}@{PLACE}"
+
+
+def peer_view() -> PeerView:
+    return PeerView(
+        run="python-2x2",
+        stage=1,
+        stages=2,
+        path=3,
+        num_paths=4,
+        activity="training",
+        rounds=12,
+        peers=7,
+        modules=(
+            ModuleView("L0M1", version=12, peers=3, agree=3, paths=2),
+            ModuleView("L1M1", version=12, peers=4, agree=3, differ=1, paths=2),
+            ModuleView("L2M3", version=11, peers=1, agree=1, paths=1),
+        ),
+        losses=tuple(7.6 * (0.55 + 0.45 * 0.985**i) + 0.05 * ((i * 37) % 11 - 5) / 5 for i in range(240)),
+        tokens_per_second=5312.4,
+        tokens=9_830_400,
+        bytes_sent=41_230_000,
+        bytes_received=57_900_000,
+        last_agreed="L0M1 version 12 and L1M1 version 12 with 5 peers at 14:03:22, in 1.4 s",
+        round_progress=0.62,
+        next_round_seconds=23.0,
+        events=(
+            Event("14:02:10", "round 11: L0M1 with 3 of 3 peers, L1M1 with 4 of 4 peers in 1.3 s"),
+            Event("14:02:51", "L1M1: a peer with other bytes is fetching ours"),
+            Event("14:03:22", "round 12: L0M1 with 3 of 3 peers, L1M1 with 3 of 4 peers in 1.4 s"),
+        ),
+    )
+
+
+def small_status(*, finished: bool = False) -> SwarmStatus:
+    peers = (2, 1, 0, 3)
+    return SwarmStatus(
+        run="python-2x2",
+        stage=1,
+        stages=2,
+        finished=finished,
+        peers=6,
+        keepers=1,
+        paths=tuple(
+            PathStatus(
+                index=i,
+                modules=(f"L0M{i // 2}", f"L1M{i % 2}"),
+                peers=peers[i],
+                share=(0.31, 0.22, 0.19, 0.28)[i],
+                version_min=11,
+                version_max=12,
+                tokens_per_second=2400.0 * peers[i],
+                loss=4.21 + 0.1 * i if peers[i] else None,
+            )
+            for i in range(4)
+        ),
+        modules=(
+            ModuleStatus("L0M0", version=12, holders=4, keepers=1, peers=3),
+            ModuleStatus("L0M1", version=12, holders=4, keepers=1, peers=3, digests_agree=False),
+            ModuleStatus("L1M0", version=11, holders=1, keepers=1, peers=2),
+            ModuleStatus("L1M1", version=12, holders=5, keepers=1, peers=4),
+        ),
+        tokens_per_second=14_400.0,
+        loss=4.335,
+        target_version=14,
+        round_seconds=41.0,
+    )
+
+
+def large_status() -> SwarmStatus:
+    peers = [(i * 7919 % 13) // 4 for i in range(256)]
+    return SwarmStatus(
+        run="paper-16x16",
+        stage=1,
+        stages=2,
+        finished=False,
+        peers=sum(peers),
+        keepers=3,
+        paths=tuple(PathStatus(i, (f"L0M{i // 16}", f"L1M{i % 16}"), peers[i], 1 / 256, 40, 43) for i in range(256)),
+        modules=tuple(
+            ModuleStatus(
+                f"L{level}M{i}",
+                40 + i % 4,
+                holders=9 * ((level, i) != (1, 7)),
+                keepers=int((level, i) != (1, 7)),
+                peers=8,
+            )
+            for level in range(2)
+            for i in range(16)
+        ),
+        tokens_per_second=1_830_000.0,
+        loss=3.1,
+        target_version=427,
+        round_seconds=1260.0,
+    )
+
+
+def bootstrap_view() -> BootstrapView:
+    return BootstrapView(
+        address=ADDRESS,
+        activity="keeping modules",
+        status=small_status(),
+        progress=0.4,
+        bytes_sent=1_400_000_000,
+        bytes_received=98_000,
+        events=(Event("14:03:22", "stage 2 of 2 has begun: 4 paths, product-k-means"),),
+    )
+
+
+def evaluation() -> Evaluation:
+    return Evaluation(
+        run="python-2x2",
+        stage=1,
+        data="the run's held-out documents",
+        prefix_tokens=32,
+        paths=(
+            PathScore(0, documents=120, tokens=30_000, loss=4.0),
+            PathScore(1, documents=80, tokens=10_000, loss=4.4),
+        ),
+    )

@@ -1,0 +1,295 @@
+"""What people type: doors, exit codes, the one line that says what went wrong."""
+
+import os
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dipaco_swarm.cli import bootstrap as bootstrap_cli
+from dipaco_swarm.cli import peer as peer_cli
+from dipaco_swarm.cli import swarm as swarm_cli
+from dipaco_swarm.dashboard.views import SwarmStatus
+from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.manifest import RunAddress, read_run_file
+from dipaco_swarm.settings import BootstrapSettings, PeerSettings, default_home
+from tests.doors.examples_of_views import ADDRESS, evaluation, small_status
+
+CHECKOUT = Path(__file__).parents[2]
+RUNS = sorted((CHECKOUT / "bootstrap" / "runs").glob("*.toml"))
+
+runner = CliRunner()
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a stand-in for a program where the command will import it from."""
+
+    def install(name: str, **functions: object) -> None:
+        module = types.ModuleType(f"dipaco_swarm.{name}")
+        module.__dict__.update(functions)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setattr(sys.modules["dipaco_swarm"], name, module, raising=False)
+
+    return install
+
+
+def typed(*command: str, cwd: Path = CHECKOUT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+def assert_one_line(ended: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") == 1
+    assert all(word in ended.stderr for word in words)
+
+
+# --------------------------------------------------------------------------------------------------------------- doors
+
+
+@pytest.mark.parametrize("door", [("peer.py",), ("bootstrap",), ("bootstrap", "serve"), ("bootstrap", "init")])
+def test_a_door_opens_from_a_checkout(door: tuple[str, ...]) -> None:
+    ended = typed(*door, "--help")
+    assert ended.returncode == 0
+    assert "Usage: dipaco-" in ended.stdout
+
+
+def test_a_door_opens_from_another_folder(tmp_path: Path) -> None:
+    assert typed(str(CHECKOUT / "bootstrap"), "--help", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("door", ["peer", "bootstrap", "swarm"])
+def test_help_loads_neither_torch_nor_hivemind(door: str) -> None:
+    code = (
+        f"import sys; from dipaco_swarm.cli.{door} import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit as ended: assert not ended.code, ended.code\n"
+        "sys.exit(', '.join({'torch', 'hivemind', 'transformers', 'pydantic', 'numpy'} & set(sys.modules)) or None)"
+    )
+    ended = typed("-c", code)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_help_answers_in_well_under_half_a_second() -> None:
+    def seconds() -> float:
+        started = time.perf_counter()
+        assert typed("peer.py", "--help").returncode == 0
+        return time.perf_counter() - started
+
+    assert (
+        min(seconds() for _ in range(5)) < 0.5
+    )  # 0.1 s on an idle machine; the fastest of five, as tests share theirs
+
+
+# ------------------------------------------------------------------------------------------------------ run files, init
+
+
+def test_init_writes_a_run_file_that_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    result = runner.invoke(bootstrap_cli.app, ["init", str(path)])
+    assert result.exit_code == 0
+    assert f"dipaco-bootstrap serve {path}" in result.output
+    config = read_run_file(path)
+    assert config.data.source == "python"
+    assert config.stages[-1].modules == (2, 2)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_init_overwrites_only_when_told(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("mine")
+    refused = typed("bootstrap", "init", str(path))
+    assert_one_line(refused, str(path), "--force")
+    assert path.read_text() == "mine"
+    assert runner.invoke(bootstrap_cli.app, ["init", str(path), "--force"]).exit_code == 0
+    assert read_run_file(path).name == "my-run"
+
+
+def test_init_into_a_missing_folder_is_one_line(tmp_path: Path) -> None:
+    assert_one_line(typed("bootstrap", "init", str(tmp_path / "none" / "run.toml")), "No such file")
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_an_example_run_file_is_read(path: Path) -> None:
+    assert read_run_file(path).name == path.stem
+
+
+def test_the_template_explains_every_section() -> None:
+    text = (CHECKOUT / "dipaco_swarm" / "cli" / "run_template.toml").read_text(encoding="utf-8")
+    blocks = [block for block in text.split("\n\n") if "[" in block and block.strip()]
+    config = read_run_file(CHECKOUT / "dipaco_swarm" / "cli" / "run_template.toml")
+    sections = {
+        "model",
+        "levels",
+        "tokenizer",
+        "data",
+        "inner",
+        "outer",
+        "rounds",
+        "wire",
+        "limits",
+        "router",
+        "stages",
+    }
+    assert sections == {name for name in type(config).model_fields if f"[{name}]" in text}
+    named = [block for block in blocks if block.lstrip("#").lstrip().startswith("[") or "\n[" in block]
+    assert sum(block.startswith("#") for block in named) >= len(sections)
+
+
+# ------------------------------------------------------------------------------------------------------- one red line
+
+
+def test_a_malformed_run_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('name = "x"\n[model]\nhidden_size = "wide"\n')
+    assert_one_line(typed("bootstrap", "serve", str(path)), "model.hidden_size", "wide")
+
+
+def test_a_missing_run_file_is_one_line(tmp_path: Path) -> None:
+    assert_one_line(typed("bootstrap", "serve", str(tmp_path / "run.toml")), "dipaco-bootstrap init")
+
+
+def test_a_bad_address_is_one_line() -> None:
+    assert_one_line(typed("peer.py", "--run", "nonsense"), "nonsense", "dipaco:NAME")
+
+
+def test_a_path_that_is_no_number_is_one_line() -> None:
+    assert_one_line(typed("peer.py", "--run", ADDRESS, "--path", "seven"), "--path=seven", "auto")
+
+
+@pytest.mark.parametrize(
+    "command", [["eval"], ["generate", "once"], ["export", "--path", "0", "--out", "x"]], ids=lambda c: c[0]
+)
+def test_using_a_run_needs_exactly_one_source(command: list[str]) -> None:
+    for both in ([], ["--run", ADDRESS, "--home", "x"]):
+        result = runner.invoke(swarm_cli.app, [*command, *both])
+        assert result.exit_code == 2
+        assert "--run ADDRESS (the swarm) or --home DIR" in result.stderr
+
+
+def test_a_failure_with_line_breaks_is_still_one_line(program: Install) -> None:
+    def nobody(address: RunAddress) -> SwarmStatus:
+        raise UnreachableError("nobody answered:\n  /ip4/203.0.113.7\n  try again")
+
+    program("use", status=nobody)
+    result = runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS])
+    assert result.exit_code == 2
+    assert result.stderr == "error: nobody answered: /ip4/203.0.113.7 try again\n"
+
+
+def test_a_bug_keeps_its_traceback(program: Install) -> None:
+    def broken(address: RunAddress) -> SwarmStatus:
+        raise AssertionError("ours")
+
+    program("use", status=broken)
+    result = runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS])
+    assert isinstance(result.exception, AssertionError)
+
+
+def test_ctrl_c_is_how_a_peer_ends_and_how_status_is_broken_off(program: Install) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    program("peer", run_peer=interrupted)
+    program("use", status=interrupted)
+    assert runner.invoke(peer_cli.app, ["--run", ADDRESS]).exit_code == 0
+    assert runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS]).exit_code == 130
+
+
+# -------------------------------------------------------------------------------------------- what reaches the programs
+
+
+def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
+    got: list[PeerSettings] = []
+    program("peer", run_peer=got.append)
+    options = ["--path", "3", "--home", str(tmp_path), "--listen", "/ip4/127.0.0.1/tcp/0", "--device", "cpu"]
+    options += ["--micro-batch", "2", "--threads", "1", "--until-finished", "--rounds", "5", "--screen", "none"]
+    assert runner.invoke(peer_cli.app, ["--run", ADDRESS, *options]).exit_code == 0
+    address = RunAddress.parse(ADDRESS)
+    assert got == [PeerSettings(address, 3, tmp_path, "/ip4/127.0.0.1/tcp/0", "cpu", 2, 1, True, 5, "none")]
+
+
+def test_a_peer_has_calm_defaults(program: Install) -> None:
+    got: list[PeerSettings] = []
+    program("peer", run_peer=got.append)
+    assert runner.invoke(peer_cli.app, ["--run", ADDRESS]).exit_code == 0
+    address = RunAddress.parse(ADDRESS)
+    home = default_home("python-2x2", "peer")
+    assert got == [PeerSettings(address, None, home, None, "auto", None, None, False, None, "plain")]
+
+
+def test_a_bootstrap_node_gets_what_was_typed(program: Install) -> None:
+    got: list[BootstrapSettings] = []
+    program("bootstrap", serve=got.append)
+    announce = ["--announce", "/ip4/203.0.113.7/tcp/9", "--announce", "/dns4/boot.example.org/tcp/9"]
+    assert runner.invoke(bootstrap_cli.app, ["serve", str(RUNS[0]), *announce]).exit_code == 0
+    home = default_home(RUNS[0].stem, "bootstrap")
+    places = ("/ip4/203.0.113.7/tcp/9", "/dns4/boot.example.org/tcp/9")
+    assert got == [BootstrapSettings(RUNS[0], home, "/ip4/0.0.0.0/tcp/4001", places, False, "plain")]
+
+
+def test_homes_follow_xdg_and_ignore_relative_values(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_home("a", "peer") == tmp_path / "dipaco" / "a" / "peer"
+    monkeypatch.setenv("XDG_DATA_HOME", "here")
+    assert default_home("a", "bootstrap") == Path.home() / ".local" / "share" / "dipaco" / "a" / "bootstrap"
+
+
+def test_status_is_a_screen_or_json(program: Install) -> None:
+    program("use", status=lambda address: small_status())
+    assert "3 of 4 staffed" in runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS]).output
+    as_json = runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS, "--json"])
+    assert as_json.stdout == small_status().to_json() + "\n"
+
+
+def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_path: Path) -> None:
+    asked: list[object] = []
+
+    def generate(source: object, prompt: str, **options: object) -> list[str]:
+        asked.append((source, prompt, options))
+        return [" upon", " a time"]
+
+    program(
+        "use",
+        evaluate=lambda source, data: (asked.append((source, data)), evaluation())[1],
+        generate=generate,
+        export=lambda source, path, out: asked.append((source, path, out)),
+    )
+    home, address = ["--home", str(tmp_path)], RunAddress.parse(ADDRESS)
+    assert "60.34" in runner.invoke(swarm_cli.app, ["eval", *home, "--data", "*.txt"]).output
+    written = runner.invoke(swarm_cli.app, ["generate", "once", "--run", ADDRESS, "--tokens", "2", "--seed", "7"])
+    assert written.stdout == "once upon a time\n"
+    assert runner.invoke(swarm_cli.app, ["export", *home, "--path", "3", "--out", "o"]).exit_code == 0
+    options = {"tokens": 2, "temperature": 0.8, "top_k": 40, "seed": 7}
+    assert asked == [(tmp_path, "*.txt"), (address, "once", options), (tmp_path, 3, Path("o"))]
+
+
+def test_the_demo_ends_with_its_own_code(program: Install) -> None:
+    program("demo", run_demo=lambda out: 3 if out == Path("demo-out") else 0)
+    assert runner.invoke(swarm_cli.app, ["demo"]).exit_code == 3
+
+
+# ------------------------------------------------------------------------------------------------------------ the wheel
+
+
+def test_the_wheel_holds_dipaco_swarm_alone(tmp_path: Path) -> None:
+    import zipfile
+
+    built = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)],
+        cwd=CHECKOUT, capture_output=True, text=True, timeout=100, check=False, env={**os.environ, "NO_COLOR": "1"},
+    )  # fmt: skip
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"dipaco_swarm", "dipaco_swarm-0.1.0.dist-info"}
+    assert "dipaco_swarm/cli/run_template.toml" in names
+    assert "dipaco_swarm/py.typed" in names
