@@ -37,7 +37,7 @@ from dipaco_swarm.settings import BootstrapSettings
 from dipaco_swarm.status import status_of
 from dipaco_swarm.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.swarm.interface import Announcement, Swarm
-from dipaco_swarm.training.bank import load_state, save_state
+from dipaco_swarm.training.bank import load_state, module_file, save_state, write_whole
 from dipaco_swarm.training.documents import read_documents, split_of
 from dipaco_swarm.training.features import prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
@@ -111,19 +111,10 @@ class Kept:
             return None
 
     def keep_manifest(self, signed: bytes) -> None:
-        self._write("manifest.json", signed)
+        write_whole(self._home / "manifest.json", signed)
 
     def keep_address(self, address: str) -> None:
-        self._write("address.txt", f"{address}\n".encode())
-
-    def _write(self, name: str, data: bytes) -> None:
-        path = self._home / name
-        unfinished = path.with_name(f"{name}.tmp")
-        try:
-            unfinished.write_bytes(data)
-            os.replace(unfinished, path)
-        except OSError as error:
-            raise HomeError(f"{path} cannot be written: {error.strerror}; make room in the home folder") from None
+        write_whole(self._home / "address.txt", f"{address}\n".encode())
 
     def state(self, stage: int, module: ModuleId) -> ModuleState | None:
         return load_state(self._file(stage, module))
@@ -132,7 +123,7 @@ class Kept:
         save_state(self._file(stage, module), state)
 
     def _file(self, stage: int, module: ModuleId) -> Path:
-        return self._home / "modules" / f"stage-{stage}-{module}.safetensors"
+        return module_file(self._home, stage, module)
 
 
 class Operator:
@@ -307,9 +298,7 @@ class Operator:
             stage = self._single_stage(index, [blobs[ModuleId(lv, 0)] for lv in range(before.num_levels)], first_step)
         else:
             stage = self._routed_stage(manifest, index, lambda m: blobs[ancestor(m, before)], first_step)
-        successor = manifest.model_copy(
-            update={"revision": manifest.revision + 1, "stages": (*manifest.stages, stage)}
-        )
+        successor = manifest.model_copy(update={"revision": manifest.revision + 1, "stages": (*manifest.stages, stage)})
         self._take_up(successor)
         self._screen.event(f"stage {index} is open: {len(stage.table)} paths")
         return successor

@@ -467,6 +467,16 @@ def open_manifest(signed: bytes, fingerprint: str) -> Manifest:
         ) from None
 
 
+def signer_of(signed: bytes) -> str:
+    """The fingerprint of whoever signed a manifest; for files of our own, which need no address. Raises ManifestError."""
+    try:
+        return fingerprint_of(Ed25519PublicKey.from_public_bytes(bytes.fromhex(json.loads(signed)["public_key"])))
+    except (ValueError, KeyError, TypeError):
+        raise ManifestError(
+            "the manifest is not a signed manifest; it was damaged or made by another program"
+        ) from None
+
+
 @dataclass(frozen=True)
 class RunAddress:
     """The one string a volunteer is given: `dipaco:NAME:FINGERPRINT@MULTIADDR[,MULTIADDR...]`."""

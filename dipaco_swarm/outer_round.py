@@ -214,9 +214,7 @@ class Trained:
     loss: float
 
 
-def _train_until_due(
-    peer: PathInTraining, stop: Callable[[], bool], on_step: Callable[[StepReport], None]
-) -> Trained:
+def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Callable[[StepReport], None]) -> Trained:
     """Inner steps until a round is due: exactly `inner_steps` of them, or as many as fit until the group is there."""
     synchronous = peer.rules.rounds.pacing == "synchronous"
     announced = time.monotonic()

@@ -38,6 +38,7 @@ from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Kept, ModuleGroup, Swarm
 from dipaco_swarm.training import checkpoint as checkpoints
+from dipaco_swarm.training.bank import write_whole
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.inner import InnerState, InnerTrainer, StepReport, TrainingSettings
@@ -128,6 +129,7 @@ class Volunteer:
         table = PathTable(stage.table)
         path = self._choose_path(stage, table)
         modules = table.modules_of(path)
+        self._keep_manifest()
         self._screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {_names(modules)}")
         routing = load_routing(manifest, stage, self._fetch)
         shard = self._shard(manifest, stage, path, routing)
@@ -165,6 +167,12 @@ class Volunteer:
         peer.batches = shard.batches(manifest.config.inner.batch_sequences, seed, peer.batches_consumed)
         announce(peer)
         return peer
+
+    def _keep_manifest(self) -> None:
+        """Keep the manifest beside the checkpoints, so that they can be used without the swarm."""
+        signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+        if signed is not None:
+            write_whole(self._settings.home / "manifest.json", signed)
 
     def _load(self, peer: PathInTraining, saved: Checkpoint | None, stage: Stage, manifest: Manifest) -> None:
         """Put the agreed states into the model, and on top of them the local progress that is still of use."""

@@ -1,15 +1,15 @@
 """What a peer does next, and which state of a module it should have: pure decisions over snapshots.
 
-    situation            action         (the first row that fits)
-    ---------------------------------------------------------------------------------
-    asked to stop        Leave
-    a newer stage        MoveOn
-    the group agrees on
-      another state      CatchUp        one per module of ours
-    the run is finished  Leave or Wait  as this machine chose
-    the stage is done    Wait           until the operator's node opens the next one
-    too few peers        Wait           before the first round of a stage only
-    else                 Train
+situation            action         (the first row that fits)
+---------------------------------------------------------------------------------
+asked to stop        Leave
+a newer stage        MoveOn
+the group agrees on
+  another state      CatchUp        one per module of ours
+the run is finished  Leave or Wait  as this machine chose
+the stage is done    Wait           until the operator's node opens the next one
+too few peers        Wait           before the first round of a stage only
+else                 Train
 """
 
 from collections import Counter

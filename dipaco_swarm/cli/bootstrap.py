@@ -61,9 +61,9 @@ def serve(
             until_finished=until_finished,
             screen=screen_choice(screen),
         )
-        from dipaco_swarm import bootstrap  # torch and hivemind load only when needed
+        from dipaco_swarm.bootstrap import serve as serve_run  # torch and hivemind load only when needed
 
-        bootstrap.serve(settings)
+        serve_run(settings)
 
 
 def write_run_file(path: Path, *, force: bool) -> None:

@@ -13,6 +13,17 @@ from dipaco_swarm.errors import CheckpointError, HomeError
 from dipaco_swarm.training.modules import PathModel
 
 
+def write_whole(file: Path, data: bytes) -> None:
+    """Write a small file that appears whole or not at all. Raises HomeError."""
+    unfinished = file.with_name(file.name + ".tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_bytes(data)
+        os.replace(unfinished, file)
+    except OSError as error:
+        raise HomeError(f"{file} cannot be written: {error.strerror}; make room there") from None
+
+
 def save_state(file: Path, state: ModuleState) -> None:
     """Keep a module's state; the file appears whole. Raises HomeError."""
     unfinished = file.with_name(file.name + ".tmp")
@@ -40,6 +51,11 @@ def load_state(file: Path) -> ModuleState | None:
     if state.version < 0 or state.digest != metadata.get("digest"):
         raise CheckpointError(f"{file} is damaged: its digest does not fit; move it away and it is fetched again")
     return state
+
+
+def module_file(home: Path, stage: int, module: ModuleId) -> Path:
+    """Where a keeper has a module."""
+    return home / "modules" / f"stage-{stage}-{module}.safetensors"
 
 
 def load_path(model: PathModel, table: PathTable, path: PathIndex, states: Mapping[ModuleId, ModuleState]) -> None:

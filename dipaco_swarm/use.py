@@ -1,0 +1,235 @@
+"""Using a run: status, evaluation, text, export; from the live swarm, or from a home folder without any network.
+
+A home folder is a bootstrap node's, which has every module, or a peer's, which has those of its path.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from tokenizers.decoders import DecodeStream
+from transformers import PreTrainedModel
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes
+from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
+from dipaco_swarm.errors import CheckpointError, UnreachableError, UsageError
+from dipaco_swarm.manifest import DataConfig, Manifest, RunAddress, open_manifest, signer_of
+from dipaco_swarm.status import status_of
+from dipaco_swarm.training import checkpoint as checkpoints
+from dipaco_swarm.training.bank import load_path, load_state, module_file
+from dipaco_swarm.training.documents import read_documents
+from dipaco_swarm.training.evaluation import RoutedScore, evaluate_routed
+from dipaco_swarm.training.export import export_path
+from dipaco_swarm.training.inference import Sampling, generate_tokens
+from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.routed import Routing, load_routing
+from dipaco_swarm.training.shards import EvaluationSet, evaluation_pieces
+from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
+
+if TYPE_CHECKING:
+    from dipaco_swarm.swarm.libp2p import LibP2PSwarm
+
+Source = RunAddress | Path
+
+MANIFEST_SECONDS = 30.0
+LOOK_UP_SECONDS = 30.0
+STATE_SECONDS = 600.0
+BLOB_SECONDS = 600.0
+PIECES_PER_DOMAIN = 200
+"""Held-out pieces scored of each domain."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run as it can be used: the manifest, its blobs, and the newest state of each module that can be had."""
+
+    manifest: Manifest
+    fetch: Callable[[str], bytes]
+    state_of: Callable[[ModuleId], ModuleState]
+    """Raises CheckpointError or UnreachableError when a module cannot be had."""
+
+    @property
+    def table(self) -> PathTable:
+        return PathTable(self.manifest.stage.table)
+
+    def routing(self) -> Routing:
+        return load_routing(self.manifest, self.manifest.stage, self.fetch)
+
+    def model(self) -> PathModel:
+        """A network of the run's shape; `load_path` fills it."""
+        config = self.manifest.config
+        vocabulary = vocabulary_size(self.routing().tokenizer)
+        return PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
+
+    def load(self, model: PathModel, path: PathIndex) -> PreTrainedModel:
+        """Put a path into the model. Raises UsageError when there is no such path."""
+        if not 0 <= path < self.table.num_paths:
+            raise UsageError(
+                f"path {path} does not exist: this stage of the run {self.manifest.config.name} has paths 0 to "
+                f"{self.table.num_paths - 1}"
+            )
+        load_path(model, self.table, path, {m: self.state_of(m) for m in self.table.modules_of(path)})
+        return model.network
+
+
+@contextmanager
+def open_run(source: Source) -> Iterator[TrainedRun]:
+    """A run from the swarm or from a home folder. Raises SwarmError when it is not there."""
+    if isinstance(source, Path):
+        yield _run_at_home(source)
+        return
+    with _visit(source) as (swarm, manifest):
+
+        def state_of(module: ModuleId) -> ModuleState:
+            return _state_in_swarm(swarm, manifest, module)
+
+        yield TrainedRun(manifest, lambda digest: swarm.fetch_blob(digest, timeout=BLOB_SECONDS), state_of)
+
+
+@contextmanager
+def _visit(address: RunAddress) -> "Iterator[tuple[LibP2PSwarm, Manifest]]":
+    """Join the swarm as a guest that serves nobody, with everybody looked up."""
+    from dipaco_swarm.swarm.libp2p import open_swarm
+    from dipaco_swarm.swarm.node import NodeSettings
+
+    with tempfile.TemporaryDirectory(prefix="dipaco-") as home:
+        guest = NodeSettings(reachable=False)
+        with open_swarm(address, Path(home), guest) as swarm:
+            signed = swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+            if signed is None:
+                raise UnreachableError(f"nobody in the swarm of {address.name} has the manifest; is anybody there?")
+            manifest = open_manifest(signed, address.fingerprint)
+            table = PathTable(manifest.stage.table)
+            swarm.look_up(manifest.stage.index, table.modules, timeout=LOOK_UP_SECONDS)
+            yield swarm, manifest
+
+
+def _state_in_swarm(swarm: "LibP2PSwarm", manifest: Manifest, module: ModuleId) -> ModuleState:
+    stage = manifest.stage
+    members = sorted(swarm.members(stage.index, module), key=lambda said: -said.version)
+    for digest in dict.fromkeys(said.digest for said in members):
+        state = swarm.fetch_state(stage.index, module, digest, timeout=STATE_SECONDS)
+        if state is not None:
+            return state
+    if members:
+        raise UnreachableError(f"{len(members)} peers announce {module} but none of them sends it; try again")
+    return ModuleState.seed(params_from_bytes(swarm.fetch_blob(stage.seeds[str(module)], timeout=BLOB_SECONDS)))
+
+
+def _run_at_home(home: Path) -> TrainedRun:
+    try:
+        signed = (home / "manifest.json").read_bytes()
+    except OSError:
+        raise UsageError(
+            f"{home} is not the home folder of a bootstrap node or a peer: it has no manifest.json"
+        ) from None
+    manifest = open_manifest(signed, signer_of(signed))
+    stage = manifest.stage
+
+    def fetch(digest: str) -> bytes:
+        try:
+            return (home / "blobs" / digest).read_bytes()
+        except OSError:
+            raise CheckpointError(f"{home} lacks the run's file {digest[:12]}; use --run to get it") from None
+
+    own: dict[ModuleId, ModuleState] = {}
+    for file in sorted((home / "checkpoints").glob(f"stage-{stage.index}-path-*.safetensors")):
+        saved = checkpoints.load(file, f"{manifest.config.name}:{signer_of(signed)}")
+        own.update(saved.base if saved is not None else {})
+
+    def state_of(module: ModuleId) -> ModuleState:
+        state = own.get(module) or load_state(module_file(home, stage.index, module))
+        if state is None and not own:
+            return ModuleState.seed(params_from_bytes(fetch(stage.seeds[str(module)])))
+        if state is None:
+            raise CheckpointError(f"{home} has no {module}: a peer keeps its own path only; use --run for the others")
+        return state
+
+    return TrainedRun(manifest, fetch, state_of)
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+
+def status(address: RunAddress) -> SwarmStatus:
+    """Who trains what, now."""
+    with _visit(address) as (swarm, manifest):
+        return status_of(swarm, manifest)
+
+
+def evaluate(source: Source, data: str | None) -> Evaluation:
+    """Routed perplexity per path and in all; on text files matching `data`, or on the run's held-out documents."""
+    with open_run(source) as run:
+        pieces = held_out(run, data)
+        scores, documents = score(run, pieces)
+        return Evaluation(
+            run=run.manifest.config.name,
+            stage=run.manifest.stage.index,
+            data=data or f"held-out documents of {run.manifest.config.data.source}",
+            prefix_tokens=run.manifest.config.router.prefix_tokens,
+            paths=tuple(
+                PathScore(path, documents[path], found.tokens, found.loss)
+                for path, found in sorted(scores.by_path.items())
+            ),
+        )
+
+
+def held_out(run: TrainedRun, data: str | None = None) -> EvaluationSet:
+    """Pieces that nobody trained on: the run's held-out documents, or all of the given text files."""
+    config = run.manifest.config
+    source = config.data
+    if data is not None:
+        # half of the documents count as held out at most, so ask for all that the split allows
+        source = DataConfig(source="text", path=data, sequence_length=source.sequence_length, holdout=0.4999)
+    tokenizer = run.routing().tokenizer
+    return evaluation_pieces(read_documents(source), tokenizer, source, config.router, PIECES_PER_DOMAIN)
+
+
+def score(run: TrainedRun, pieces: EvaluationSet) -> tuple[RoutedScore, dict[PathIndex, int]]:
+    """Score every piece under the path it is routed to; also the number of pieces of each path."""
+    prefix = run.manifest.config.router.prefix_tokens
+    paths = run.routing().paths(pieces.tokens[:, :prefix])
+    model = run.model()
+    result = evaluate_routed(pieces, paths, lambda path: run.load(model, path), prefix)
+    return result, {PathIndex(int(path)): int((paths == path).sum()) for path in set(paths.tolist())}
+
+
+def generate(source: Source, prompt: str, *, tokens: int, temperature: float, top_k: int, seed: int) -> Iterator[str]:
+    """Text that follows the prompt, in pieces: routed on the prompt's first tokens, written by that one path."""
+    with open_run(source) as run:
+        routing = run.routing()
+        ids = routing.tokenizer.encode(prompt).ids
+        if not ids:
+            raise UsageError("the prompt is empty; give some text to go on from")
+        prefix = torch.tensor([ids[: run.manifest.config.router.prefix_tokens]]).numpy()
+        path = PathIndex(int(routing.paths(prefix)[0]))
+        network = run.load(run.model(), path)
+        sampling = Sampling(temperature, top_k or None)
+        generator = torch.Generator().manual_seed(seed)
+        stream = DecodeStream(ids=[], skip_special_tokens=True)
+        new = generate_tokens(network, ids, sampling, generator, end_of_text_id(routing.tokenizer))
+        for token in islice(new, tokens):
+            text = stream.step(routing.tokenizer, token)
+            if text:
+                yield text
+
+
+def export(source: Source, path: int, out: Path) -> None:
+    """Write one path as an ordinary transformers folder."""
+    with open_run(source) as run:
+        model = run.model()
+        run.load(model, PathIndex(path))
+        states = {module: run.state_of(module) for module in run.table.modules_of(PathIndex(path))}
+        versions = ", ".join(f"{module} at version {state.version}" for module, state in states.items())
+        config = run.manifest.config
+        description = (
+            f"Path {path} of {run.table.num_paths} of the DiPaCo run `{config.name}`, stage {run.manifest.stage.index}: "
+            f"{versions}. It was trained on the documents that the run's router sends to it, and is at home there."
+        )
+        export_path(model, run.routing().tokenizer_json, out, description)
