@@ -88,6 +88,7 @@ class Volunteer:
         self._stop = stop
         self._run = f"{settings.address.name}:{settings.address.fingerprint}"
         self._show = PeerShow(screen, swarm, settings.address.name)
+        self._cache = settings.cache or settings.home / "cache"
         self._rounds = 0
 
     def live(self) -> None:
@@ -131,7 +132,7 @@ class Volunteer:
         modules = table.modules_of(path)
         self._keep_manifest()
         self._screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {_names(modules)}")
-        routing = load_routing(manifest, stage, self._fetch)
+        routing = load_routing(manifest, stage, self._fetch, remember=self._cache / "features")
         shard = self._shard(manifest, stage, path, routing)
         model = PathModel(
             build_network(manifest.config.model, vocabulary_size(routing.tokenizer), manifest.config.seed),
@@ -220,7 +221,7 @@ class Volunteer:
             manifest.config.router,
             routing.assign,
             path,
-            cache=self._settings.home / "shards",
+            cache=self._cache / "shards",
             key=shard_recipe(manifest, stage, path).key(),
             on_progress=tell,
         )
@@ -266,10 +267,9 @@ class Volunteer:
         """Rounds of one stage. Returns the manifest of the next stage, or None to leave."""
         begun = any(state.version > 0 for state in peer.base.values())
         said, saved_at = "", time.monotonic()
-        table = peer.table
         while True:
             newest = watch.newest or manifest
-            peers = 1 if begun else len({s.peer for s in _trainers(self._swarm, peer.stage, table)})
+            peers = 1 if begun else _peers_in_sight(peer)
             now = Situation(
                 stopping=self._stop() or self._rounds_are_over(),
                 newer_stage=newest.stage.index > peer.stage,
@@ -479,6 +479,20 @@ def _trainers(swarm: Swarm, stage: int, table: PathTable) -> list[Announcement]:
     modules = covering_modules(table)
     swarm.look_up(stage, modules, timeout=LOOK_UP_SECONDS)
     return [said for module in modules for said in swarm.members(stage, module) if said.path is not None]
+
+
+def _peers_in_sight(peer: PathInTraining) -> int:
+    """Live peers of the stage that train, not counting those whose records have reached only some of our groups yet.
+
+    A round that begins on half a view of its group would leave somebody out.
+    """
+    trainers = {s.peer: s.path for s in _trainers(peer.swarm, peer.stage, peer.table)}
+    peer.swarm.look_up(peer.stage, peer.modules, timeout=LOOK_UP_SECONDS)
+    for module in peer.modules:
+        seen = {said.peer for said in peer.swarm.members(peer.stage, module)}
+        through = peer.table.paths_through(module)
+        trainers = {name: path for name, path in trainers.items() if path not in through or name in seen}
+    return len(trainers)
 
 
 def _number_of(peer: str) -> int:

@@ -20,6 +20,8 @@ class PeerSettings:
     """The path to train; None: the one that needs help most."""
     home: Path
     """Where checkpoints, identity and token caches are kept."""
+    cache: Path | None
+    """Where shards and features are kept; peers of one machine may share it. None: inside home."""
     listen: str | None
     """Multiaddr to listen on; None: any free port on all interfaces."""
     device: DeviceKind

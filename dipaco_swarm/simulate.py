@@ -47,6 +47,7 @@ def simulate(
             address=address,
             path=path,
             home=home / name,
+            cache=home / "cache",
             listen=None,
             device="cpu",
             micro_batch=None,

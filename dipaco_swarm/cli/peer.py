@@ -20,6 +20,10 @@ def peer(
         Path | None,
         typer.Option(metavar="DIR", help="Checkpoints and identity.  [default: ~/.local/share/dipaco/NAME/peer]"),
     ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Shards; peers of one machine may share it.  [default: inside --home]"),
+    ] = None,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -55,6 +59,7 @@ def peer(
             address=address,
             path=path_choice(path),
             home=home or default_home(address.name, "peer"),
+            cache=cache,
             listen=listen,
             device=device,
             micro_batch=micro_batch,

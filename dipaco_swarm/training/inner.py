@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dipaco_swarm.errors import DataError, TrainingError
+from dipaco_swarm.errors import DataError, TrainingError, UsageError
 from dipaco_swarm.manifest import InnerConfig
 from dipaco_swarm.training.modules import PathModel
 
@@ -41,6 +41,11 @@ class TrainingSettings:
     """bf16 activations; None: on CUDA devices that have bf16. On the CPU fp32, for the sake of equal bytes."""
     eight_bit: bool | None = None
     """bitsandbytes' 8-bit AdamW instead of torch's; None: on CUDA."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("threads", self.threads), ("micro_batch", self.micro_batch)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value} must be at least 1; leave it out for what suits the device")
 
     @property
     def uses_autocast(self) -> bool:

@@ -1,17 +1,19 @@
-"""From a manifest to what a machine needs for routing: tokenizer, router, and the frozen dense model behind its features."""
+"""From a manifest to what a machine needs for routing: tokenizer, router, and the dense model behind its features."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.algorithm.routing import Router, router_from_bytes
+from dipaco_swarm.algorithm.routing import router_from_bytes
 from dipaco_swarm.algorithm.state import params_from_bytes
 from dipaco_swarm.manifest import Manifest, RunConfig, Stage
-from dipaco_swarm.training.features import prefix_features
+from dipaco_swarm.training.features import Floats, prefix_features, remembered_features
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.shards import Assign, Indices, ShardRecipe
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
@@ -36,19 +38,23 @@ class Routing:
         return self.assign(prefixes)
 
 
-def load_routing(manifest: Manifest, stage: Stage, fetch: Fetch) -> Routing:
-    """Fetch and check what a stage's routing needs. Raises ManifestError, or whatever `fetch` raises."""
+def load_routing(manifest: Manifest, stage: Stage, fetch: Fetch, *, remember: Path | None = None) -> Routing:
+    """Fetch and check what a stage's routing needs. Raises ManifestError, or whatever `fetch` raises.
+
+    `remember`: a folder for features on disk; all stages, and all peers of a machine, share what was computed once.
+    """
     tokenizer_json = fetch(manifest.tokenizer)
     tokenizer = load_tokenizer(tokenizer_json)
     if stage.router is None:
         return Routing(tokenizer_json, tokenizer, None)
     router = router_from_bytes(fetch(stage.router), len(stage.table))
     network = feature_network(manifest.config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
-    return Routing(tokenizer_json, tokenizer, _assign_with(router, network))
 
-
-def _assign_with(router: Router, network: PreTrainedModel) -> Assign:
-    return lambda prefixes: router.route(prefix_features(network, prefixes))
+    features: Callable[[Indices], Floats] = lambda prefixes: prefix_features(network, prefixes)  # noqa: E731
+    if remember is not None:
+        name = hashlib.sha256("".join(manifest.feature_seeds).encode()).hexdigest()[:32]
+        features = remembered_features(features, remember / name)
+    return Routing(tokenizer_json, tokenizer, lambda prefixes: router.route(features(prefixes)))
 
 
 def feature_network(config: RunConfig, vocabulary: int, seeds: Sequence[str], fetch: Fetch) -> PreTrainedModel:

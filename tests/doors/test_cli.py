@@ -210,11 +210,23 @@ def test_ctrl_c_is_how_a_peer_ends_and_how_status_is_broken_off(program: Install
 def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
     got: list[PeerSettings] = []
     program("peer", run_peer=got.append)
-    options = ["--path", "3", "--home", str(tmp_path), "--listen", "/ip4/127.0.0.1/tcp/0", "--device", "cpu"]
-    options += ["--micro-batch", "2", "--threads", "1", "--until-finished", "--rounds", "5", "--screen", "none"]
+    options = ["--path", "3", "--home", str(tmp_path), "--listen", "/ip4/127.0.0.1/tcp/0", "--cache", "c"]
+    options += [
+        "--device",
+        "cpu",
+        "--micro-batch",
+        "2",
+        "--threads",
+        "1",
+        "--until-finished",
+        "--rounds",
+        "5",
+        "--screen",
+        "none",
+    ]
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS, *options]).exit_code == 0
     address = RunAddress.parse(ADDRESS)
-    assert got == [PeerSettings(address, 3, tmp_path, "/ip4/127.0.0.1/tcp/0", "cpu", 2, 1, True, 5, "none")]
+    assert got == [PeerSettings(address, 3, tmp_path, Path("c"), "/ip4/127.0.0.1/tcp/0", "cpu", 2, 1, True, 5, "none")]
 
 
 def test_a_peer_has_calm_defaults(program: Install) -> None:
@@ -223,7 +235,7 @@ def test_a_peer_has_calm_defaults(program: Install) -> None:
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS]).exit_code == 0
     address = RunAddress.parse(ADDRESS)
     home = default_home("python-2x2", "peer")
-    assert got == [PeerSettings(address, None, home, None, "auto", None, None, False, None, "plain")]
+    assert got == [PeerSettings(address, None, home, None, None, "auto", None, None, False, None, "plain")]
 
 
 def test_a_bootstrap_node_gets_what_was_typed(program: Install) -> None:

@@ -46,7 +46,7 @@ def slow_log_likelihood(network: PreTrainedModel, ids: Tensor, skip: int) -> flo
     """By the book: one sequence, all logits, one target at a time."""
     with torch.no_grad():
         log_probs = network(input_ids=ids[None]).logits[0].log_softmax(-1)
-    return sum(log_probs[t - 1, ids[t]].item() for t in range(max(skip, 1), len(ids)))
+    return float(sum(log_probs[t - 1, ids[t]].item() for t in range(max(skip, 1), len(ids))))
 
 
 @pytest.mark.parametrize("skip", [0, 1, 5])

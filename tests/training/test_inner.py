@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dipaco_swarm.errors import DataError, TrainingError
+from dipaco_swarm.errors import DataError, TrainingError, UsageError
 from dipaco_swarm.manifest import InnerConfig, LevelConfig, ModelConfig
 from dipaco_swarm.training.inner import InnerState, InnerTrainer, StepReport, TrainingSettings, learning_rate_at
 from dipaco_swarm.training.modules import PathModel, build_network
@@ -66,9 +66,14 @@ def test_training_is_adamw_on_the_models_own_loss() -> None:
     model, reference = path_model(), path_model().network
     matrices = [p for p in reference.model.layers.parameters() if p.ndim == 2]
     gains = [p for p in reference.parameters() if p.ndim == 1]
-    ends = [reference.model.embed_tokens.weight], [reference.lm_head.weight]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices},
+        {"params": gains, "weight_decay": 0.0},
+        {"params": [reference.model.embed_tokens.weight]},
+        {"params": [reference.lm_head.weight]},
+    ]
     optimizer = torch.optim.AdamW(
-        [{"params": matrices}, {"params": gains, "weight_decay": 0.0}, {"params": ends[0]}, {"params": ends[1]}],
+        groups,
         betas=(CONFIG.beta1, CONFIG.beta2),
         weight_decay=CONFIG.weight_decay,
     )
@@ -240,6 +245,12 @@ def test_a_device_without_room_for_one_sequence_is_told_so() -> None:
     with_room_for(model, 0, recomputing=0)
     with pytest.raises(TrainingError, match="cpu has too little memory for one sequence"):
         InnerTrainer(model, CONFIG, TrainingSettings()).train(batches(), 1)
+
+
+@pytest.mark.parametrize("setting", ["threads", "micro_batch"])
+def test_settings_below_one_are_refused(setting: str) -> None:
+    with pytest.raises(UsageError, match=f"{setting}=0 must be at least 1"):
+        TrainingSettings(**{setting: 0})  # type: ignore[arg-type]
 
 
 def test_autocast_is_a_choice_and_changes_only_the_rounding() -> None:

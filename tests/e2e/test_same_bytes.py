@@ -1,0 +1,57 @@
+"""Promise 1: the swarm computes what one machine would, bit for bit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dipaco_swarm.algorithm.paths import ModuleId, grid
+from dipaco_swarm.simulate import final_states
+from dipaco_swarm.swarm.identity import load_identity
+
+from .conftest import ENVIRONMENT, Commands, write_run_file
+
+pytestmark = pytest.mark.swarm
+
+SIMULATE = """
+import json, sys
+from pathlib import Path
+import torch
+from dipaco_swarm.manifest import read_run_file
+from dipaco_swarm.simulate import simulate
+run_file, home, peers = sys.argv[1:]
+states = simulate(read_run_file(Path(run_file)), Path(home), json.loads(peers))
+"""
+
+
+@pytest.mark.timeout(240)
+def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: Commands, tmp_path: Path) -> None:
+    run_file = write_run_file(tmp_path / "RUN.toml", rounds=4)
+    names = [load_identity(tmp_path / f"peer-{path}").peer for path in range(4)]
+    address = commands.bootstrap(run_file, "--until-finished")
+    peers = [commands.peer(f"peer-{path}", address, path, "--until-finished") for path in range(4)]
+    simulated = tmp_path / "simulated"
+    script = [sys.executable, "-c", SIMULATE, str(run_file), str(simulated)]
+    arguments = json.dumps({name: path for path, name in enumerate(names)})
+    subprocess.run([*script, arguments], env=ENVIRONMENT, check=True, timeout=200)
+    for path, peer in enumerate(peers):
+        assert peer.wait(120) == 0, commands.log(f"peer-{path}")
+    assert commands.running["bootstrap"].wait(60) == 0, commands.log("bootstrap")
+
+    for stage, table in ((0, grid([1, 1])), (1, grid([2, 2]))):
+        over_libp2p = final_states(tmp_path / "bootstrap", stage, table)
+        in_memory = final_states(simulated / "bootstrap", stage, table)
+        assert set(over_libp2p) == set(in_memory) == set(table.modules)
+        for module in table.modules:
+            ours, theirs = over_libp2p[module], in_memory[module]
+            assert ours.version == theirs.version == (2, 4)[stage]
+            assert bytes(ours.params.numpy()) == bytes(theirs.params.numpy()), module
+            assert bytes(ours.momentum.numpy()) == bytes(theirs.momentum.numpy()), module
+            assert ours.digest == theirs.digest
+            assert float(ours.momentum.abs().sum()) > 0  # something was learned at all
+    # every round was shared by everybody: nobody went on alone, unnoticed
+    for path in range(4):
+        assert "with 0 others" not in commands.log(f"peer-{path}")
+        assert str(ModuleId(0, path // 2)) in commands.log(f"peer-{path}")
