@@ -1,7 +1,7 @@
 """The bootstrap node: publishes the run, answers the first call of newcomers, keeps every module, opens the stages.
 
-It trains nothing and is in nobody's way: peers go on while it is down. Killed and started again it goes on with its state:
-the operator's key, the newest manifest and the kept modules are files in its home folder.
+It trains nothing and is in nobody's way: peers go on while it is down. Killed and started again it goes on with its
+state: the operator's key, the newest manifest and the kept modules are files in its home folder.
 """
 
 import logging
@@ -181,8 +181,8 @@ class Operator:
             return self._begin()
         if manifest.config != self._config:
             raise ManifestError(
-                f"the run {manifest.config.name} in this home folder was begun with another run file; give the run file "
-                "it was begun with, or another --home to begin a new run"
+                f"the run {manifest.config.name} in this home folder was begun with another run file; give that "
+                "run file, or another --home to begin a new run"
             )
         self._screen.event(f"going on with stage {manifest.stage.index}, revision {manifest.revision}")
         return manifest

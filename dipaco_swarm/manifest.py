@@ -468,10 +468,10 @@ def open_manifest(signed: bytes, fingerprint: str) -> Manifest:
 
 
 def signer_of(signed: bytes) -> str:
-    """The fingerprint of whoever signed a manifest; for files of our own, which need no address. Raises ManifestError."""
+    """The fingerprint of whoever signed a manifest, for files of our own; raises ManifestError."""
     try:
         return fingerprint_of(Ed25519PublicKey.from_public_bytes(bytes.fromhex(json.loads(signed)["public_key"])))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ManifestError(
             "the manifest is not a signed manifest; it was damaged or made by another program"
         ) from None

@@ -1,7 +1,7 @@
 """One outer round, top to bottom: START READING HERE.
 
-A peer trains its path on its shard; then, module by module, the outer gradients of everybody whose path uses the module are
-averaged in its module group, and the outer optimizer takes a step. Every module has its own clock (`version`).
+A peer trains its path on its shard; then, module by module, the outer gradients of everybody whose path uses the
+module are averaged in its module group, and the outer optimizer takes a step. Every module has its own clock.
 
 The round sees the other peers only through `swarm.interface`; checkpoints, stages and screens belong to `peer.py`.
 """

@@ -21,6 +21,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import CatchUp, Claim, Leave, MoveOn, Situation, Train, Wait, better_claim, next_action
 from dipaco_swarm.algorithm.stages import covering_modules, most_paths
 from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes
+from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.dashboard.views import ModuleView, PeerView
 from dipaco_swarm.errors import ManifestError, UnreachableError, UsageError
@@ -87,7 +88,8 @@ class Volunteer:
         self._screen = screen
         self._stop = stop
         self._run = f"{settings.address.name}:{settings.address.fingerprint}"
-        self._show = PeerShow(screen, swarm, settings.address.name)
+        self._metrics = Metrics(settings.home / "metrics.jsonl")
+        self._show = PeerShow(screen, swarm, settings.address.name, self._metrics)
         self._cache = settings.cache or settings.home / "cache"
         self._rounds = 0
 
@@ -322,12 +324,20 @@ class Volunteer:
             return
         self._rounds += 1
         agreed = []
+        noted = {}
         for module, outcome in report.outcomes.items():
             if isinstance(outcome, Agreed):
+                digest = peer.base[module].digest
+                noted[str(module)] = {
+                    "version": report.versions[module],
+                    "digest": digest,
+                    "peers": len(outcome.contributors),
+                }
                 others = len(outcome.contributors) - 1
                 agreed.append(f"{module} v{report.versions[module]} with {others} other{'' if others == 1 else 's'}")
             elif isinstance(outcome, Kept) and not self._stop():
                 self._screen.event(f"{module}: {outcome.reason}; nothing lost")
+        self._metrics.round(peer.stage, peer.path, peer.trainer.steps_done, self._rounds, noted)
         if agreed:
             self._show.last_agreed = f"{', '.join(agreed)}, at {time.strftime('%H:%M:%S')}"
             loss = "" if math.isnan(report.loss) else f"loss {report.loss:.3f}, "
@@ -391,10 +401,11 @@ class ManifestWatch:
 class PeerShow:
     """Keeps what the volunteer's screen shows between two redraws."""
 
-    def __init__(self, screen: Screen, swarm: Swarm, run: str) -> None:
+    def __init__(self, screen: Screen, swarm: Swarm, run: str, metrics: Metrics) -> None:
         self._screen = screen
         self._swarm = swarm
         self._run = run
+        self._metrics = metrics
         self._losses: deque[float] = deque(maxlen=400)
         self._tokens = 0
         self._drawn = 0.0
@@ -409,6 +420,7 @@ class PeerShow:
         self._losses.append(report.loss)
         self._tokens += report.tokens
         self._steps_in_round += 1
+        self._metrics.step(peer.stage, peer.path, report.step, report.loss, report.tokens, report.seconds)
         if time.monotonic() - self._drawn > REDRAW_SECONDS:
             self._drawn = time.monotonic()
             self.now(peer, manifest, "training", None)

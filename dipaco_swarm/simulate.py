@@ -1,7 +1,7 @@
 """A whole run in one process: the same bootstrap node and the same peers, as threads over the in-memory swarm.
 
-For experiments, and as the reference that the networked run is compared with, byte for byte: with the same names of peers,
-seeds and threads, synchronous rounds and no faults, both end on the same states.
+For experiments, and as the reference that the networked run is compared with, byte for byte: with the same names of
+peers, seeds and threads, synchronous rounds and no faults, both end on the same states.
 """
 
 import threading

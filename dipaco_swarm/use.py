@@ -227,9 +227,9 @@ def export(source: Source, path: int, out: Path) -> None:
         run.load(model, PathIndex(path))
         states = {module: run.state_of(module) for module in run.table.modules_of(PathIndex(path))}
         versions = ", ".join(f"{module} at version {state.version}" for module, state in states.items())
-        config = run.manifest.config
+        config, stage = run.manifest.config, run.manifest.stage.index
         description = (
-            f"Path {path} of {run.table.num_paths} of the DiPaCo run `{config.name}`, stage {run.manifest.stage.index}: "
+            f"Path {path} of {run.table.num_paths} of the DiPaCo run `{config.name}`, stage {stage}: "
             f"{versions}. It was trained on the documents that the run's router sends to it, and is at home there."
         )
         export_path(model, run.routing().tokenizer_json, out, description)

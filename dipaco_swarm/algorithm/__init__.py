@@ -20,6 +20,6 @@ Symbols:
     Delta   outer gradient                                    w   weight of a contribution
     n_eff   effective number of paths, (sum w)^2 / sum w^2
 
-A module's state is *one flat fp32 vector* for the parameters and one for the momentum: the outer step is elementwise, so
-nothing above `training.modules` needs to know names or shapes.
+A module's state is *one flat fp32 vector* for the parameters and one for the momentum: the outer step is elementwise,
+so nothing but `training.modules` needs to know names or shapes.
 """

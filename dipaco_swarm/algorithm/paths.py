@@ -11,6 +11,7 @@ from itertools import product
 from typing import NewType
 
 from dipaco_swarm.errors import ManifestError
+from dipaco_swarm.manifest import path_table_problem
 
 PathIndex = NewType("PathIndex", int)
 
@@ -44,27 +45,9 @@ class PathTable:
     rows: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        if not self.rows or not self.rows[0]:
-            raise ManifestError("the path table is empty; it needs at least one path with at least one level")
-        levels = len(self.rows[0])
-        for path, row in enumerate(self.rows):
-            if len(row) != levels:
-                raise ManifestError(
-                    f"path {path} of the path table has {len(row)} levels but path 0 has {levels}; every row needs one "
-                    "module per level"
-                )
-            if min(row) < 0:
-                raise ManifestError(f"path {path} of the path table has a negative module index: {list(row)}")
-        if len(set(self.rows)) != len(self.rows):
-            raise ManifestError("two paths of the path table take the same modules; every row must be different")
-        for level in range(levels):
-            used = {row[level] for row in self.rows}
-            if used != set(range(len(used))):
-                missing = min(set(range(max(used))) - used)
-                raise ManifestError(
-                    f"level {level} of the path table uses modules {sorted(used)} but not {missing}; number the modules "
-                    "of a level 0, 1, 2, ... without gaps"
-                )
+        problem = path_table_problem(self.rows)
+        if problem is not None:
+            raise ManifestError(problem)
 
     @property
     def num_paths(self) -> int:

@@ -94,8 +94,8 @@ def next_action(now: Situation) -> Action:
 def better_claim(ours: Claim, others: Sequence[Claim]) -> Claim | None:
     """The state that we should have instead of ours, or None when ours is right.
 
-    A newer version wins. Among states of one version, the one that more peers have; among equals, the smaller digest, so
-    that two halves of a partition that meet again choose the same (DESIGN section 7.5).
+    A newer version wins. Among states of one version, the one that more peers have; among equals, the smaller digest,
+    so that two halves of a partition that meet again choose the same.
     """
     newest = max([ours.version, *(claim.version for claim in others)])
     holders = Counter(claim.digest for claim in others if claim.version == newest)

@@ -31,7 +31,7 @@ def most_paths(config: RunConfig) -> int:
 
 
 def ancestor(module: ModuleId, before: PathTable) -> ModuleId:
-    """The module of the stage before that a module starts from: the one of its level, or of its number if there are several.
+    """The module of the stage before that a module starts from: its level's, or of those the one with its number.
 
     A level that gets more modules hands each old one on to several new ones, in turns.
     """

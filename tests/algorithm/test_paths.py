@@ -45,10 +45,10 @@ def test_an_irregular_table_is_just_rows() -> None:
     [
         ((), "empty"),
         (((),), "empty"),
-        (((0, 0), (1,)), "path 1 of the path table has 1 levels but path 0 has 2"),
+        (((0, 0), (1,)), "path 1 has 1 levels but path 0 has 2"),
         (((0, 0), (0, 0)), "must be different"),
-        (((0, 0), (2, 0)), r"level 0 of the path table uses modules \[0, 2\] but not 1"),
-        (((0, 1),), r"level 1 of the path table uses modules \[1\] but not 0"),
+        (((0, 0), (2, 0)), r"level 0 has no module 1 but has 2"),
+        (((0, 1),), r"level 1 has no module 0 but has 1"),
         (((0, -1), (0, 0)), "negative module index"),
     ],
 )

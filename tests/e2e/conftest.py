@@ -138,7 +138,17 @@ class Commands:
         address = home / "address.txt"
         address.unlink(missing_ok=True)
         self.start(
-            "bootstrap", "bootstrap", "serve", run_file, "--home", home, "--listen", LOOPBACK, "--screen", "plain", *more
+            "bootstrap",
+            "bootstrap",
+            "serve",
+            run_file,
+            "--home",
+            home,
+            "--listen",
+            LOOPBACK,
+            "--screen",
+            "plain",
+            *more,
         )
         self.until(address.exists, "no run address", 90, "bootstrap")
         return address.read_text().strip()

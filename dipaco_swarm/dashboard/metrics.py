@@ -1,0 +1,82 @@
+"""What a training program did, as JSON lines in its home folder: for charts, reports, and whoever likes to look.
+
+    {"kind": "steps", "time", "stage", "path", "step", "loss", "tokens", "tokens_per_second"}   every few inner steps
+    {"kind": "round", "time", "stage", "path", "step", "round", "modules": {"L0M1": {"version", "digest", "peers"}}}
+
+`loss` is the mean over the steps since the last line; `tokens` those of this peer since it started; `step` the path's own
+count over all stages. Nothing here is needed to go on with a run.
+"""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+STEPS_PER_LINE = 10
+MOST_BYTES = 64 << 20  # bytes of one file; a volunteer of months should not find the disk full of it
+
+
+class Metrics:
+    """Appends to one file. Never raises: a full disk costs a chart, not a round."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._losses: list[float] = []
+        self._seconds = 0.0
+        self._fresh_tokens = 0
+        self._tokens = 0
+        self._where = (-1, -1)
+        self._silent = False
+
+    def step(self, stage: int, path: int, step: int, loss: float, tokens: int, seconds: float) -> None:
+        """Note an inner step; every tenth becomes a line."""
+        if (stage, path) != self._where:
+            self._where = (stage, path)
+            self._losses, self._seconds, self._fresh_tokens = [], 0.0, 0
+        self._losses.append(loss)
+        self._seconds += seconds
+        self._fresh_tokens += tokens
+        self._tokens += tokens
+        if len(self._losses) < STEPS_PER_LINE:
+            return
+        self._append(
+            "steps",
+            stage=stage,
+            path=path,
+            step=step,
+            loss=math.fsum(self._losses) / len(self._losses),
+            tokens=self._tokens,
+            tokens_per_second=self._fresh_tokens / self._seconds if self._seconds else 0.0,
+        )
+        self._losses, self._seconds, self._fresh_tokens = [], 0.0, 0
+
+    def round(
+        self, stage: int, path: int, step: int, round_index: int, modules: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Note an outer round: version, digest and number of contributors of each module that was agreed on."""
+        self._append("round", stage=stage, path=path, step=step, round=round_index, modules=modules)
+
+    def _append(self, kind: str, **values: object) -> None:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._file, "a", encoding="utf-8") as file:
+                if file.tell() < MOST_BYTES:
+                    file.write(json.dumps({"kind": kind, "time": time.time(), **values}) + "\n")
+        except OSError as error:
+            if not self._silent:
+                log.warning("%s cannot be written: %s; training goes on", self._file, error.strerror or error)
+            self._silent = True
+
+
+def read_metrics(file: Path) -> list[dict[str, Any]]:
+    """All lines so far; a line that is being written is left for next time."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]

@@ -1,0 +1,228 @@
+"""The rounds against independent references (SPEC section 8, checks 1 to 4), in memory: no network, real models."""
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.manifest import InnerConfig, LevelConfig, ModelConfig, OuterConfig, RoundsConfig
+from dipaco_swarm.outer_round import PathInTraining, RoundRules, announce, run_outer_round
+from dipaco_swarm.swarm.interface import Agreed, ModuleGroup
+from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings, TrainReport
+from dipaco_swarm.training.modules import PathModel, build_network
+
+MODEL = ModelConfig(
+    hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=16
+)
+TWO_LEVELS = (LevelConfig(blocks=(0,), embedding=True), LevelConfig(blocks=(1,), head=True))
+ONE_LEVEL = (LevelConfig(blocks=(0, 1), embedding=True, head=True),)
+INNER = InnerConfig(learning_rate=3e-3, warmup_steps=2, schedule_steps=20, batch_sequences=2)
+VOCABULARY, LENGTH = 50, 16
+
+
+def batches(seed: int) -> Iterator[Tensor]:
+    """Endless batches that only this seed gives."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield torch.randint(0, VOCABULARY, (INNER.batch_sequences, LENGTH), generator=generator)
+
+
+def new_model(levels: Sequence[LevelConfig]) -> PathModel:
+    return PathModel(build_network(MODEL, VOCABULARY, seed=1), tuple(levels))
+
+
+def make_peers(
+    table: PathTable,
+    paths: Sequence[int],
+    levels: Sequence[LevelConfig],
+    outer: OuterConfig,
+    inner_steps: int,
+    trainer: Callable[[PathModel], InnerTrainer] = lambda model: InnerTrainer(model, INNER, TrainingSettings()),
+) -> list[PathInTraining]:
+    """One peer per entry of `paths`, all of them announced; peer i trains on `batches(i)`."""
+    hub = MemoryHub()
+    peers = []
+    for i, path in enumerate(paths):
+        swarm = MemorySwarm(hub, f"peer-{i}")
+        swarm.take_part("fp32", 1000.0)
+        model = new_model(levels)
+        modules = table.modules_of(PathIndex(path))
+        peers.append(
+            PathInTraining(
+                swarm=swarm,
+                stage=0,
+                table=table,
+                path=PathIndex(path),
+                groups={
+                    m: ModuleGroup(0, m, {p: 1 / table.num_paths for p in table.paths_through(m)}) for m in modules
+                },
+                rules=RoundRules(
+                    outer,
+                    RoundsConfig(pacing="synchronous", inner_steps=inner_steps),
+                    INNER.batch_sequences * LENGTH,
+                    last_version=None,
+                ),
+                model=model,
+                trainer=trainer(model),
+                batches=batches(i),
+                base={m: ModuleState.seed(model.vector(m.level)) for m in modules},
+                tokens=dict.fromkeys(modules, 0),
+            )
+        )
+        announce(peers[-1])
+    return peers
+
+
+def run_rounds(peers: Sequence[PathInTraining], rounds: int) -> None:
+    """All peers at once, one thread each, as many machines would."""
+    stop = threading.Event()
+
+    def life(peer: PathInTraining) -> None:
+        torch.set_num_threads(1)
+        try:
+            for _ in range(rounds):
+                report = run_outer_round(peer, stop=stop.is_set)
+                assert all(isinstance(outcome, Agreed) for outcome in report.outcomes.values())
+        except BaseException:
+            stop.set()
+            for other in peers:
+                other.swarm.interrupt()
+            raise
+
+    with ThreadPoolExecutor(len(peers)) as pool:
+        for done in [pool.submit(life, peer) for peer in peers]:
+            done.result(timeout=60)
+
+
+def test_one_path_and_two_peers_is_diloco_bit_for_bit() -> None:
+    """Check 1: with one module per level the swarm is DiLoCo, written here as the paper writes it."""
+    outer = OuterConfig(learning_rate=0.7, momentum=0.9, rescale=True)
+    peers = make_peers(grid([1, 1]), [0, 0], TWO_LEVELS, outer, inner_steps=3)
+    run_rounds(peers, 3)
+
+    torch.set_num_threads(1)
+    workers = [InnerTrainer(new_model(TWO_LEVELS), INNER, TrainingSettings()) for _ in range(2)]
+    streams = [batches(i) for i in range(2)]
+    theta = [workers[0].model.vector(level) for level in range(2)]
+    velocity = [torch.zeros_like(vector) for vector in theta]
+    for _ in range(3):
+        for worker, stream in zip(workers, streams, strict=True):
+            for level in range(2):
+                worker.model.load(level, theta[level])
+            worker.train(stream, 3)
+        for level in range(2):
+            deltas = [theta[level] - worker.model.vector(level) for worker in workers]
+            delta = deltas[0] * 0.5 + deltas[1] * 0.5
+            velocity[level] = 0.9 * velocity[level] + delta
+            theta[level] = theta[level] - 0.7 * (delta + 0.9 * velocity[level])
+    for peer in peers:
+        for level in range(2):
+            state = peer.base[ModuleId(level, 0)]
+            assert torch.equal(state.params, theta[level])
+            assert torch.equal(state.momentum, velocity[level])
+
+
+def test_a_flat_mixture_is_independent_runs_with_an_outer_step_and_no_traffic() -> None:
+    """Check 2: one level, a module per path; nobody exchanges anything."""
+    outer = OuterConfig(learning_rate=0.7, momentum=0.9, rescale=True)
+    peers = make_peers(PathTable(((0,), (1,), (2,))), [0, 1, 2], ONE_LEVEL, outer, inner_steps=2)
+    run_rounds(peers, 2)
+    alone = [make_peers(grid([1]), [0], ONE_LEVEL, outer, inner_steps=2)[0] for _ in range(3)]
+    for i, peer in enumerate(alone):
+        peer.batches = batches(i)
+        run_rounds([peer], 2)
+        state, reference = peers[i].base[ModuleId(0, i)], peer.base[ModuleId(0, 0)]
+        assert torch.equal(state.params, reference.params)
+        assert torch.equal(state.momentum, reference.momentum)
+        assert peers[i].swarm.traffic().sent == 0
+
+
+def test_a_module_of_a_grid_moves_by_the_mean_over_its_two_paths_times_the_root_of_two() -> None:
+    """Check 3 (paper figure 4): 2x2; module L1M0 belongs to paths 0 and 2."""
+    outer = OuterConfig(learning_rate=1.0, momentum=0.0, rescale=True)
+    table = grid([2, 2])
+    peers = make_peers(table, [0, 1, 2, 3], TWO_LEVELS, outer, inner_steps=2)
+    module = ModuleId(1, 0)
+    assert table.paths_through(module) == (0, 2)
+    before = peers[0].base[module].params
+    references = []
+    for path in (0, 2):
+        worker = InnerTrainer(new_model(TWO_LEVELS), INNER, TrainingSettings())
+        worker.train(batches(path), 2)
+        references.append(before - worker.model.vector(1))
+    run_rounds(peers, 1)
+    mean = references[0] * 0.5 + references[1] * 0.5
+    expected = before - mean * math.sqrt(2.0)
+    for path in (0, 2):
+        torch.testing.assert_close(peers[path].base[module].params, expected, rtol=0, atol=1e-7)
+    assert torch.equal(peers[0].base[module].params, peers[2].base[module].params)
+    assert not torch.equal(peers[0].base[module].params, peers[1].base[ModuleId(1, 1)].params)
+    moved = float((peers[0].base[module].params - before).norm())
+    assert moved == pytest.approx(math.sqrt(2) * float(mean.norm()), rel=1e-5)
+
+
+@dataclass
+class PlainSgd:
+    """An inner optimizer of one line, in the place of AdamW."""
+
+    model: PathModel
+    learning_rate: float = 0.1
+
+    def gradient_step(self, batch: Tensor) -> float:
+        network = self.model.network
+        network.zero_grad()
+        loss = network(input_ids=batch, labels=batch).loss
+        loss.backward()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter -= self.learning_rate * cast(Tensor, parameter.grad)
+        return loss.item()
+
+    def train(
+        self, stream: Iterator[Tensor], steps: int, *, stop: Callable[[], bool], on_step: Callable[[StepReport], None]
+    ) -> TrainReport:
+        loss = math.nan
+        for step in range(steps):
+            batch = next(stream)
+            loss = self.gradient_step(batch)
+            on_step(StepReport(step + 1, loss, self.learning_rate, batch.numel(), 1.0))
+        return TrainReport(steps, steps * INNER.batch_sequences * LENGTH, loss, 1.0)
+
+
+def test_one_inner_step_of_sgd_is_synchronous_sgd_per_module() -> None:
+    """Check 4: tau = 1, outer learning rate 1, no momentum, no rescaling."""
+    outer = OuterConfig(learning_rate=1.0, momentum=0.0, rescale=False)
+    table = grid([2, 2])
+    make = lambda model: cast(InnerTrainer, PlainSgd(model))  # noqa: E731
+    peers = make_peers(table, [0, 1, 2, 3], TWO_LEVELS, outer, inner_steps=1, trainer=make)
+    run_rounds(peers, 4)
+
+    bank = {module: new_model(TWO_LEVELS).vector(module.level) for module in table.modules}
+    streams = [batches(i) for i in range(4)]
+    for _ in range(4):
+        gradients: dict[ModuleId, list[Tensor]] = {module: [] for module in table.modules}
+        for path in range(4):
+            model = new_model(TWO_LEVELS)
+            modules = table.modules_of(PathIndex(path))
+            for module in modules:
+                model.load(module.level, bank[module])
+            batch = next(streams[path])
+            model.network(input_ids=batch, labels=batch).loss.backward()
+            for parameter in model.network.parameters():
+                parameter.data = cast(Tensor, parameter.grad)
+            for module in modules:
+                gradients[module].append(model.vector(module.level))
+        for module, found in gradients.items():
+            bank[module] = bank[module] - 0.1 * torch.stack(found).mean(dim=0)
+    for path, peer in enumerate(peers):
+        for module in table.modules_of(PathIndex(path)):
+            torch.testing.assert_close(peer.base[module].params, bank[module], rtol=1e-5, atol=1e-6)
