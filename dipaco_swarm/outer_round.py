@@ -30,6 +30,7 @@ PACED_PATIENCE_FLOOR_SECONDS = 3.0
 """In paced rounds a member that is called stops at its next inner step; this covers a slow step."""
 ANNOUNCE_SECONDS = 2.0
 """How often progress is announced while training."""
+LOOK_UP_SECONDS = 20.0
 FETCH_SECONDS = 600.0
 """A holder that has not sent a state by then is not sending it."""
 
@@ -121,8 +122,10 @@ def run_outer_round(
         if isinstance(outcome, Agreed):
             adopt(peer, module, outer_step(peer.base[module], outcome, peer.rules.outer))
 
-    # 5. Say where we are.
+    # 5. Say where we are; and where a round failed, look again at where the others are, to catch up if they went on.
     announce(peer)
+    if failed := [module for module, outcome in outcomes.items() if not isinstance(outcome, Agreed)]:
+        peer.swarm.look_up(peer.stage, failed, timeout=LOOK_UP_SECONDS)
     return RoundReport(
         steps=trained.steps,
         tokens=trained.tokens,
