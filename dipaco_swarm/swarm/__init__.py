@@ -1,1 +1,85 @@
-"""placeholder"""
+"""The other peers: the protocol between them, and the theory behind it.
+
+    interface.py   all that a program may ask of the others (`Swarm`)
+    memory.py      `Swarm` in one process          libp2p.py      `Swarm` over hivemind's libp2p daemon
+    reduction.py   arithmetic and arrangements of a round, pure; both swarms use it
+    rounds.py      a round as a member             leading.py     a round as its leader
+    exchange.py    pieces out, averages in         codec.py       numbers to bytes
+    store.py       states, blobs, manifest         records.py     what stands in the DHT
+    node.py        daemon, DHT, streams            pipe.py        bytes from the daemon to where they are wanted
+    wire.py        messages, checked at the border channels.py    control streams, silence
+    identity.py    who we are
+
+Peers
+    A peer's name is its libp2p peer id. It contains the peer's Ed25519 key, libp2p proves it for every stream, and we
+    check record signatures by it. RUN below is the fingerprint of the operator's key.
+
+Records (hivemind's Kademlia DHT; a dictionary a key; subkey = name of the signer)
+    RUN/group/STAGE/MODULE   an announcement: path, version, digest, tokens, pace; or a goodbye. Lives 30 s, repeated
+                             every 5 s
+    RUN/manifest             revision and digest of the manifest; counts only if that blob is signed by the operator
+    A value is msgpack [payload, signature]; the signature covers key, expiration and payload. Every node refuses what
+    is unsigned, longer than 2 KiB, without a subkey, or meant to live longer than 2.5 minutes.
+
+Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map, at most 1 MiB, strictly typed)
+    dipaco/1/RUN/round      Join -> Alive.. Roster, Reassign.., Commit | Abort | Refuse      a member and its leader
+                            Where -> Here            are you there, at which version, with whom do you wait
+                            AskOutcome -> OutcomeIs  did you commit this round
+    dipaco/1/RUN/exchange   Exchange, then pieces both ways: contributions in, averages out    a member and a reducer
+    dipaco/1/RUN/store      AskState -> StateFollows and bytes; AskBlob -> BlobFollows and bytes;
+                            AskManifest -> ManifestIs; otherwise NotHere
+
+A round of one module, from version v to v + 1
+    1. Everybody ranks the announced, dialable members by hash(stage, module, v, name). The first one leads, the next
+       takes over when it is lost, refuses or aborts twice. Members that had not heard of each other may choose
+       differently; a leader that learns from the missing of one before it sends its members there.
+    2. The leader closes the roster when every announced member that is alive has joined or gone ahead, or when the
+       median of its members' patience is over. If as many are ahead as have joined, they are sent to catch up.
+    3. The roster follows from what the members said (order, clipping, pieces), and every member checks that it does.
+    4. Each piece of the vector has one reducer. A contribution counts for a piece when it has arrived completely and
+       has the right size, is finite, and is within the length its sender claimed. The reducer sums in roster order,
+       encodes the mean once, and sends these bytes to everybody; it uses them itself.
+    5. Who is gone (stream closed, silent for 8 to 30 s) or slow (awaited, as one of few, for 3 times what the others
+       needed, 5 s at least) is left out: the leader reassigns its pieces, and they are made anew in a new generation.
+    6. Whoever holds all averages tells their digest. The leader commits when all digests are equal and at least half of
+       the roster is there, else it aborts.
+    7. A leader lost in between: members ask each other. If one committed, so do the others, for they hold the same
+       bytes. Whoever is asked first will not commit that round any more.
+    Only Commit replaces error-feedback residuals; the outer step is taken above this floor.
+
+Promises
+    - Members that commit a round hold the same average, bit for bit, with every codec. What the average is depends on
+      who is in it and not on times of arrival; fp32 equals the in-memory swarm.
+    - `reduce` ends with `Agreed` or `Kept`. `Kept` changed nothing here; the gradient is never written to.
+    - No wait is without bound: for a stranger's message 8 s, for the middle of one 30 s, for a question 4 s, for a
+      round in which nothing moves 15 s, for members that do not come the median patience.
+    - One peer cannot make another keep much: a contribution a piece and member, 256 members a group, 1024 gatherings,
+      4096 streams, records of 2 KiB; memory for states and blobs is taken as bytes come in.
+    - What is fetched has the digest that it was asked by, whoever sent it. Nothing received is executed.
+
+Assumptions
+    Clocks within 30 s for records. A group's live members can reach its leader and reducers, or are left out. SHA-256
+    and Ed25519 hold. The same torch arithmetic everywhere: single multiplications and additions in fp32.
+
+Against whom
+    Strangers who send malformed, oversized, non-finite or too long contributions: left out, named in the log. A scaled
+    contribution is clipped to `norm_clip` times the median length. Different averages to different members: nothing
+    commits. Wrong states and blobs: another holder is asked. Records in others' names: refused by every node. Peers
+    that vanish, freeze or crawl at any moment: points 5 and 7. Floods of names: whom we know keeps its place.
+
+What we do not claim
+    - Truth of a contribution. Within the bounds, whoever is in the roster moves the mean by its path's weight; many
+      names are many members (there is no defence against a crowd but the operator's). Tokens are claimed, not proven:
+      a replica can push aside the other replicas of its path, not other paths.
+    - Length is held per reducer: against R reducers together a member can send sqrt(R) times what it claimed.
+    - An honest average from a dishonest reducer. All members get the same bytes, and these may be wrong, within nothing
+      but the codec's range; only comparing losses would show it. The leader may leave members out.
+    - Progress against a reducer that equivocates in every round, or against a member that lies about its digest: every
+      such round is aborted. Nobody's state suffers.
+    - One history. Two sides of a partition may both commit v + 1, also when a leader commits while a member that lost
+      it asks the others. The digests in the announcements show it, and `algorithm/plan.py` heals it: the digest with
+      more weight behind it is fetched.
+    - A readable DHT. A record dictionary beyond 4 MiB is unreadable; thousands of names could hide a group. Members
+      that were heard stay known until their record expires.
+    - Privacy. Traffic is encrypted between daemons; every member of a module group sees the others' outer gradients.
+"""

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgpack
+from hivemind.p2p import P2PHandlerError
+from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
 from pydantic import ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -35,8 +37,9 @@ from dipaco_swarm.swarm.interface import (
     PeerName,
     Traffic,
 )
+from dipaco_swarm.swarm.leading import Standing
 from dipaco_swarm.swarm.node import Node, NodeSettings, open_node
-from dipaco_swarm.swarm.rounds import Rounds, Standing
+from dipaco_swarm.swarm.rounds import Rounds
 from dipaco_swarm.swarm.store import BlobStore, Store
 
 log = logging.getLogger(__name__)
@@ -73,7 +76,10 @@ class Directory:
         """What was heard last, ours included, sorted by peer; who was not heard of for a lifetime is gone."""
         now = time.time()
         heard = {
-            peer: said for peer, (said, expiration) in self._heard.get((stage, module), {}).items() if now < expiration
+            # a copy: the loop may be adding to it while another thread asks
+            peer: said
+            for peer, (said, expiration) in self._heard.get((stage, module), {}).copy().items()
+            if now < expiration
         }
         heard.pop(self._node.identity.peer, None)
         heard.update({said.peer: said for said in self._ours if (said.stage, said.module) == (stage, module)})
@@ -83,8 +89,11 @@ class Directory:
         """Repeat what we say and listen to our groups, until cancelled."""
         while True:
             self._changed.clear()
-            await self._tell()
-            await asyncio.gather(*(self.listen(said.stage, said.module) for said in self._ours))
+            try:
+                await self._tell()
+                await asyncio.gather(*(self.listen(said.stage, said.module) for said in self._ours))
+            except (P2PDaemonError, P2PHandlerError, ControlFailure, OSError, EOFError) as error:
+                log.warning("the DHT cannot be used at the moment: %s; will try again", error)
             with contextlib.suppress(TimeoutError):
                 # peers that started together should not speak together for ever
                 async with asyncio.timeout(HEARTBEAT_SECONDS * random.uniform(0.8, 1.0)):
@@ -114,21 +123,24 @@ class Directory:
         """Read the announcements about one module now. One that a read misses counts until it expires."""
         found = await records.read(self._node.dht, records.group_key(self._run, stage, module))
         heard = self._heard.setdefault((stage, module), {})
-        for peer, (payload, expiration) in sorted(found.items())[: self._max_members]:
+        for peer in [peer for peer, (_, expiration) in heard.items() if expiration < time.time()]:
+            del heard[peer]
+        # whom we know comes first, so that a crowd of new names displaces nobody
+        for peer, (payload, expiration) in sorted(found.items(), key=lambda entry: (entry[0] not in heard, entry[0])):
             if records.is_goodbye(payload):
                 heard.pop(peer, None)
+                continue
+            if peer not in heard and len(heard) >= self._max_members:
                 continue
             said = records.decode_announcement(peer, payload, stage, module)
             if said is None:
                 log.warning("ignored a malformed announcement of peer %s about %s", peer[-8:], module)
             else:
                 heard[peer] = (said, expiration)
-        for peer in [peer for peer, (_, expiration) in heard.items() if expiration < time.time()]:
-            del heard[peer]
 
     def peers(self) -> list[PeerName]:
         """Everybody heard of, each once."""
-        return list(dict.fromkeys(peer for heard in self._heard.values() for peer in heard))
+        return list(dict.fromkeys(peer for heard in list(self._heard.values()) for peer in list(heard)))
 
     async def farewell(self) -> None:
         self._ours = ()
@@ -187,6 +199,10 @@ class LibP2PSwarm:
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup] = ()) -> None:
         self._groups = {(group.stage, group.module): group for group in groups}
+        standing = {(said.stage, said.module): said.version for said in announcements}
+        for called in list(self._called):
+            if called[2] < standing.get(called[:2], called[2] + 1):
+                self._called.discard(called)
         self._loop.call_soon_threadsafe(self._directory.say, tuple(announcements))
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
@@ -291,7 +307,7 @@ class LibP2PSwarm:
     async def _ask_manifest(self, peer: str) -> bytes | None:
         try:
             return await self._store.ask_manifest(peer)
-        except (ConnectionError, EOFError, RemoteDataError) as error:
+        except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
             log.debug("peer %s does not send the manifest: %s", peer[-8:], error)
             return None
 

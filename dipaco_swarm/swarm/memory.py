@@ -1,20 +1,20 @@
 """The swarm in one process: the verified fake for tests, and what `simulate` and the reference runs use.
 
-The same arithmetic (`reduction.py`, `codec.py`) and the same rules as over libp2p, without a network: each peer is a thread, a
-round is a meeting under one lock. It passes the same contract tests.
+The same arithmetic (`reduction.py`, `codec.py`) and the same rules as over libp2p, without a network: each peer is a
+thread, a round is a meeting under one lock. It passes the same contract tests.
 """
 
 import hashlib
+import statistics
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.outer import clip_factors
-from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.swarm.codec import Codec, decode, encode
@@ -29,7 +29,7 @@ from dipaco_swarm.swarm.interface import (
     Span,
     Traffic,
 )
-from dipaco_swarm.swarm.reduction import effective_paths_of, reduce_piece, roster_order
+from dipaco_swarm.swarm.reduction import claimed_norm, effective_paths_of, reduce_piece, roster_order
 from dipaco_swarm.swarm.wire import RosterEntry
 
 
@@ -38,10 +38,25 @@ class Meeting:
     """One round of one module: opened by the first member, decided once everybody expected is in."""
 
     opened: float
-    parts: dict[PeerName, tuple[Contribution, Tensor, float]] = field(default_factory=dict)
-    """Contribution, its gradient after the codec, and its norm."""
-    patience: float = 0.0
-    outcome: Outcome | None = None
+    parts: dict[PeerName, "Part"] = field(default_factory=dict)
+    outcome: Agreed | None = None
+    waiting: set[PeerName] = field(default_factory=set)
+    """Members that have not collected the outcome yet; after the last one nothing big is kept."""
+    over: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one member brought."""
+
+    path: PathIndex
+    tokens: int
+    norm: float
+    patience: float
+    received: Tensor
+    """Its outer gradient after the codec."""
+    residual: Tensor
+    """What the codec lost."""
 
 
 class MemoryHub:
@@ -56,12 +71,12 @@ class MemoryHub:
         self.manifest: bytes | None = None
 
     def expected(self, stage: int, module: ModuleId, version: int) -> set[PeerName]:
-        """Live members that train this module at this version."""
+        """Live members that train this module and have not passed this version: an older one is about to come."""
         return {
             said.peer
             for all_said in self.announced.values()
             for said in all_said
-            if (said.stage, said.module, said.version) == (stage, module, version) and said.path is not None
+            if (said.stage, said.module) == (stage, module) and said.version <= version and said.path is not None
         }
 
 
@@ -74,7 +89,7 @@ class MemorySwarm:
         self._codec: Codec = "fp32"
         self._norm_clip = 4.0
         self._residuals: dict[tuple[int, ModuleId, int], Tensor] = {}
-        self._interrupted = False
+        self._interrupts = 0
 
     @property
     def peer(self) -> PeerName:
@@ -109,62 +124,66 @@ class MemorySwarm:
         self._codec, self._norm_clip = codec, norm_clip
 
     def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+        interrupts = self._interrupts
         for part in contributions:
             self._join(part, patience)
-        return {part.group.module: self._outcome(part) for part in contributions}
+        return {part.group.module: self._outcome(part, interrupts) for part in contributions}
 
-    def _join(self, part: Contribution, patience: float) -> None:
-        key = (part.group.stage, part.group.module, part.version)
-        feedback = (part.group.stage, part.group.module, int(part.path))
-        outgoing = part.gradient
-        if self._codec != "fp32" and feedback in self._residuals:
-            outgoing = outgoing + self._residuals[feedback]
+    def _join(self, contribution: Contribution, patience: float) -> None:
+        outgoing = contribution.gradient
+        if self._codec != "fp32" and _feedback_key(contribution) in self._residuals:
+            outgoing = outgoing + self._residuals[_feedback_key(contribution)]
         received = decode(self._codec, encode(self._codec, outgoing), len(outgoing)).clone()
-        norm = float(torch.linalg.vector_norm(part.gradient))
+        norm = claimed_norm(self._codec, outgoing)
+        part = Part(contribution.path, contribution.tokens, norm, patience, received, outgoing - received)
         with self._hub.changed:
-            meeting = self._hub.meetings.setdefault(key, Meeting(time.monotonic()))
-            if meeting.outcome is None:
-                meeting.parts[self.peer] = (part, received, norm)
-                meeting.patience = max(meeting.patience, patience)
-                if self._codec != "fp32":
-                    self._residuals[feedback] = outgoing - received
+            meeting = self._hub.meetings.setdefault(_key(contribution), Meeting(time.monotonic()))
+            if meeting.outcome is None and not meeting.over:
+                meeting.parts[self.peer] = part
             self._hub.changed.notify_all()
 
-    def _outcome(self, part: Contribution) -> Outcome:
-        key = (part.group.stage, part.group.module, part.version)
+    def _outcome(self, contribution: Contribution, interrupts: int) -> Outcome:
+        key = _key(contribution)
         with self._hub.changed:
             meeting = self._hub.meetings[key]
-            while meeting.outcome is None:
-                left = meeting.opened + meeting.patience - time.monotonic()
-                if self._interrupted:
+            while meeting.outcome is None and not meeting.over:
+                if self._interrupts != interrupts:
                     meeting.parts.pop(self.peer, None)
                     return Kept("interrupted")
+                patience = statistics.median(part.patience for part in meeting.parts.values())
+                left = meeting.opened + patience - time.monotonic()
                 if self._hub.expected(*key) <= set(meeting.parts) or left <= 0:
-                    meeting.outcome = self._decide(meeting, part.group)
+                    meeting.outcome = self._decide(meeting, contribution.group)
+                    meeting.waiting = set(meeting.parts)
                     self._hub.changed.notify_all()
                 else:
                     self._hub.changed.wait(left)
-            if self.peer not in meeting.parts:
+            outcome = meeting.outcome
+            if outcome is None or self.peer not in meeting.waiting:
                 return Kept("came after the round had begun; the next one counts our progress")
-            return meeting.outcome
+            if self._codec != "fp32":
+                self._residuals[_feedback_key(contribution)] = meeting.parts[self.peer].residual
+            meeting.waiting.discard(self.peer)
+            if not meeting.waiting:
+                meeting.over, meeting.outcome, meeting.parts = True, None, {}
+            return outcome
 
     def _decide(self, meeting: Meeting, group: ModuleGroup) -> Agreed:
-        norms = [norm for _, _, norm in meeting.parts.values()]
-        scales = dict(zip(meeting.parts, clip_factors(norms, self._norm_clip), strict=True))
+        scales = clip_factors([part.norm for part in meeting.parts.values()], self._norm_clip)
         members = roster_order(
             [
                 RosterEntry(
                     peer=peer,
                     path=part.path,
                     tokens=part.tokens,
-                    norm=norm,
-                    scale=max(scales[peer], 1e-30),
+                    norm=part.norm,
+                    scale=max(scale, 1e-30),
                     reduces=True,
                 )
-                for peer, (part, _, norm) in meeting.parts.items()
+                for (peer, part), scale in zip(meeting.parts.items(), scales, strict=True)
             ]
         )
-        received = {i: meeting.parts[PeerName(member.peer)][1] for i, member in enumerate(members)}
+        received = {i: meeting.parts[PeerName(member.peer)].received for i, member in enumerate(members)}
         mean = reduce_piece(received, members, group.path_weights)
         mean = decode(self._codec, encode(self._codec, mean), len(mean)).clone()
         n_eff = effective_paths_of(range(len(members)), members, group.path_weights)
@@ -218,5 +237,13 @@ class MemorySwarm:
 
     def interrupt(self) -> None:
         with self._hub.changed:
-            self._interrupted = True
+            self._interrupts += 1
             self._hub.changed.notify_all()
+
+
+def _key(contribution: Contribution) -> tuple[int, ModuleId, int]:
+    return contribution.group.stage, contribution.group.module, contribution.version
+
+
+def _feedback_key(contribution: Contribution) -> tuple[int, ModuleId, int]:
+    return contribution.group.stage, contribution.group.module, int(contribution.path)

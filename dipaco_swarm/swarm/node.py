@@ -1,8 +1,8 @@
 """The network node of this machine: a libp2p daemon, hivemind's DHT on top of it, and the streams of our protocol.
 
 hivemind's own `DHT` forks a Python process around the same parts; here they live in the loop of the caller, so that a
-peer is one Python process and one daemon. The daemon is started in a session of its own: Ctrl+C in a terminal goes to us
-alone, and we say goodbye first.
+peer is one Python process and one daemon. The daemon is started in a session of its own: Ctrl+C in a terminal goes to
+us alone, and we say goodbye first.
 """
 
 import asyncio
@@ -14,15 +14,17 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 
 from hivemind.dht import DHTNode
-from hivemind.p2p import P2P, PeerID
-from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
 from dipaco_swarm.errors import NodeError, RemoteDataError, UnreachableError
+from dipaco_swarm.swarm.channels import end_all, supervise
 from dipaco_swarm.swarm.identity import Identity
+from dipaco_swarm.swarm.pipe import Pipe, hand_streams_to, open_stream, read_stream_info
 from dipaco_swarm.swarm.records import SignedRecords
 from dipaco_swarm.swarm.wire import Meter, Stream
 
@@ -32,6 +34,9 @@ START_SECONDS = 90.0
 """hivemind waits 15 s for the daemon, which a loaded machine misses; the daemon itself says when it cannot start."""
 DAEMON_IDLE_SECONDS = 15
 """After a killed peer its daemon ends by itself this soon."""
+
+MAX_STREAMS = 4096
+"""Streams that others may have open to us at once; more are closed unheard."""
 
 StreamHandler = Callable[[Stream], Awaitable[None]]
 
@@ -50,12 +55,18 @@ class NodeSettings:
 class Node:
     """An open node. Make one with `open_node`."""
 
-    def __init__(self, p2p: P2P, dht: DHTNode, identity: Identity, settings: NodeSettings, meter: Meter) -> None:
+    def __init__(self, p2p: P2P, dht: DHTNode, identity: Identity, settings: NodeSettings, daemon: str) -> None:
         self.p2p = p2p
         self.dht = dht
         self.identity = identity
         self.settings = settings
-        self.meter = meter
+        self.meter = Meter()
+        self._daemon = daemon
+        """Where the daemon listens: the path of a socket. We listen for its streams next to it."""
+        self._socket = f"{daemon}.in"
+        self._handlers: dict[str, StreamHandler] = {}
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def addresses(self) -> tuple[str, ...]:
         """Where others can dial us, each ending in /p2p/OUR-NAME; loopback last."""
@@ -64,33 +75,50 @@ class Node:
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         """Call `handler` with each stream that a peer opens for `protocol`; the stream closes when it returns."""
+        if self._server is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(lambda: Pipe(self._accepted), self._socket)
+        self._handlers[protocol] = handler
+        await hand_streams_to(self._daemon, self._socket, protocol)
 
-        async def handle(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            stream = Stream(info.peer_id.to_base58(), reader, writer, self.meter)
-            try:
-                await handler(stream)
-            except RemoteDataError as error:
-                log.warning("ignored a peer that broke the protocol: %s", error)
-            except (EOFError, ConnectionError, TimeoutError) as error:
-                log.debug("%s ended early: %s", protocol, error)
-            finally:
-                stream.close()
+    def _accepted(self, pipe: Pipe) -> None:
+        if len(self._tasks) < MAX_STREAMS:
+            supervise(self._tasks, self._handle(pipe))
+        else:
+            pipe.close()
 
-        await self.p2p.add_binary_stream_handler(protocol, handle)
+    async def _handle(self, pipe: Pipe) -> None:
+        try:
+            peer, protocol = await read_stream_info(pipe)
+            await self._handlers[protocol](Stream(peer, pipe, self.meter))
+        except RemoteDataError as error:
+            log.warning("ignored a peer that broke the protocol: %s", error)
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            log.debug("a stream ended early: %s", error)
+        finally:
+            pipe.close()
 
     @contextlib.asynccontextmanager
     async def dial(self, peer: str, protocol: str, *, timeout: float = 10.0) -> AsyncIterator[Stream]:
         """A stream to a peer. Raises ConnectionError when it cannot be reached in time."""
         try:
             async with asyncio.timeout(timeout):
-                _, reader, writer = await self.p2p.call_binary_stream_handler(PeerID.from_base58(peer), protocol)
-        except (ControlFailure, P2PDaemonError, TimeoutError, asyncio.IncompleteReadError, OSError) as error:
+                pipe = await open_stream(self._daemon, peer, protocol)
+        except (ControlFailure, P2PDaemonError, TimeoutError, EOFError, OSError) as error:
             raise ConnectionError(f"peer {peer[-8:]} cannot be reached: {str(error) or 'no answer'}") from None
-        stream = Stream(peer, reader, writer, self.meter)
+        except ValueError:
+            raise ConnectionError(f"{peer[:80]!r} is not the name of a peer") from None
         try:
-            yield stream
+            yield Stream(peer, pipe, self.meter)
         finally:
-            stream.close()
+            pipe.close()
+
+    async def close(self) -> None:
+        """End what still serves others."""
+        if self._server is not None:
+            self._server.close()
+            Path(self._socket).unlink(missing_ok=True)
+        await end_all(self._tasks)
 
 
 @contextlib.asynccontextmanager
@@ -106,7 +134,11 @@ async def open_node(identity: Identity, bootstraps: Sequence[str], settings: Nod
         dht: DHTNode | None = None
         try:
             dht = await _join(p2p, bootstraps, settings)
-            yield Node(p2p, dht, identity, settings, Meter())
+            node = Node(p2p, dht, identity, settings, control.value_for_protocol("unix"))
+            try:
+                yield node
+            finally:
+                await node.close()
         finally:
             if dht is not None:
                 await dht.shutdown()
@@ -174,7 +206,8 @@ async def _daemon(identity: Identity, bootstraps: Sequence[str], settings: NodeS
         )
     except OSError as error:
         raise NodeError(
-            f"the network daemon cannot be started on {sys.platform}: {error}; reinstall hivemind, and on Windows use WSL"
+            f"the network daemon cannot be started on {sys.platform}: {error}; reinstall hivemind, and on Windows "
+            "use WSL"
         ) from None
     drain: asyncio.Task[None] | None = None
     try:

@@ -1,7 +1,7 @@
 """What this peer has to give: the newest states of its modules, blobs by digest, and the manifest. And asking others.
 
-Everything that arrives is checked against the digest it was asked by, so any peer will do as a source, and a lying one costs
-a retry. Blobs live as files; states live in memory, the newest two of each module.
+Everything that arrives is checked against the digest it was asked by, so any peer will do as a source, and a lying one
+costs a retry. Blobs live as files; states live in memory, the newest two of each module.
 """
 
 import asyncio
@@ -31,7 +31,9 @@ from dipaco_swarm.swarm.wire import (
 log = logging.getLogger(__name__)
 
 MAX_STATE_PARAMETERS = 1 << 32
-MAX_BLOB_BYTES = 1 << 36
+MAX_BLOB_BYTES = 1 << 32
+ANSWER_SECONDS = 10.0
+"""A peer that has not begun to answer by then is passed over."""
 BLOB_CHUNK = 1 << 20
 KEPT_VERSIONS = 2  # a peer that asks for what was newest a moment ago still gets it
 
@@ -98,7 +100,8 @@ class Store:
         self._states.pop((stage, module), None)
 
     async def _on_stream(self, stream: Stream) -> None:
-        message = await stream.receive()
+        async with asyncio.timeout(ANSWER_SECONDS):
+            message = await stream.receive()
         match message:
             case AskState():
                 await self._send_state(stream, message)
@@ -138,7 +141,7 @@ class Store:
         for peer in peers:
             try:
                 state = await self._fetch_state_from(peer, stage, module, digest)
-            except (ConnectionError, EOFError, RemoteDataError) as error:
+            except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
                 log.info("could not fetch %s from peer %s: %s", module, peer[-8:], error)
                 continue
             if state is not None:
@@ -148,13 +151,16 @@ class Store:
     async def _fetch_state_from(self, peer: str, stage: int, module: ModuleId, digest: str) -> ModuleState | None:
         async with self._node.dial(peer, self._protocol) as stream:
             await stream.send(AskState(stage=stage, module=str(module), digest=digest))
-            answer = await stream.receive()
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await stream.receive()
             if not isinstance(answer, StateFollows):
                 return None
             if not 0 < answer.parameters <= MAX_STATE_PARAMETERS:
                 raise RemoteDataError(peer, f"offers a state of {answer.parameters} parameters")
-            params = torch.frombuffer(await stream.receive_raw(4 * answer.parameters), dtype=torch.float32)
-            momentum = torch.frombuffer(await stream.receive_raw(4 * answer.parameters), dtype=torch.float32)
+            # memory is taken as bytes arrive, not when they are announced
+            params, momentum = torch.empty(answer.parameters), torch.empty(answer.parameters)
+            await stream.receive_into(vector_bytes(params))
+            await stream.receive_into(vector_bytes(momentum))
         state = ModuleState(answer.version, params, momentum)
         if await asyncio.to_thread(lambda: state.digest) != digest:
             raise RemoteDataError(peer, f"sends a state of {module} that does not have the digest it was asked by")
@@ -171,7 +177,7 @@ class Store:
                 if await self._fetch_blob_from(peer, digest, received):
                     await asyncio.to_thread(self.blobs.put, bytes(received))
                     return bytes(received)
-            except (ConnectionError, EOFError, RemoteDataError) as error:
+            except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
                 log.info("could not fetch blob %s from peer %s: %s", digest[:8], peer[-8:], error)
         return None
 
@@ -179,13 +185,16 @@ class Store:
         """Append what is missing to `received`; False when the peer does not have the blob."""
         async with self._node.dial(peer, self._protocol) as stream:
             await stream.send(AskBlob(digest=digest, offset=len(received)))
-            answer = await stream.receive()
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await stream.receive()
             if not isinstance(answer, BlobFollows):
                 return False
             if not len(received) <= answer.size <= MAX_BLOB_BYTES:
                 raise RemoteDataError(peer, f"offers a blob of {answer.size} bytes")
             while len(received) < answer.size:
-                received += await stream.receive_raw(min(BLOB_CHUNK, answer.size - len(received)))
+                chunk = bytearray(min(BLOB_CHUNK, answer.size - len(received)))
+                await stream.receive_into(memoryview(chunk))
+                received += chunk
         if hashlib.sha256(received).hexdigest() != digest:
             received.clear()
             raise RemoteDataError(peer, f"sends a blob that does not have the digest {digest[:8]} it was asked by")
@@ -194,5 +203,6 @@ class Store:
     async def ask_manifest(self, peer: str) -> bytes | None:
         async with self._node.dial(peer, self._protocol) as stream:
             await stream.send(AskManifest())
-            answer = await stream.receive()
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await stream.receive()
             return answer.signed if isinstance(answer, ManifestIs) else None

@@ -6,20 +6,30 @@ Anything that does not fit raises RemoteDataError, which names the peer. No pick
 
 import asyncio
 import struct
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgpack
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.pipe import Pipe
+
+T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 1 << 20
 """Large enough for a roster of 256 members and a decision about 10,000 pieces; a longer message is refused."""
 
-READ_BYTES = 1 << 18
+MAX_MEMBERS = 1024
+"""More than a module group has; larger masks and rosters are refused."""
+
+STALL_SECONDS = 30.0
+"""A stream on which a step of STEP_BYTES, or the rest of a message, takes longer than this counts as broken."""
+
+STEP_BYTES = 1 << 18
 _LENGTH = struct.Struct("<I")
-_PIECE = struct.Struct("<III")
+_PIECE = struct.Struct("<IIII")
 
 
 class Message(BaseModel):
@@ -46,18 +56,20 @@ class Join(Message):
     tokens: Count
     norm: float = Field(ge=0)
     """Length of the whole outer gradient; reducers hold us to it."""
-    parameters: Count
+    parameters: int = Field(gt=0, lt=1 << 40)
     reduces: bool
     patience: float = Field(ge=0)
     """Seconds this member is willing to wait for others who are alive but not there yet."""
 
 
 class Refuse(Message):
-    """Leader -> member: not this time. `version` is where the leader stands."""
+    """Leader -> member: not this time, or not with me. `version` is where the group stands."""
 
     kind: Literal["refuse"] = "refuse"
     reason: Annotated[str, Field(max_length=200)]
     version: Count
+    leader: Peer | None = None
+    """Somebody who comes before us and gathers the same round: join there."""
 
 
 class RosterEntry(Message):
@@ -75,7 +87,7 @@ class Roster(Message):
 
     kind: Literal["roster"] = "roster"
     round_id: Annotated[bytes, Field(min_length=16, max_length=16)]
-    members: tuple[RosterEntry, ...] = Field(min_length=1)
+    members: tuple[RosterEntry, ...] = Field(min_length=1, max_length=MAX_MEMBERS)
     piece_parameters: int = Field(gt=0)
     owners: tuple[Count, ...] = Field(min_length=1)
     """For each piece of the vector, the index in `members` of its reducer."""
@@ -117,10 +129,14 @@ class Abort(Message):
 
 
 class Alive(Message):
-    """Either way on a quiet control stream, a few times a second. Members add whose pieces they still wait for."""
+    """Either way on a quiet control stream, a few times a second. Members add whom they still wait for."""
 
     kind: Literal["alive"] = "alive"
-    waiting_for: tuple[Peer, ...] = ()
+    awaits_contributions: tuple[Peer, ...] = Field(default=(), max_length=MAX_MEMBERS)
+    """To the pieces that we reduce."""
+    awaits_averages: tuple[Peer, ...] = Field(default=(), max_length=MAX_MEMBERS)
+    moved: Count = 0
+    """Bytes of pieces received in this round so far."""
 
 
 class AskOutcome(Message):
@@ -161,6 +177,8 @@ class Here(Message):
     kind: Literal["here"] = "here"
     version: int | None
     """None: we do not train this module in this stage."""
+    follows: Peer | None = None
+    """With whom we wait for this round, ourselves if we gather it."""
 
 
 class AskState(Message):
@@ -213,97 +231,15 @@ _MESSAGES: TypeAdapter[AnyMessage] = TypeAdapter(AnyMessage)
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A run of bytes on an exchange stream: a contribution to a piece, or its average (then with the mask)."""
+class PieceHeader:
+    """Comes before a run of bytes on an exchange stream: a contribution to a piece, or its average."""
 
     index: int
     generation: int
     mask: bytes
     """Little-endian bits: which roster members are in this average. Empty in a contribution."""
-    data: bytearray | memoryview
-
-
-class Stream:
-    """One libp2p stream: messages, pieces and raw bytes. Closing it is how either side says it is done."""
-
-    def __init__(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, meter: "Meter") -> None:
-        self.peer = peer
-        self._reader = reader
-        self._writer = writer
-        self._meter = meter
-
-    async def send(self, message: Message) -> None:
-        body = msgpack.packb(message.model_dump(), use_bin_type=True)
-        self._writer.write(_LENGTH.pack(len(body)) + body)
-        await self._writer.drain()
-
-    async def receive(self) -> Message:
-        """The next message. Raises RemoteDataError when it is malformed, EOFError when the other side is gone."""
-        (length,) = _LENGTH.unpack(await self._read_exactly(_LENGTH.size))
-        if length > MAX_MESSAGE_BYTES:
-            raise RemoteDataError(self.peer, f"announces a message of {length} bytes; {MAX_MESSAGE_BYTES} are allowed")
-        body = await self._read_exactly(length)
-        try:
-            fields = msgpack.unpackb(body, raw=False, use_list=False, strict_map_key=False)
-            return _MESSAGES.validate_python(fields)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise RemoteDataError(self.peer, f"sends a malformed message: {where}: {first['msg']}") from None
-        except (ValueError, TypeError, RecursionError) as error:
-            raise RemoteDataError(self.peer, f"sends bytes that are not a message: {error}") from None
-
-    async def send_piece(self, index: int, generation: int, mask: bytes, data: memoryview) -> None:
-        self._writer.write(_PIECE.pack(index, generation, len(mask)) + _LENGTH.pack(len(data)) + mask)
-        await self.send_raw(data)
-
-    async def receive_piece(self, max_bytes: int) -> Piece | None:
-        """The next piece, or None at the end of the stream."""
-        try:
-            header = await self._reader.readexactly(_PIECE.size + _LENGTH.size)
-        except (asyncio.IncompleteReadError, OSError):
-            return None
-        index, generation, mask_bytes = _PIECE.unpack(header[: _PIECE.size])
-        (length,) = _LENGTH.unpack(header[_PIECE.size :])
-        if length > max_bytes or mask_bytes > 1024:
-            raise RemoteDataError(self.peer, f"sends a piece of {length} bytes; at most {max_bytes} are possible")
-        try:
-            mask = await self._read_exactly(mask_bytes)
-            return Piece(index, generation, mask, await self.receive_raw(length))
-        except EOFError:
-            return None
-
-    async def send_raw(self, data: memoryview) -> None:
-        # in steps, so that the transport never copies a whole vector into its buffer
-        for start in range(0, len(data), READ_BYTES):
-            self._writer.write(data[start : start + READ_BYTES])
-            await self._writer.drain()
-        self._meter.sent += len(data)
-
-    async def receive_raw(self, length: int) -> bytearray:
-        """Exactly `length` bytes into one buffer. Raises EOFError when the other side goes away first."""
-        buffer = bytearray(length)
-        view, filled = memoryview(buffer), 0
-        while filled < length:
-            try:
-                chunk = await self._reader.read(min(READ_BYTES, length - filled))
-            except OSError as error:
-                raise EOFError(str(error)) from None
-            if not chunk:
-                raise EOFError(f"peer {self.peer[-8:]} went away")
-            view[filled : filled + len(chunk)] = chunk
-            filled += len(chunk)
-        self._meter.received += length
-        return buffer
-
-    async def _read_exactly(self, length: int) -> bytes:
-        try:
-            return await self._reader.readexactly(length)
-        except (asyncio.IncompleteReadError, OSError):
-            raise EOFError(f"peer {self.peer[-8:]} went away") from None
-
-    def close(self) -> None:
-        self._writer.close()
+    size: int
+    """Bytes that follow."""
 
 
 @dataclass
@@ -312,3 +248,85 @@ class Meter:
 
     sent: int = 0
     received: int = 0
+
+
+class Stream:
+    """One libp2p stream: messages, pieces and raw bytes. Closing it is how either side says it is done.
+
+    Sending raises ConnectionError, receiving EOFError, when the other side is gone or nothing moves any more.
+    """
+
+    def __init__(self, peer: str, pipe: Pipe, meter: Meter) -> None:
+        self.peer = peer
+        self._pipe = pipe
+        self._meter = meter
+        self.sent = 0
+        self.received = 0
+
+    async def send(self, message: Message) -> None:
+        body = msgpack.packb(message.model_dump(), use_bin_type=True)
+        await self._write(_LENGTH.pack(len(body)) + body)
+
+    async def receive(self) -> Message:
+        """The next message, however long it takes to come. Raises RemoteDataError when it is malformed."""
+        (length,) = _LENGTH.unpack(await self._pipe.read_exactly(_LENGTH.size))
+        if length > MAX_MESSAGE_BYTES:
+            raise RemoteDataError(self.peer, f"announces a message of {length} bytes; {MAX_MESSAGE_BYTES} are allowed")
+        body = await self._in_time(self._pipe.read_exactly(length))
+        try:
+            fields = msgpack.unpackb(body, raw=False, use_list=False, strict_map_key=False)
+            return _MESSAGES.validate_python(fields)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise RemoteDataError(self.peer, f"sends a malformed message: {where}: {first['msg']}") from None
+        except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+            raise RemoteDataError(self.peer, f"sends bytes that are not a message: {error}") from None
+
+    async def send_piece(self, header: PieceHeader, data: memoryview) -> None:
+        packed = _PIECE.pack(header.index, header.generation, len(header.mask), header.size)
+        await self._write(packed + header.mask)
+        await self.send_raw(data)
+
+    async def receive_piece_header(self) -> PieceHeader | None:
+        """What comes next, however long it takes to come; None at the end of the stream."""
+        try:
+            index, generation, mask_bytes, size = _PIECE.unpack(await self._pipe.read_exactly(_PIECE.size))
+        except EOFError:
+            return None
+        if mask_bytes > MAX_MEMBERS // 8:
+            raise RemoteDataError(self.peer, f"sends a mask of {mask_bytes} bytes")
+        return PieceHeader(index, generation, await self._in_time(self._pipe.read_exactly(mask_bytes)), size)
+
+    async def send_raw(self, data: memoryview) -> None:
+        # in steps, so that the transport never copies a whole vector into its buffer
+        for start in range(0, len(data), STEP_BYTES):
+            step = data[start : start + STEP_BYTES]
+            await self._write(step)
+            self.sent += len(step)
+            self._meter.sent += len(step)
+
+    async def receive_into(self, data: memoryview) -> None:
+        """Fill `data`."""
+        for start in range(0, len(data), STEP_BYTES):
+            step = data[start : start + STEP_BYTES]
+            await self._in_time(self._pipe.read_into(step))
+            self.received += len(step)
+            self._meter.received += len(step)
+
+    def close(self) -> None:
+        self._pipe.close()
+
+    async def _write(self, data: bytes | memoryview) -> None:
+        try:
+            async with asyncio.timeout(STALL_SECONDS):
+                await self._pipe.write(data)
+        except TimeoutError:
+            raise ConnectionError(f"peer {self.peer[-8:]} takes nothing any more") from None
+
+    async def _in_time(self, reading: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(STALL_SECONDS):
+                return await reading
+        except TimeoutError:
+            raise EOFError(f"peer {self.peer[-8:]} stopped in the middle") from None

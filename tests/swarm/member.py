@@ -1,16 +1,19 @@
-"""A member of a module group in a process of its own, for tests that kill it: python -m tests.swarm.member HOME ADDRESS
+"""A member of a module group in a process of its own, for tests that kill it (`processes.py` starts it).
 
-Commands come as JSON lines on standard input, answers go as JSON lines to standard output:
+It is told what to do over a connection, and answers there:
 
-    {"do": "round", "among": 4, "patience": 20}   wait until so many members are seen, then take part in one round
-    {"do": "leave"}                               say goodbye and end
+    {"do": "round", "version": 3, "among": [...], "patience": 20}
+        get to that version, wait until these peers are seen there, answer "set"; at the next word take part in a round,
+        and say "begun" and "done"
+    anything else
+        say goodbye and end
 """
 
-import json
-import sys
+import logging
+import os
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,10 +31,6 @@ GROUP = ModuleGroup(0, MODULE, {PathIndex(path): 1 / PATHS for path in range(PAT
 STEP = OuterStep(learning_rate=0.7, momentum=0.9)
 
 
-def say(event: str, **fields: object) -> None:
-    print(json.dumps({"event": event, "at": time.time(), **fields}), flush=True)  # noqa: T201
-
-
 def gradient_of(path: int, version: int, parameters: int) -> torch.Tensor:
     some = torch.randn(min(parameters, 1 << 20), generator=torch.Generator().manual_seed(1000 * path + version))
     return some.repeat(-(-parameters // len(some)))[:parameters].contiguous()
@@ -44,39 +43,49 @@ def checksum(vector: torch.Tensor) -> int:
 class Member:
     """A module of one vector, and the rounds it goes through."""
 
-    def __init__(self, swarm: LibP2PSwarm, path: int, parameters: int) -> None:
+    def __init__(self, swarm: LibP2PSwarm, connection: Connection, path: int, parameters: int) -> None:
         self.swarm = swarm
+        self._connection = connection
         self.path = PathIndex(path)
-        self.state = self._current(parameters)
-        self.announce()
+        self.state = ModuleState.seed(torch.zeros(parameters))
 
-    def _current(self, parameters: int) -> ModuleState:
-        """The newest state that anybody holds, or the seed."""
+    def say(self, event: str, **fields: object) -> None:
+        self._connection.send({"event": event, **fields})
+
+    def catch_up(self, version: int) -> None:
+        """Take the state of this version from whoever holds it."""
+        deadline = time.monotonic() + 30
+        while self.state.version < version:
+            for said in self.swarm.members(0, MODULE):
+                if said.version == version:
+                    self.state = self.swarm.fetch_state(0, MODULE, said.digest, timeout=30) or self.state
+                    break
+            else:
+                self.look_again(deadline, f"version {version} was not seen")
+
+    def look_again(self, deadline: float, otherwise: str) -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(otherwise)
+        time.sleep(0.05)
         self.swarm.look_up(0, [MODULE], timeout=10)
-        for said in sorted(self.swarm.members(0, MODULE), key=lambda said: -said.version):
-            state = self.swarm.fetch_state(0, MODULE, said.digest, timeout=30)
-            if state is not None:
-                return state
-        return ModuleState.seed(torch.zeros(parameters))
 
     def announce(self) -> None:
         self.swarm.hold(0, MODULE, self.state)
         said = Announcement(self.swarm.peer, 0, MODULE, self.path, self.state.version, self.state.digest)
         self.swarm.announce([said], [GROUP])
 
-    def wait_for(self, among: int) -> None:
+    def wait_for(self, version: int, among: set[str]) -> None:
+        self.catch_up(version)
+        self.announce()
         deadline = time.monotonic() + 30
-        while len(self.swarm.members(0, MODULE)) < among:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{among} members were not seen")
-            time.sleep(0.05)
-            self.swarm.look_up(0, [MODULE], timeout=10)
+        while among - {said.peer for said in self.swarm.members(0, MODULE) if said.version == version}:
+            self.look_again(deadline, f"{among} were not seen")
 
     def round(self, patience: float) -> None:
         gradient = gradient_of(self.path, self.state.version, len(self.state.params))
         before = checksum(gradient)
         started = time.monotonic()
-        say("begun", version=self.state.version)
+        self.say("begun", version=self.state.version)
         part = Contribution(GROUP, self.path, self.state.version, gradient, tokens=1)
         outcome = self.swarm.reduce([part], patience=patience)[MODULE]
         seconds = time.monotonic() - started
@@ -85,7 +94,7 @@ class Member:
             params, momentum = nesterov_step(self.state.params, self.state.momentum, mean, STEP)
             self.state = ModuleState(self.state.version + 1, params, momentum)
             self.announce()
-        say(
+        self.say(
             "done",
             agreed=isinstance(outcome, Agreed),
             reason=None if isinstance(outcome, Agreed) else outcome.reason,
@@ -97,23 +106,21 @@ class Member:
         )
 
 
-def main() -> None:
-    home, address, path, parameters = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+def run(connection: Connection, home: Path, address: str, path: int, parameters: int) -> None:
+    """The whole life of a member; what it logs goes to a file next to its home."""
+    log = os.open(f"{home}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
     torch.set_num_threads(1)
+    logging.basicConfig(format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("dipaco_swarm").setLevel(logging.DEBUG)
     loopback = NodeSettings(listen="/ip4/127.0.0.1/tcp/0")
     with open_swarm(RunAddress.parse(address), home, loopback) as swarm:
         swarm.take_part("fp32", 4.0)
-        member = Member(swarm, path, parameters)
-        say("ready", peer=swarm.peer, version=member.state.version)
-        for line in sys.stdin:
-            command: dict[str, Any] = json.loads(line)
-            if command["do"] == "leave":
-                break
-            member.wait_for(command["among"])
-            say("set")
-            if sys.stdin.readline():  # everybody goes at once
-                member.round(command["patience"])
-
-
-if __name__ == "__main__":
-    main()
+        member = Member(swarm, connection, path, parameters)
+        member.say("ready", peer=swarm.peer)
+        while (command := connection.recv())["do"] == "round":
+            member.wait_for(command["version"], set(command["among"]))
+            member.say("set")
+            connection.recv()  # everybody goes at once
+            member.round(command["patience"])

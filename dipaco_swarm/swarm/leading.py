@@ -1,0 +1,444 @@
+"""The leader's side of a round: who takes part, who is lost, and what is decided. The other side is `rounds.py`.
+
+A leader needs no contribution of its own, only a live loop. It keeps a seat for every member, with what the member said
+last; every decision is made from the seats, whenever one changes and at least once a pulse.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from dipaco_swarm.algorithm.outer import clip_factors
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.channels import PULSE_SECONDS, SILENCE_SECONDS, Channel, Ears, end_all, supervise
+from dipaco_swarm.swarm.interface import ModuleGroup
+from dipaco_swarm.swarm.reduction import leader_order, piece_owners, piece_parameters, roster_order
+from dipaco_swarm.swarm.wire import (
+    MAX_MEMBERS,
+    Abort,
+    Alive,
+    Commit,
+    Here,
+    Join,
+    Message,
+    Ready,
+    Reassign,
+    Refuse,
+    Roster,
+    RosterEntry,
+)
+
+log = logging.getLogger(__name__)
+
+ASK_AGAIN_SECONDS = 1.0
+"""How often a leader asks missing members where they are."""
+MAX_PATIENCE_SECONDS = 6 * 3600.0
+MAX_GATHERINGS = 1024
+"""Rounds that one peer leads at once, however many strangers open some."""
+SLOW_FLOOR_SECONDS = 5.0
+"""Nobody is dropped for being slow within this time, however fast the others were."""
+STANDSTILL_SECONDS = 15.0
+"""When nothing has moved anywhere for this long, and nobody is to blame, the round is off."""
+
+Key = tuple[int, ModuleId, int]
+"""stage, module, version"""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the rounds of a peer must know about it, asked anew each time."""
+
+    version_of: Callable[[int, ModuleId], int | None]
+    """The version of a module that we train at; None when we do not train it."""
+    members_of: Callable[[int, ModuleId], Sequence[str]]
+    """Live members that train a module, by announcement."""
+    leaders_of: Callable[[int, ModuleId], Sequence[str]]
+    """Live members that can be dialled."""
+    group_of: Callable[[int, ModuleId], ModuleGroup | None]
+    called: Callable[[int, ModuleId, int], None]
+    """Somebody gathers the round of this version."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """A member at the leader's table: what it joined with, and what it said last."""
+
+    join: Join
+    channel: Channel
+    report: Alive | None = None
+    ready: Ready | None = None
+    gone: bool = False
+
+
+@dataclass(eq=False)
+class Gathering:
+    """A round that this peer leads, from the first Join to the end."""
+
+    key: Key
+    group: ModuleGroup
+    opened: float
+    patience: float = 0.0
+    """Seconds that the median member so far is willing to wait for the missing."""
+    seats: dict[str, Seat] = field(default_factory=dict)
+    listeners: set[asyncio.Task[None]] = field(default_factory=set)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Somebody joined, left, or said something."""
+    closed: bool = False
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, seat: Seat) -> None:
+        self.leave(seat.channel.peer)
+        self.seats[seat.channel.peer] = seat
+        self.patience = statistics.median(seat.join.patience for seat in self.seats.values())
+        supervise(self.listeners, self._listen(seat))
+        self.changed.set()
+
+    def leave(self, peer: str) -> None:
+        old = self.seats.pop(peer, None)
+        if old is not None:
+            old.channel.close()
+            self.changed.set()
+
+    async def _listen(self, seat: Seat) -> None:
+        """Note what a member says until it is gone."""
+        ears = Ears(seat.channel)
+        try:
+            while True:
+                message = await ears.hear()
+                if isinstance(message, Alive):
+                    seat.report = message
+                elif isinstance(message, Ready):
+                    seat.ready = message
+                self.changed.set()
+        except (EOFError, TimeoutError, ConnectionError) as error:
+            log.debug("member %s is gone: %s", seat.channel.peer[-8:], error)
+        except RemoteDataError as error:
+            log.warning("dropped a member that broke the protocol: %s", error)
+        seat.gone = True
+        self.changed.set()
+
+
+class Leader:
+    """The rounds that this peer leads."""
+
+    def __init__(
+        self,
+        peer: str,
+        norm_clip: float,
+        standing: Standing,
+        where: Callable[[str, Key], Awaitable[Here | None]],
+    ) -> None:
+        self._peer = peer
+        self._norm_clip = norm_clip
+        self._standing = standing
+        self._where = where
+        self._gatherings: dict[Key, Gathering] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def stop(self) -> None:
+        await end_all(self._tasks)
+
+    def gathers(self, key: Key) -> bool:
+        return key in self._gatherings and not self._gatherings[key].closed
+
+    def admit(self, join: Join, channel: Channel) -> Gathering | Refuse:
+        """Let a member into the gathering of its round, opening it if it is the first."""
+        key = stage, module, version = join.stage, ModuleId.parse(join.module), join.version
+        group = self._standing.group_of(stage, module)
+        if group is None:
+            return Refuse(reason="we do not take part in this module", version=0)
+        ours = self._standing.version_of(stage, module)
+        if ours is not None and ours > version:
+            return Refuse(reason=f"the group is at version {ours} already; catching up", version=ours)
+        if join.path not in group.path_weights:
+            return Refuse(reason=f"path {join.path} does not use {module}", version=version)
+        gathering = self._gatherings.get(key)
+        if gathering is None:
+            if len(self._gatherings) >= MAX_GATHERINGS:
+                return Refuse(reason="the leader has too many rounds to lead", version=version)
+            gathering = self._gatherings[key] = Gathering(key, group, time.monotonic())
+            supervise(self._tasks, self._lead(gathering))
+            if version == ours:
+                self._standing.called(stage, module, version)
+        if gathering.closed:
+            return Refuse(reason="came after the round had begun; the next one counts our progress", version=version)
+        if len(gathering.seats) >= MAX_MEMBERS:
+            return Refuse(reason="the round is full", version=version)
+        # nobody waits in two rounds of one module
+        for other in self._gatherings.values():
+            if other is not gathering and other.key[:2] == key[:2] and not other.closed:
+                other.leave(channel.peer)
+        gathering.take(Seat(join, channel))
+        return gathering
+
+    async def _lead(self, gathering: Gathering) -> None:
+        try:
+            pulse = supervise(gathering.listeners, self._pulse(gathering))
+            refusal = await self._until_everybody_is_in(gathering)
+            gathering.closed = True
+            pulse.cancel()
+            if refusal is not None:
+                await _tell(list(gathering.seats.values()), refusal)
+                return
+            seats = await self._of_one_size(gathering)
+            if seats:
+                await Decision(seats, gathering.changed, self._norm_clip).reach()
+        finally:
+            gathering.closed = True
+            self._gatherings.pop(gathering.key, None)
+            await end_all(gathering.listeners)
+            for seat in gathering.seats.values():
+                seat.channel.close()
+            gathering.over.set()
+
+    async def _pulse(self, gathering: Gathering) -> None:
+        """Who waits is told that we are alive, whatever else we wait for."""
+        while True:
+            await _tell(list(gathering.seats.values()), Alive())
+            await asyncio.sleep(PULSE_SECONDS)
+
+    async def _until_everybody_is_in(self, gathering: Gathering) -> Refuse | None:
+        """Wait for every live member that stands at this version; longest for what the members' patience allows.
+
+        Who is missing is asked directly: an announcement may be old, an answer is not. The answers may say that there
+        is nothing to lead: the group has gone on already, or a leader who comes first gathers the same round (members
+        that had not heard of each other yet chose differently).
+        """
+        stage, module, version = gathering.key
+        failures: Counter[str] = Counter()
+        elsewhere: set[str] = set()
+        ahead: dict[str, int] = {}
+        asked = float("-inf")
+        while True:
+            gathering.changed.clear()
+            for peer in [peer for peer, seat in gathering.seats.items() if seat.gone]:
+                gathering.leave(peer)
+            expected = set(self._standing.members_of(stage, module)) - elsewhere - set(ahead)
+            expected -= {peer for peer, count in failures.items() if count >= 2}
+            missing = sorted(expected - set(gathering.seats))
+            now = time.monotonic()
+            patience = min(gathering.patience, MAX_PATIENCE_SECONDS)
+            if ahead and len(ahead) >= len(gathering.seats):
+                # as many as are here: one liar cannot stop the others
+                newest = max(ahead.values())
+                return Refuse(reason=f"the group is at version {newest} already; catching up", version=newest)
+            if not gathering.seats or not missing or now - gathering.opened > patience:
+                return None
+            if now - asked >= ASK_AGAIN_SECONDS:
+                asked = now
+                answers = await asyncio.gather(*(self._where(peer, gathering.key) for peer in missing))
+                leaders: set[str] = set()
+                for peer, answer in zip(missing, answers, strict=True):
+                    if answer is None:
+                        failures[peer] += 1
+                    elif answer.version is None:
+                        elsewhere.add(peer)
+                    elif answer.version > version:
+                        ahead[peer] = answer.version
+                    elif answer.follows is not None:
+                        leaders.add(answer.follows)
+                first = await self._who_comes_first(gathering.key, leaders)
+                if first is not None:
+                    reason = f"{first[-8:]} leads this round"
+                    return Refuse(reason=reason, version=version, leader=first)
+                continue
+            await _or_a_pulse(gathering.changed)
+
+    async def _who_comes_first(self, key: Key, leaders: set[str]) -> str | None:
+        """The leader among these that comes before us and says itself that it gathers the round."""
+        first = leader_order(*key, sorted(leaders | {self._peer}))[0]
+        if first == self._peer:
+            return None
+        answer = await self._where(first, key)
+        return first if answer is not None and answer.follows == first else None
+
+    async def _of_one_size(self, gathering: Gathering) -> list[Seat]:
+        """The members that agree on the length of the vector; the others are sent away."""
+        seats = [seat for seat in gathering.seats.values() if not seat.gone]
+        if not seats:
+            return []
+        lengths = Counter(seat.join.parameters for seat in seats)
+        parameters = max(lengths, key=lambda length: (lengths[length], length))
+        others = [seat for seat in seats if seat.join.parameters != parameters]
+        reason = f"{gathering.key[1]} has {parameters} parameters in this run"
+        await _tell(others, Refuse(reason=reason, version=gathering.key[2]))
+        return [seat for seat in seats if seat.join.parameters == parameters]
+
+
+class Decision:
+    """The leader's second half: from the roster to Commit or Abort. Made for one round, used once."""
+
+    def __init__(self, seats: Sequence[Seat], changed: asyncio.Event, norm_clip: float) -> None:
+        joins = {seat.channel.peer: seat.join for seat in seats}
+        scales = clip_factors([join.norm for join in joins.values()], norm_clip)
+        members = roster_order(
+            [
+                RosterEntry(
+                    peer=peer,
+                    path=join.path,
+                    tokens=join.tokens,
+                    norm=join.norm,
+                    scale=max(scale, 1e-30),
+                    reduces=join.reduces,
+                )
+                for (peer, join), scale in zip(joins.items(), scales, strict=True)
+            ]
+        )
+        parameters = seats[0].join.parameters
+        reducers = [i for i, member in enumerate(members) if member.reduces] or [0]
+        size = piece_parameters(parameters, len(reducers))
+        self._roster = Roster(
+            round_id=os.urandom(16),
+            members=members,
+            piece_parameters=size,
+            owners=piece_owners(parameters, size, reducers),
+        )
+        seat_of = {seat.channel.peer: seat for seat in seats}
+        self._seats = [seat_of[member.peer] for member in members]
+        self._names = [member.peer for member in members]
+        self._owners = list(self._roster.owners)
+        self._changed = changed
+        self._alive = set(range(len(members)))
+        self._generation = 0
+        self._began = time.monotonic()
+        self._few_slow_since: float | None = None
+        self._moved = (0, self._began)
+        """Bytes that had moved in all, and since when it is no more."""
+
+    async def reach(self) -> None:
+        """Send the roster, watch the members, decide."""
+        for seat in self._seats:
+            seat.report = None
+        await self._tell_all(self._roster)
+        pulsed = time.monotonic()
+        while True:
+            self._changed.clear()
+            now = time.monotonic()
+            await self._drop({i for i in self._alive if self._seats[i].gone}, "went away")
+            await self._drop(self._slow(now), "was much slower than the others; the next round counts its progress")
+            verdict = self._verdict(now)
+            if verdict is not None:
+                await self._tell_all(verdict)
+                return
+            if now - pulsed >= PULSE_SECONDS:
+                pulsed = now
+                await self._tell_all(Alive())
+            waited_from = time.monotonic()
+            await _or_a_pulse(self._changed)
+            if time.monotonic() - waited_from > SILENCE_SECONDS:
+                # this machine was asleep, and the others have long gone on without us
+                await self._tell_all(Abort(reason="the leader was asleep"))
+                return
+
+    def _verdict(self, now: float) -> Commit | Abort | None:
+        if 2 * len(self._alive) < len(self._seats):
+            return Abort(reason="more than half of the members went away")
+        ready = [report for report in (self._ready(i) for i in self._alive) if report is not None]
+        if len(ready) < len(self._alive):
+            moved = sum(seat.report.moved for seat in self._seats if seat.report is not None) + len(ready)
+            if moved != self._moved[0]:
+                self._moved = moved, now
+            if now - self._moved[1] > STANDSTILL_SECONDS:
+                return Abort(reason="the round came to a standstill")
+            return None
+        if len({report.digest for report in ready}) > 1:
+            return Abort(reason="reducers sent different averages to different members; nothing was taken")
+        return Commit(round_id=self._roster.round_id, generation=self._generation, digest=ready[0].digest)
+
+    def _ready(self, member: int) -> Ready | None:
+        report = self._seats[member].ready
+        return report if report is not None and report.generation == self._generation else None
+
+    def _slow(self, now: float) -> set[int]:
+        """Members that the others have waited for several times as long as they needed themselves."""
+        slow = self._awaited()
+        if not slow or 2 * len(slow) > len(self._alive):
+            self._few_slow_since = None
+            return set()
+        if self._few_slow_since is None:
+            self._few_slow_since = now
+        needed_by_others = self._few_slow_since - self._began
+        return slow if now - self._few_slow_since > max(SLOW_FLOOR_SECONDS, 3 * needed_by_others) else set()
+
+    def _awaited(self) -> set[int]:
+        """Whom the round waits for.
+
+        Every report is a set of complaints. A reducer that misses contributions is not to blame for its averages. Of
+        the two sides of a complaint, the one with more complaints about or by it is the slow one. A member that is not
+        ready and waits for nobody is slow itself.
+        """
+        reports = {i: self._seats[i].report for i in self._alive}
+        if any(report is None for report in reports.values()):
+            return set()
+        index = {self._names[i]: i for i in self._alive}
+        unready = {i: report for i, report in reports.items() if report is not None and self._ready(i) is None}
+        reducing = {i for i, report in unready.items() if report.awaits_contributions}
+        complaints = {
+            (i, index[name], True) for i in unready for name in unready[i].awaits_contributions if name in index
+        }
+        complaints |= {
+            (i, index[name], False)
+            for i in unready
+            for name in unready[i].awaits_averages
+            if name in index and index[name] not in reducing
+        }
+        by = Counter(i for i, _, _ in complaints)
+        about = Counter(j for _, j, _ in complaints)
+        slow = {i for i, report in unready.items() if not report.awaits_contributions and not report.awaits_averages}
+        for i, j, contribution in complaints:
+            if by[i] == about[j]:
+                # a sender has one link that many share; a receiver of averages has company if there is any
+                slow.add(j if contribution or len(self._alive) == 2 else i)
+            else:
+                slow.add(i if by[i] > about[j] else j)
+        return slow
+
+    async def _drop(self, members: set[int], why: str) -> None:
+        """Go on without them: tell everybody, and give their pieces to others."""
+        members &= self._alive
+        if not members:
+            return
+        self._alive -= members
+        self._few_slow_since = None
+        log.info("went on without %s, which %s", ", ".join(self._names[i][-8:] for i in sorted(members)), why)
+        await _tell([self._seats[i] for i in members if not self._seats[i].gone], Abort(reason=f"this peer {why}"))
+        if not self._alive:
+            return
+        heirs = [i for i in sorted(self._alive) if self._roster.members[i].reduces] or [min(self._alive)]
+        orphans = [piece for piece, owner in enumerate(self._owners) if owner in members]
+        moved = {piece: heirs[k % len(heirs)] for k, piece in enumerate(orphans)}
+        for piece, owner in moved.items():
+            self._owners[piece] = owner
+        self._generation += 1
+        gone = tuple(self._names[i] for i in sorted(members))
+        await self._tell_all(Reassign(gone=gone, generation=self._generation, pieces=moved))
+
+    async def _tell_all(self, message: Message) -> None:
+        await _tell([self._seats[i] for i in sorted(self._alive)], message)
+
+
+async def _tell(seats: Sequence[Seat], message: Message) -> None:
+    """Send to all at once; who does not take it in time is gone."""
+
+    async def tell(seat: Seat) -> None:
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS / 2):
+                await seat.channel.send(message)
+        except (ConnectionError, TimeoutError):
+            seat.gone = True
+
+    await asyncio.gather(*(tell(seat) for seat in seats))
+
+
+async def _or_a_pulse(changed: asyncio.Event) -> None:
+    """Wait until something changed, but not longer than a pulse."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(PULSE_SECONDS):
+            await changed.wait()
