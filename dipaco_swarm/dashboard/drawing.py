@@ -60,7 +60,7 @@ def draw_peer(view: PeerView) -> RenderableType:
         ("loss", loss, Sparkline(view.losses)),
         ("speed", f"{view.tokens_per_second:,.0f} tokens/s", Text(f"{count(view.tokens)} tokens so far", QUIET)),
         _traffic(view.bytes_sent, view.bytes_received),
-        ("peers", f"{view.peers}", Text("in the run, you included", QUIET)),
+        ("peers", f"{view.peers}", Text("share modules with you, you included", QUIET)),
         (
             "round",
             f"{view.rounds + 1}",
@@ -77,13 +77,13 @@ def draw_peer(view: PeerView) -> RenderableType:
         parts += [Text(), _module_table(view.modules)]
     parts += draw_events(view.events)
     title = _title(view.run, _stage(view.stage, view.stages), where)
-    return _frame(title, Group(*parts), "Ctrl+C saves, says goodbye and stops")
+    return frame(title, Group(*parts), "Ctrl+C saves, says goodbye and stops")
 
 
 def draw_status(status: SwarmStatus) -> RenderableType:
     """The run as a whole: how far, how fast, who is where, what is in danger."""
     title = _title(status.run, _stage(status.stage, status.stages), "finished" if status.finished else None)
-    return _frame(title, _status_body(status))
+    return frame(title, _status_body(status))
 
 
 def draw_bootstrap(view: BootstrapView) -> RenderableType:
@@ -102,7 +102,7 @@ def draw_bootstrap(view: BootstrapView) -> RenderableType:
     return Group(
         Text(" give this run address to volunteers:", QUIET),
         Text(view.address, style=f"{BOLD} {CALM}", overflow="fold"),
-        _frame(title, body, "Ctrl+C stops this node; peers go on training without it"),
+        frame(title, body, "Ctrl+C stops this node; peers go on training without it"),
     )
 
 
@@ -121,8 +121,8 @@ def draw_evaluation(result: Evaluation) -> RenderableType:
     said = Text(
         f"{result.data}; the first {result.prefix_tokens} tokens of each document route it and are not scored", QUIET
     )
-    title = _title(result.run, f"stage {result.stage + 1}", "routed perplexity")
-    return _frame(title, Group(said, Text(), table))
+    title = _title(result.run, f"stage {result.stage}", "routed perplexity")
+    return frame(title, Group(said, Text(), table))
 
 
 def _status_body(status: SwarmStatus, *more: tuple[str, str, RenderableType]) -> RenderableType:
@@ -237,7 +237,7 @@ def _traffic(sent: int, received: int) -> tuple[str, str, RenderableType]:
 
 
 def _stage(index: int, stages: int) -> str:
-    return f"stage {index + 1} of {stages}"
+    return f"stage {index} (of {stages})"
 
 
 def _title(run: str, *words: str | None) -> Text:
@@ -252,7 +252,7 @@ def _dot(activity: str) -> Text:
     return Text.assemble(("● ", GOOD), (activity, BOLD))
 
 
-def _frame(title: Text, body: RenderableType, foot: str | None = None) -> Panel:
+def frame(title: Text, body: RenderableType, foot: str | None = None) -> Panel:
     return Panel(
         Padding(body, (1, 1)),
         title=title,

@@ -3,8 +3,8 @@
     {"kind": "steps", "time", "stage", "path", "step", "loss", "tokens", "tokens_per_second"}   every few inner steps
     {"kind": "round", "time", "stage", "path", "step", "round", "modules": {"L0M1": {"version", "digest", "peers"}}}
 
-`loss` is the mean over the steps since the last line; `tokens` those of this peer since it started; `step` the path's own
-count over all stages. Nothing here is needed to go on with a run.
+`loss` is the mean over the steps since the last line; `tokens` those of this peer since it started; `step` the path's
+own count over all stages. Nothing here is needed to go on with a run.
 """
 
 import json

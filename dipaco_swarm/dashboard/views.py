@@ -44,9 +44,9 @@ class PeerView:
     activity: str
     """In a word or a few: training, sharing L0M1 and L1M0, fetching modules, waiting for peers."""
     rounds: int
-    """Outer rounds that this peer has taken part in."""
+    """Outer rounds that this peer has taken part in since it was started."""
     peers: int
-    """Live peers of the run, myself included."""
+    """Live peers that train a module of mine, myself included."""
     modules: tuple[ModuleView, ...] = ()
     losses: tuple[float, ...] = ()
     """Training loss, oldest first; the last one is now."""
@@ -176,7 +176,7 @@ class SwarmStatus:
     def summary(self) -> str:
         """All of it as one line for a log."""
         parts = [
-            f"stage {self.stage + 1} of {self.stages}: {self.peers} {plural(self.peers, 'peer')}",
+            f"stage {self.stage} (of {self.stages}): {self.peers} {plural(self.peers, 'peer')}",
             f"{self.staffed} of {len(self.paths)} {plural(len(self.paths), 'path')} staffed",
             f"versions {self.version_min}-{self.version_max}",
             f"{self.tokens_per_second:,.0f} tokens/s",

@@ -5,9 +5,15 @@ Whoever has the folder needs nothing of this project: `AutoModelForCausalLM.from
 
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from transformers import GenerationConfig, PreTrainedTokenizerFast
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
+from transformers.utils import logging as transformers_logging
 
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.training.modules import PathModel
@@ -65,6 +71,36 @@ def export_path(model: PathModel, tokenizer_json: bytes, out: Path, description:
             shutil.rmtree(unfinished, ignore_errors=True)  # it is gone by now if all went well
 
 
+def difference_of_logits(model: PathModel, folder: Path, tokens: NDArray[np.int64]) -> float:
+    """Load an exported folder as anybody would; the largest difference of its logits from the path's own.
+
+    `tokens`: (sequences, length).
+    """
+    with _without_progress_bars():
+        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    ids = torch.from_numpy(tokens)
+    was_training = model.network.training
+    model.network.eval()
+    try:
+        with torch.inference_mode():
+            ours, theirs = model.network(input_ids=ids).logits, loaded(input_ids=ids).logits
+    finally:
+        model.network.train(was_training)
+    return float((ours - theirs).abs().max())
+
+
+@contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """transformers draws one even for a file that is written in a blink."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
 def _fill(folder: Path, model: PathModel, tokenizer_json: bytes, title: str, description: str) -> None:
     tokenizer = load_tokenizer(tokenizer_json)
     end_of_text = end_of_text_id(tokenizer)
@@ -74,7 +110,8 @@ def _fill(folder: Path, model: PathModel, tokenizer_json: bytes, title: str, des
         model_max_length=model.network.config.max_position_embeddings,
         clean_up_tokenization_spaces=False,
     ).save_pretrained(folder)
-    model.network.save_pretrained(folder)
+    with _without_progress_bars():
+        model.network.save_pretrained(folder)
     # generation ends with the document; our own network carries no special tokens
     GenerationConfig(eos_token_id=end_of_text, pad_token_id=end_of_text).save_pretrained(folder)
     card = CARD.format(

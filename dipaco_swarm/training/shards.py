@@ -30,6 +30,7 @@ from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.manifest import DataConfig, RouterConfig
 from dipaco_swarm.training.documents import Document, Split, split_of
+from dipaco_swarm.training.encoding import Encode, encoder, remembered_encoding
 from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
 
 Indices = NDArray[np.int64]
@@ -167,6 +168,7 @@ def _collect(
 ) -> EvaluationSet:
     """Pieces of one split: `wanted` is the split, pieces per domain, and pieces per document."""
     split, per_domain, per_document = wanted
+    encode = encoder(tokenizer)
     pieces: list[Indices] = []
     domains: list[str] = []
     count: Counter[str] = Counter()
@@ -177,7 +179,7 @@ def _collect(
             newest = newest if document.domain in count else seen
             count[document.domain] += 0
         chosen = [d for d in chunk if split_of(d.text, data) == split and count[d.domain] < per_domain]
-        for document, ids in zip(chosen, _encode(tokenizer, chosen), strict=True):
+        for document, ids in zip(chosen, encode([d.text for d in chosen]), strict=True):
             cut = cut_into_pieces(ids, data.sequence_length, router.prefix_tokens)[:per_document]
             cut = cut[: per_domain - count[document.domain]]
             count[document.domain] += len(cut)
@@ -202,11 +204,6 @@ def _chunks(documents: Iterable[Document], size: int) -> Iterator[list[Document]
     stream = iter(documents)
     while chunk := list(islice(stream, size)):
         yield chunk
-
-
-def _encode(tokenizer: Tokenizer, documents: Sequence[Document]) -> list[Indices]:
-    encodings = tokenizer.encode_batch_fast([document.text for document in documents], add_special_tokens=False)
-    return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
 
 # ----------------------------------------------------------------------------------------------------------- building
@@ -247,19 +244,22 @@ def build_shard(
     *,
     cache: Path,
     key: str,
+    remember: Path | None = None,
     on_progress: Callable[[ShardProgress], None] = lambda progress: None,
 ) -> Shard:
     """The shard of a path: from the cache if it is there, else built from the documents and cached.
 
     `documents()` starts from the first document; it is not called at all when the cache has the shard. `assign` gives
     the path of each piece; with None all pieces are this path's. `key` names the shard in `cache` (`ShardRecipe.key`).
+    `remember`: a folder, of this tokenizer alone, for the tokens of all documents; all stages and paths share it.
     `on_progress` is called after each saved chunk and may raise to interrupt; a later call with the same key goes on
     from there and ends with the same bytes. If the documents have changed in between, the build starts afresh.
 
     Raises DataError when no piece belongs to the path, or the cache cannot be written.
     """
     folder = cache / key
-    cutter = _Cutter(tokenizer, data, router_config.prefix_tokens, assign, path)
+    encode = encoder(tokenizer) if remember is None else remembered_encoding(encoder(tokenizer), remember)
+    cutter = _Cutter(tokenizer, encode, data, router_config.prefix_tokens, assign, path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone_in(folder):
@@ -281,9 +281,15 @@ class _Cutter:
     """Turns documents into the packed sequences of one path; holds no state of its own."""
 
     def __init__(
-        self, tokenizer: Tokenizer, data: DataConfig, prefix_tokens: int, assign: Assign | None, path: PathIndex
+        self,
+        tokenizer: Tokenizer,
+        encode: Encode,
+        data: DataConfig,
+        prefix_tokens: int,
+        assign: Assign | None,
+        path: PathIndex,
     ) -> None:
-        self.tokenizer = tokenizer
+        self.encode = encode
         self.data = data
         self.prefix_tokens = prefix_tokens
         self.assign = assign
@@ -297,7 +303,7 @@ class _Cutter:
         training = [document for document in chunk if split_of(document.text, self.data) == "train"]
         pieces = [
             piece
-            for ids in _encode(self.tokenizer, training)
+            for ids in self.encode([document.text for document in training])
             for piece in cut_into_pieces(ids, length, self.prefix_tokens)
         ]
         kept = self._of_path(pieces)

@@ -118,7 +118,7 @@ def bootstrap_view() -> BootstrapView:
         progress=0.4,
         bytes_sent=1_400_000_000,
         bytes_received=98_000,
-        events=(Event("14:03:22", "stage 2 of 2 has begun: 4 paths, product-k-means"),),
+        events=(Event("14:03:22", "fitting a product-k-means router for 4 paths"),),
     )
 
 

@@ -1,5 +1,6 @@
 """What people type: doors, exit codes, the one line that says what went wrong."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -35,7 +36,8 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Install:
         module = types.ModuleType(f"dipaco_swarm.{name}")
         module.__dict__.update(functions)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(sys.modules["dipaco_swarm"], name, module, raising=False)
+        package, _, last = module.__name__.rpartition(".")
+        monkeypatch.setattr(importlib.import_module(package), last, module, raising=False)
 
     return install
 
@@ -285,7 +287,7 @@ def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_p
 
 
 def test_the_demo_ends_with_its_own_code(program: Install) -> None:
-    program("demo", run_demo=lambda out: 3 if out == Path("demo-out") else 0)
+    program("demo.story", run_demo=lambda out: 3 if out == Path("demo-out") else 0)
     assert runner.invoke(swarm_cli.app, ["demo"]).exit_code == 3
 
 

@@ -1,0 +1,45 @@
+"""The end of the demo: everything that needs torch, once the run is over."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from dipaco_swarm.dashboard.metrics import read_metrics
+from dipaco_swarm.demo.report import Story
+from dipaco_swarm.demo.results import compare, export_and_check, write_samples
+from dipaco_swarm.demo.scene import agreement_of
+from dipaco_swarm.manifest import RunConfig
+from dipaco_swarm.use import open_run
+
+
+def conclude(folder: Path, config: RunConfig, homes: Sequence[Path]) -> Story:
+    """Score the models, write some text, export the busiest path."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(min(threads, 4))  # half a million parameters do not feed more
+    with open_run(folder / "bootstrap") as run:
+        shares = run.manifest.stage.path_weights
+    comparison, pieces = compare(folder / "bootstrap", folder / "dense")
+    busiest = max(comparison.pieces, key=lambda path: comparison.pieces[path])
+    exported = export_and_check(folder / "bootstrap", busiest, pieces, folder / "model")
+    story = Story(
+        config=config,
+        shares=shares,
+        homes=tuple(homes),
+        comparison=comparison,
+        agreement=agreement_of(homes),
+        samples=write_samples(folder / "bootstrap"),
+        exported=exported,
+        dense_tokens=_tokens([folder / "dense"]),
+        swarm_tokens=_tokens(homes),
+    )
+    torch.set_num_threads(threads)
+    return story
+
+
+def _tokens(homes: Sequence[Path]) -> int:
+    """Tokens that were trained on, as these homes wrote them down."""
+    return sum(
+        max((line["tokens"] for line in read_metrics(home / "metrics.jsonl") if line["kind"] == "steps"), default=0)
+        for home in homes
+    )

@@ -1,0 +1,51 @@
+"""The programs in examples/ run as their first lines say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dipaco_swarm.manifest import parse_run_file
+from dipaco_swarm.simulate import simulate
+from dipaco_swarm.swarm.memory import MemorySwarm
+from dipaco_swarm.swarm.store import BlobStore
+from tests.e2e.conftest import write_run_file
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, *arguments: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_two_peers_in_memory_end_on_the_same_bytes() -> None:
+    ada, ben, verdict = run("two_peers_in_memory.py").splitlines()
+    assert verdict == "same bytes"
+    # mean of (-1, 0, -2, 0) and (0, -1, -2, 0), times sqrt(2) for two paths, times 0.7 * (1 + 0.9)
+    assert "[0.9405, 0.9405, 3.7618, 0.0]" in ada
+    assert ada.removeprefix("ada") == ben.removeprefix("ben")
+
+
+@pytest.mark.timeout(200)
+def test_route_and_generate_goes_on_from_the_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_memory, on_disk = MemorySwarm.put_blob, BlobStore(tmp_path / "bootstrap" / "blobs")
+    # a home folder has its blobs on disk; a simulated run keeps them in memory
+    monkeypatch.setattr(MemorySwarm, "put_blob", lambda swarm, data: in_memory(swarm, data) and on_disk.put(data))
+    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=2, inner_steps=2, rounds=1)
+    simulate(parse_run_file(run_file.read_text()), tmp_path, {"ada": 0, "ben": 3})
+    said = run("route_and_generate.py", str(tmp_path / "bootstrap"), "def read_lines(path):")
+    path, text = said.split("\n", 1)
+    assert path.startswith("path ")
+    assert " of 4: L0M" in path
+    assert text.startswith("def read_lines(path):")
+    assert len(text) > len("def read_lines(path):\n")
+
+
+def test_every_example_is_tested() -> None:
+    tested = Path(__file__).read_text(encoding="utf-8")
+    assert all(f'"{example.name}"' in tested for example in EXAMPLES.glob("*.py"))

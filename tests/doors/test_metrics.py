@@ -1,0 +1,76 @@
+"""What a peer writes down, and what the demo reads from it."""
+
+import json
+from pathlib import Path
+
+from dipaco_swarm.dashboard.metrics import Metrics, read_metrics
+from dipaco_swarm.demo.chart import smooth, weighted_mean
+from dipaco_swarm.demo.scene import Agreement, Curve, agreement_of, curve_of
+
+
+def test_every_tenth_step_is_a_line_with_the_mean_since_the_last(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "home" / "metrics.jsonl")
+    for step in range(1, 26):
+        metrics.step(0, 2, step, float(step), 100, 0.5)
+    first, second = read_metrics(tmp_path / "home" / "metrics.jsonl")
+    assert (first["step"], first["loss"], first["tokens"]) == (10, 5.5, 1000)  # mean of 1 to 10
+    assert (second["step"], second["loss"], second["tokens"]) == (20, 15.5, 2000)
+    assert (second["path"], second["tokens_per_second"]) == (2, 200.0)
+
+
+def test_a_new_stage_begins_a_new_mean(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    for step in range(5):
+        metrics.step(0, 0, step, 9.0, 1, 1.0)
+    for step in range(5, 15):
+        metrics.step(1, 0, step, 1.0, 1, 1.0)
+    (line,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert (line["stage"], line["loss"], line["tokens"]) == (1, 1.0, 15)
+
+
+def test_a_full_disk_costs_no_training(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file where the folder should be")
+    metrics = Metrics(tmp_path / "home" / "metrics.jsonl")
+    for step in range(20):
+        metrics.step(0, 0, step, 1.0, 1, 1.0)
+
+
+def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"kind": "steps"}\n{"kind": "ro')
+    assert read_metrics(file) == [{"kind": "steps"}]
+    assert read_metrics(tmp_path / "none") == []
+
+
+def test_agreement_counts_what_several_peers_made(tmp_path: Path) -> None:
+    made = {
+        "a": [{"L0M0": ("1", "x"), "L1M0": ("1", "y")}, {"L0M0": ("2", "z")}],
+        "b": [{"L0M0": ("1", "x"), "L1M1": ("1", "q")}, {"L0M0": ("2", "other")}],
+    }
+    for peer, rounds in made.items():
+        metrics = Metrics(tmp_path / peer / "metrics.jsonl")
+        for number, modules in enumerate(rounds):
+            noted = {name: {"version": v, "digest": d, "peers": 2} for name, (v, d) in modules.items()}
+            metrics.round(0, 0, 10, number, noted)
+    # L0M0 versions 1 and 2 have two makers each; of version 2 they made different bytes
+    assert agreement_of([tmp_path / "a", tmp_path / "b", tmp_path / "silent"]) == Agreement(shared=2, same=1)
+
+
+def test_the_mean_of_the_paths_is_weighted_once_documents_are_routed() -> None:
+    one = Curve("path 0", (10, 20, 30), (4.0, 2.0, 1.0), (0, 1, 1))
+    two = Curve("path 1", (10, 20), (2.0, 6.0), (0, 1))
+    assert weighted_mean([one, two], [0.75, 0.25]) == ([10, 20], [3.0, 3.0])  # (4+2)/2, then 0.75*2 + 0.25*6
+
+
+def test_smoothing_keeps_the_ends() -> None:
+    assert smooth([1.0, 2.0, 6.0]) == [1.0, 3.0, 6.0]
+    assert smooth([]) == []
+
+
+def test_a_curve_is_what_the_steps_say(tmp_path: Path) -> None:
+    lines = [
+        {"kind": "steps", "step": 10, "loss": 2.0, "stage": 0},
+        {"kind": "round", "round": 1},
+        {"kind": "steps", "step": 20, "loss": 1.5, "stage": 1},
+    ]
+    assert curve_of("dense", json.loads(json.dumps(lines))) == Curve("dense", (10, 20), (2.0, 1.5), (0, 1))
