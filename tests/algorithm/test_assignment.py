@@ -1,6 +1,6 @@
 from collections import Counter
 
-from dipaco_swarm.algorithm.assignment import neediest_path
+from dipaco_swarm.algorithm.assignment import neediest_path, settled
 from dipaco_swarm.algorithm.paths import PathIndex, grid
 
 TABLE = grid((2, 2))
@@ -33,3 +33,20 @@ def test_the_same_newcomer_always_chooses_the_same() -> None:
 
 def test_paths_outside_the_table_do_not_matter() -> None:
     assert neediest_path(grid((1,)), {PathIndex(7): 0}, {PathIndex(7): -1.0}, seed=0) == P0
+
+
+def test_newcomers_who_chose_the_same_path_end_on_different_ones() -> None:
+    taken = dict.fromkeys("abcd", P0)
+    assert [settled(TABLE, taken, name) for name in "abcd"] == [P0, P3, P2, P1]
+
+
+def test_nobody_moves_where_paths_differ_by_one_peer() -> None:
+    taken = {"a": P0, "b": P0, "c": P1, "d": P2, "e": P3}
+    assert {name: settled(TABLE, taken, name) for name in taken} == taken
+
+
+def test_after_everybody_moved_nobody_moves_again() -> None:
+    taken = {f"peer {i}": PathIndex(i % 2) for i in range(10)} | {"stranger": PathIndex(9)}
+    moved = {name: settled(TABLE, taken, name) for name in taken if name != "stranger"}
+    assert sorted(Counter(moved.values()).values()) == [2, 2, 3, 3]
+    assert {name: settled(TABLE, moved, name) for name in moved} == moved

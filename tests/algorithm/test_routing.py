@@ -9,6 +9,8 @@ from dipaco_swarm.algorithm.routing import (
     Indices,
     Router,
     balancing_bias,
+    best_paths,
+    fit_discriminative_router,
     fit_router,
     path_shares,
     router_from_bytes,
@@ -205,3 +207,38 @@ def test_damaged_or_foreign_bytes_are_refused() -> None:
         router_from_bytes(b"nonsense")
     with pytest.raises(ManifestError, match="knows 3 paths but the path table has 4"):
         router_from_bytes(router_to_bytes(line_router(0.0, 1.0, 2.0)), num_paths=4)
+
+
+def test_a_discriminative_router_learns_which_path_likes_a_document() -> None:
+    features, cloud = clouds(4, 100)
+    rng = np.random.default_rng(1)
+    scores = rng.normal(size=(len(features), 4)) * 0.1
+    scores[np.arange(len(features)), (cloud + 1) % 4] += 5.0  # each cloud has one path that likes it
+    router = fit_discriminative_router(features, scores, CONFIG)
+    assert (router.route(features) == (cloud + 1) % 4).mean() > 0.97
+
+
+def test_unusable_scores_are_left_out_and_ties_go_to_the_lowest_path() -> None:
+    scores = np.array([[1.0, 1.0], [np.nan, 0.0], [np.nan, np.inf], [-5.0, -np.inf]])
+    assert best_paths(scores).tolist() == [0, 1, -1, 0]
+
+
+def test_predicted_shares_follow_the_labels_and_no_path_is_empty() -> None:
+    rng = np.random.default_rng(2)
+    features = rng.normal(size=(600, 8)).astype(np.float32)
+    scores = rng.normal(size=(600, 3)) * 0.01
+    scores[:540, 0] += 1.0  # nearly everybody's best; path 2 is hardly ever one
+    scores[540:, 1] += 1.0
+    router = fit_discriminative_router(features, scores, RouterConfig(components=8, min_share=0.1))
+    counts = np.bincount(router.route(features), minlength=3)
+    assert counts[2] >= 0.1 * 600 / 3
+    assert counts[0] > 3 * counts[1]
+    assert counts[1] >= 30  # without re-fitted biases the regression would never predict it
+
+
+def test_too_few_scored_documents_are_an_error_with_the_numbers() -> None:
+    features, _ = clouds(4, 10)
+    scores = np.full((len(features), 4), np.nan)
+    scores[:2] = 0.0
+    with pytest.raises(DataError, match="only 2 documents"):
+        fit_discriminative_router(features, scores, CONFIG)
