@@ -23,7 +23,8 @@ check: .venv/.installed
 	$(BIN)/lint-imports
 
 bench: .venv/.installed
-	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+	$(BIN)/python -m benchmarks.inner
+	$(BIN)/python -m benchmarks.reduce
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else \

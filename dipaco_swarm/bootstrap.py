@@ -14,7 +14,7 @@ from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dipaco_swarm.algorithm.paths import ModuleId, PathTable
+from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.routing import fit_router, path_shares, router_to_bytes
 from dipaco_swarm.algorithm.stages import ancestor, check_tables, table_of
@@ -150,12 +150,12 @@ class Operator:
 
     def run(self, *, until_finished: bool = False) -> None:
         """Begin the run or go on with it; keep modules and open stages until asked to stop."""
+        self._kept.keep_address(self._address)  # peers may start, and wait for the manifest, while it is being made
         manifest = self._begin_or_resume()
         if manifest is None:
             return
         self._take_up(manifest)
         self._publish(manifest)
-        self._kept.keep_address(self._address)
         self._screen.event(f"run address: {self._address}")
         published = time.monotonic()
         while not self._stop():
@@ -195,6 +195,10 @@ class Operator:
         else:
             self._screen.event(f"training a tokenizer of {config.tokenizer.vocab_size:,} tokens")
             tokenizer = train_tokenizer(self._training_texts(), config.tokenizer.vocab_size)
+        if any(stage.router != "single" for stage in config.stages):
+            # documents that no router can be fitted on should be found now, and not when the warm-up is done
+            few = config.router.model_copy(update={"max_documents": 2})
+            routing_prefixes(read_documents(config.data), load_tokenizer(tokenizer), config.data, few)
         vocabulary = vocabulary_size(load_tokenizer(tokenizer))
         model = PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
         seeds = [self._swarm.put_blob(params_to_bytes(model.vector(level))) for level in range(model.num_levels)]
@@ -217,7 +221,7 @@ class Operator:
         stage = self._config.stages[index]
         return Stage(
             index=index,
-            table=table_of(stage, len(seeds)).rows,
+            table=grid([1] * len(seeds)).rows,
             path_weights=(1.0,),
             router=None,
             seeds={str(ModuleId(level, 0)): seed for level, seed in enumerate(seeds)},

@@ -515,5 +515,13 @@ class RunAddress:
             raise AddressError("the run address names no bootstrap node after the @")
         return cls(name, fingerprint, bootstraps)
 
+    @property
+    def nobody_knows_it(self) -> str:
+        """What to tell a person when bootstrap nodes answer and none of them has the run's manifest."""
+        return (
+            f"there is no run {self.name} with the fingerprint {self.fingerprint} at {', '.join(self.bootstraps)}; "
+            "check the run address with the operator, and if the node has just been started, try again in a minute"
+        )
+
     def with_bootstraps(self, bootstraps: Sequence[str]) -> "RunAddress":
         return RunAddress(self.name, self.fingerprint, tuple(bootstraps))

@@ -7,7 +7,7 @@ The round sees the other peers only through `swarm.interface`; checkpoints, stag
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -94,6 +94,7 @@ def run_outer_round(
     *,
     stop: Callable[[], bool] = lambda: False,
     on_step: Callable[[StepReport], None] = lambda report: None,
+    on_due: Callable[[Sequence[ModuleId]], None] = lambda modules: None,
 ) -> RoundReport:
     """Train the path until a round is due, average what was learned with each module's group, step, announce."""
     # 1. Inner training, on our own shard, until some module's round is due.
@@ -115,6 +116,8 @@ def run_outer_round(
     ]
 
     # 3. The module groups average them, all groups at once. A round that fails changes nothing.
+    if due:
+        on_due(due)
     outcomes = peer.swarm.reduce(contributions, patience=_patience(peer, seconds)) if contributions else {}
 
     # 4. Where a group agreed, everybody in it takes the same outer step.

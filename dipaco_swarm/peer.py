@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from dipaco_swarm.algorithm.assignment import neediest_path
+from dipaco_swarm.algorithm.assignment import neediest_path, settled
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import CatchUp, Claim, Leave, MoveOn, Situation, Train, Wait, better_claim, next_action
 from dipaco_swarm.algorithm.stages import covering_modules, most_paths
@@ -51,6 +51,8 @@ from dipaco_swarm.training.tokenizer import vocabulary_size
 log = logging.getLogger(__name__)
 
 MANIFEST_SECONDS = 20.0
+MANIFEST_PAUSES = (2, 4, 8, 16, 30)
+"""A bootstrap node that has just been started has its manifest after a minute; one of another run never has."""
 BLOB_SECONDS = 600.0
 LOOK_UP_SECONDS = 20.0
 STATE_SECONDS = 600.0
@@ -59,6 +61,8 @@ WATCH_SECONDS = 3.0
 CHECKPOINT_SECONDS = 60.0
 """A crash loses at most this much local progress; a clean end loses none."""
 REDRAW_SECONDS = 0.5
+SETTLE_ROUNDS = 3
+"""A peer with --path auto looks before its first round of a stage, and then so often, whether its path is crowded."""
 ACCEPTED_STALENESS = 1
 """Local progress from an older version than this is dropped when catching up (SPEC 7.5)."""
 
@@ -68,6 +72,7 @@ def run_peer(settings: PeerSettings) -> None:
     from dipaco_swarm.swarm.libp2p import open_swarm
     from dipaco_swarm.swarm.node import NodeSettings
 
+    _device(settings.device)  # before anything slow: a wrong choice should cost no waiting
     with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
         screen.event(f"joining {settings.address.name}")
         with open_swarm(settings.address, settings.home, NodeSettings(settings.listen or DEFAULT_LISTEN)) as swarm:
@@ -92,6 +97,8 @@ class Volunteer:
         self._show = PeerShow(screen, swarm, settings.address.name, self._metrics)
         self._cache = settings.cache or settings.home / "cache"
         self._rounds = 0
+        self._path: PathIndex | None = None
+        """The path of now, or the one to move to; None before a stage with several paths."""
 
     def live(self) -> None:
         """Join, and train stage after stage until asked to stop or finished."""
@@ -113,16 +120,16 @@ class Volunteer:
                 manifest = self._train(self._enter(manifest), manifest, watch)
 
     def _first_manifest(self) -> Manifest | None:
-        """The run's manifest; keeps asking, visibly, while nobody has one. None when asked to stop."""
-        for attempt in range(1, 1_000_000):
+        """The run's manifest. None when asked to stop; raises UnreachableError when nobody here knows the run."""
+        for pause in (*MANIFEST_PAUSES, None):
             signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
             if signed is not None:
                 return open_manifest(signed, self._settings.address.fingerprint)
-            pause = min(30, 2**attempt)
-            self._screen.event(f"no manifest yet; asking again in {pause} s")
-            if self._stop.wait(pause):
+            if pause is not None:
+                self._screen.event(f"nobody has sent the run's manifest yet; asking again in {pause} s")
+            if self._stop.wait(pause or 0):
                 return None
-        return None
+        raise UnreachableError(self._settings.address.nobody_knows_it)
 
     # ------------------------------------------------------------------------------------------------------ entering
 
@@ -195,11 +202,24 @@ class Volunteer:
         peer.trainer.load_state(InnerState(stage.first_step + versions * manifest.config.rounds.inner_steps))
 
     def _choose_path(self, stage: Stage, table: PathTable) -> PathIndex:
-        """The path asked for; in a stage with fewer paths, or with auto, the one that needs help most."""
+        """The path asked for; else the one that we have been on; else the one that needs help most."""
         if table.num_paths == 1:
             return PathIndex(0)
-        if self._settings.path is not None and self._settings.path < table.num_paths:
-            return PathIndex(self._settings.path)
+        wanted = self._settings.path if self._settings.path is not None else self._path
+        if wanted is None:
+            wanted = self._path_at_home(stage.index)
+        if wanted is None or wanted >= table.num_paths:
+            wanted = self._neediest(stage, table)
+        self._path = PathIndex(wanted)
+        return self._path
+
+    def _path_at_home(self, stage: int) -> PathIndex | None:
+        """The path of the newest checkpoint of this stage."""
+        files = self._settings.home.glob(f"checkpoints/stage-{stage}-path-*.safetensors")
+        newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
+        return None if newest is None else PathIndex(int(newest.stem.rpartition("-")[2]))
+
+    def _neediest(self, stage: Stage, table: PathTable) -> PathIndex:
         trainers = _trainers(self._swarm, stage.index, table)
         staffing: dict[PathIndex, int] = {}
         progress: dict[PathIndex, float] = {}
@@ -208,6 +228,19 @@ class Volunteer:
                 staffing[said.path] = staffing.get(said.path, 0) + 1
                 progress[said.path] = max(progress.get(said.path, 0.0), float(said.version))
         return neediest_path(table, staffing, progress, _number_of(self._swarm.peer))
+
+    def _is_crowded(self, peer: PathInTraining) -> bool:
+        """Whether to move on to a path with fewer peers, with --path auto; `self._path` is then that path."""
+        if self._settings.path is not None or peer.table.num_paths == 1:
+            return False
+        said = _trainers(self._swarm, peer.stage, peer.table)
+        taken: dict[str, PathIndex] = {s.peer: s.path for s in said if s.path is not None}
+        taken[self._swarm.peer] = peer.path
+        self._path = settled(peer.table, taken, self._swarm.peer)
+        if self._path == peer.path:
+            return False
+        self._screen.event(f"path {peer.path} has enough peers; moving to path {self._path}")
+        return True
 
     def _shard(self, manifest: Manifest, stage: Stage, path: PathIndex, routing: Routing) -> Shard:
         def tell(progress: ShardProgress) -> None:
@@ -225,6 +258,7 @@ class Volunteer:
             path,
             cache=self._cache / "shards",
             key=shard_recipe(manifest, stage, path).key(),
+            remember=self._cache / "tokens" / manifest.tokenizer[:32],
             on_progress=tell,
         )
         self._screen.event(f"shard ready: {shard.num_sequences:,} sequences, {shard.num_tokens:,} tokens")
@@ -268,7 +302,7 @@ class Volunteer:
     def _train(self, peer: PathInTraining, manifest: Manifest, watch: "ManifestWatch") -> Manifest | None:
         """Rounds of one stage. Returns the manifest of the next stage, or None to leave."""
         begun = any(state.version > 0 for state in peer.base.values())
-        said, saved_at = "", time.monotonic()
+        said, saved_at, look_at = "", time.monotonic(), self._rounds
         while True:
             newest = watch.newest or manifest
             peers = 1 if begun else _peers_in_sight(peer)
@@ -297,12 +331,19 @@ class Volunteer:
                     if reason != said:
                         self._screen.event(reason)
                         said = reason
-                    self._show.now(peer, manifest, reason, self._rounds)
+                    self._show.now(peer, manifest, reason)
                     self._stop.wait(0.5)
                 case Train():
+                    if self._rounds >= look_at:
+                        if self._is_crowded(peer):
+                            self._save(peer)
+                            return newest
+                        look_at = self._rounds + SETTLE_ROUNDS
                     begun = True
-                    self._note(run_outer_round(peer, stop=self._stop, on_step=self._show.stepper(peer, manifest)), peer)
-                    self._show.now(peer, manifest, "training", self._rounds)
+                    watched = self._show.watching(peer, manifest)
+                    report = run_outer_round(peer, stop=self._stop, on_step=watched.step, on_due=watched.due)
+                    self._note(report, peer)
+                    self._show.now(peer, manifest, "training")
                     if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
                         self._save(peer)
                         saved_at = time.monotonic()
@@ -323,6 +364,7 @@ class Volunteer:
         if not report.outcomes:
             return
         self._rounds += 1
+        self._show.rounds = self._rounds
         agreed = []
         noted = {}
         for module, outcome in report.outcomes.items():
@@ -410,11 +452,12 @@ class PeerShow:
         self._tokens = 0
         self._drawn = 0.0
         self._steps_in_round = 0
+        self.rounds = 0
         self.last_agreed: str | None = None
 
-    def stepper(self, peer: PathInTraining, manifest: Manifest) -> "_Stepper":
+    def watching(self, peer: PathInTraining, manifest: Manifest) -> "_Watching":
         self._steps_in_round = 0
-        return _Stepper(self, peer, manifest)
+        return _Watching(self, peer, manifest)
 
     def step(self, peer: PathInTraining, manifest: Manifest, report: StepReport) -> None:
         self._losses.append(report.loss)
@@ -423,9 +466,9 @@ class PeerShow:
         self._metrics.step(peer.stage, peer.path, report.step, report.loss, report.tokens, report.seconds)
         if time.monotonic() - self._drawn > REDRAW_SECONDS:
             self._drawn = time.monotonic()
-            self.now(peer, manifest, "training", None)
+            self.now(peer, manifest, "training")
 
-    def now(self, peer: PathInTraining, manifest: Manifest, activity: str, rounds: int | None) -> None:
+    def now(self, peer: PathInTraining, manifest: Manifest, activity: str) -> None:
         """Redraw."""
         inner_steps = manifest.config.rounds.inner_steps
         left = max(0, inner_steps - self._steps_in_round) * peer.rules.tokens_per_step
@@ -439,7 +482,7 @@ class PeerShow:
                 path=peer.path,
                 num_paths=peer.table.num_paths,
                 activity=activity,
-                rounds=min(state.version for state in peer.base.values()) if rounds is None else rounds,
+                rounds=self.rounds,
                 peers=len({said.peer for all_said in members.values() for said in all_said if said.path is not None}),
                 modules=tuple(_module_view(peer, module, said) for module, said in members.items()),
                 losses=tuple(self._losses),
@@ -455,15 +498,18 @@ class PeerShow:
 
 
 @dataclass(frozen=True)
-class _Stepper:
-    """Called after each inner step."""
+class _Watching:
+    """Shows a round while it goes on."""
 
     show: PeerShow
     peer: PathInTraining
     manifest: Manifest
 
-    def __call__(self, report: StepReport) -> None:
+    def step(self, report: StepReport) -> None:
         self.show.step(self.peer, self.manifest, report)
+
+    def due(self, modules: Sequence[ModuleId]) -> None:
+        self.show.now(self.peer, self.manifest, f"sharing {_names(modules)}")
 
 
 def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announcement]) -> ModuleView:

@@ -103,7 +103,7 @@ def _visit(address: RunAddress) -> "Iterator[tuple[LibP2PSwarm, Manifest]]":
         with open_swarm(address, Path(home), guest) as swarm:
             signed = swarm.newest_manifest(timeout=MANIFEST_SECONDS)
             if signed is None:
-                raise UnreachableError(f"nobody in the swarm of {address.name} has the manifest; is anybody there?")
+                raise UnreachableError(address.nobody_knows_it)
             manifest = open_manifest(signed, address.fingerprint)
             table = PathTable(manifest.stage.table)
             swarm.look_up(manifest.stage.index, table.modules, timeout=LOOK_UP_SECONDS)

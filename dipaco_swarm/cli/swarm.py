@@ -22,9 +22,9 @@ Home = Annotated[
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to put chart, sample and model.")] = Path("demo-out"),
 ) -> None:
-    """The whole story on this machine: bootstrap node, peers, stages, a loss, a late joiner, a trained model."""
+    """The whole story on this machine: bootstrap node, peers, stages, and a dense model to compare with."""
     with worded_failures():
-        from dipaco_swarm.demo import run_demo
+        from dipaco_swarm.demo.story import run_demo
 
         code = run_demo(out)
     raise typer.Exit(code)

@@ -1,12 +1,14 @@
 """Real processes: the installed commands on 127.0.0.1, each ended by its own handle."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 RUN_FILE = """\
@@ -33,7 +35,7 @@ vocab_size = 512
 
 [data]
 source = "python"
-max_documents = 300
+max_documents = {documents}
 sequence_length = 64
 routing_sample = 0.2
 
@@ -56,7 +58,7 @@ codec = "{codec}"
 
 [[stages]]
 router = "single"
-rounds = 2
+rounds = {warmup}
 
 [[stages]]
 router = "product-k-means"
@@ -77,11 +79,21 @@ def write_run_file(
     pacing: str = "synchronous",
     inner_steps: int = 5,
     codec: str = "fp32",
+    warmup: int = 2,
     rounds: int = 3,
+    documents: int = 300,
 ) -> Path:
-    path.write_text(
-        RUN_FILE.format(min_peers=min_peers, pacing=pacing, inner_steps=inner_steps, codec=codec, rounds=rounds)
+    """`warmup`, `rounds`: outer rounds of the two stages."""
+    text = RUN_FILE.format(
+        min_peers=min_peers,
+        pacing=pacing,
+        inner_steps=inner_steps,
+        codec=codec,
+        warmup=warmup,
+        rounds=rounds,
+        documents=documents,
     )
+    path.write_text(text)
     return path
 
 
@@ -92,8 +104,8 @@ class Commands:
         self.folder = folder
         self.running: dict[str, subprocess.Popen[str]] = {}
 
-    def start(self, label: str, program: str, *arguments: str | Path) -> subprocess.Popen[str]:
-        """`program` is peer, bootstrap or swarm; output goes to LABEL.log."""
+    def start(self, label: str, program: str, *arguments: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
+        """`program` is peer, bootstrap or swarm; output goes to LABEL.log. `cwd`: where relative paths start."""
         code = f"from dipaco_swarm.cli.{program} import main; main()"
         with (self.folder / f"{label}.log").open("w") as log:
             process = subprocess.Popen(
@@ -102,18 +114,23 @@ class Commands:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env=ENVIRONMENT,
+                cwd=cwd,
                 text=True,
             )
         self.running[label] = process
         return process
 
-    def run(self, program: str, *arguments: str | Path, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, program: str, *arguments: str | Path, cwd: Path | None = None, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
         code = f"from dipaco_swarm.cli.{program} import main; main()"
         return subprocess.run(
             [sys.executable, "-c", code, *map(str, arguments)],
             capture_output=True,
             text=True,
             env=ENVIRONMENT,
+            cwd=cwd,
             timeout=timeout,
             check=False,
         )
@@ -132,7 +149,7 @@ class Commands:
             assert time.monotonic() < deadline, f"{otherwise}\n{self.log(label)[-2000:]}"
             time.sleep(0.1)
 
-    def bootstrap(self, run_file: Path, *more: str | Path) -> str:
+    def bootstrap(self, run_file: Path, *more: str | Path, cwd: Path | None = None) -> str:
         """Start the bootstrap node; returns the run address."""
         home = self.folder / "bootstrap"
         address = home / "address.txt"
@@ -149,6 +166,7 @@ class Commands:
             "--screen",
             "plain",
             *more,
+            cwd=cwd,
         )
         self.until(address.exists, "no run address", 90, "bootstrap")
         return address.read_text().strip()
@@ -158,6 +176,21 @@ class Commands:
             label, "peer", "--run", address, "--path", str(path), "--home", self.folder / label, "--threads", "1",
             "--cache", self.folder / "cache", "--listen", LOOPBACK, "--screen", "plain", *more,
         )  # fmt: skip
+
+    def stops_on_ctrl_c(self, *labels: str) -> None:
+        """Press Ctrl+C in all of them at once: each saves and ends well within five seconds, its daemon too."""
+        daemons = {label: psutil.Process(self.running[label].pid).children(recursive=True) for label in labels}
+        names = [daemon.name() for label in labels for daemon in daemons[label]]
+        assert names == ["p2pd"] * len(labels)  # there is something that could be left behind
+        started = time.monotonic()
+        for label in labels:
+            self.running[label].send_signal(signal.SIGINT)
+        for label in labels:
+            seconds = 5 * len(labels) * max(1.0, os.getloadavg()[0])  # a crowded machine is given its time
+            assert self.running[label].wait(seconds) == 0, self.log(label)[-2000:]
+            assert "Traceback" not in self.log(label), self.log(label)
+            assert not psutil.wait_procs(daemons[label], timeout=1)[1]
+        print(f"{', '.join(labels)} stopped in {time.monotonic() - started:.1f} s")  # noqa: T201
 
     def end(self) -> None:
         for process in self.running.values():

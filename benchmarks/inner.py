@@ -1,0 +1,315 @@
+"""What the inner loop costs: `InnerTrainer.train` against a bare torch loop on the same model.
+
+    python -m benchmarks.inner [--quick] [--threads N]
+
+Same parameters to begin with, same batches, same fused AdamW, in one process and in turns: bare, bare again (which is
+the noise floor), ours; the order is drawn anew in every repetition. `InnerTrainer` tells glibc to keep freed memory,
+for the whole process, so the bare loops here have that too; `bare-libc` is the bare loop in a process of its own where
+nobody told glibc anything. Before anything is timed, bare and ours must come to the same parameters.
+
+Prints a table of medians and writes it to benchmarks/results/inner-HARDWARE.md.
+"""
+
+import argparse
+import ctypes
+import multiprocessing
+import os
+import platform
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import cycle
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dipaco_swarm.manifest import InnerConfig, LevelConfig, ModelConfig
+from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
+from dipaco_swarm.training.modules import PathModel, build_network
+
+RESULTS = Path(__file__).parent / "results"
+AIM = 0.98
+"""The inner loop is to be within 2 % of a bare one."""
+INNER = InnerConfig(learning_rate=1e-3, warmup_steps=0, final_learning_rate_ratio=1.0, weight_decay=0.0)
+"""A constant learning rate and no decay, so that a bare AdamW with one parameter group computes the same."""
+SEED = 0
+BATCHES = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and the batch it is trained with."""
+
+    name: str
+    model: ModelConfig
+    vocabulary: int
+    sequences: int
+    sequence_length: int
+    steps: int
+    """Inner steps in one timed turn: a second or so."""
+
+    def path_model(self) -> PathModel:
+        blocks = tuple(range(self.model.num_hidden_layers))
+        network = build_network(self.model, self.vocabulary, SEED)
+        return PathModel(network, (LevelConfig(blocks=blocks, embedding=True, head=True),))
+
+    def batches(self) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(SEED)
+        shape = (self.sequences, self.sequence_length)
+        return [torch.randint(0, self.vocabulary, shape, generator=generator) for _ in range(BATCHES)]
+
+
+def cases(*, quick: bool) -> list[Case]:
+    """The path of the demo, and one of ten million parameters; both Llama, in fp32 on the CPU."""
+    demo = ModelConfig(
+        hidden_size=64,
+        intermediate_size=176,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        max_position_embeddings=256,
+    )
+    larger = ModelConfig(
+        hidden_size=320,
+        intermediate_size=864,
+        num_hidden_layers=6,
+        num_attention_heads=5,
+        max_position_embeddings=256,
+    )
+    return [
+        Case("demo", demo, 2048, 4, 256, 2 if quick else 10),
+        Case("10M", larger, 4096, 1 if quick else 2, 256, 1 if quick else 2),
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------- contenders
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one turn."""
+
+    cpu: float
+    wall: float
+
+
+Turn = Callable[[int], Cost]
+"""Takes that many inner steps."""
+
+
+class BareLoop:
+    """What anybody would write who has one model, one machine and no swarm."""
+
+    def __init__(self, case: Case) -> None:
+        self.model = case.path_model()
+        self._batches = cycle(case.batches())
+        self._optimizer = torch.optim.AdamW(
+            self.model.network.parameters(),
+            lr=INNER.learning_rate,
+            betas=(INNER.beta1, INNER.beta2),
+            weight_decay=INNER.weight_decay,
+            fused=True,
+        )
+
+    def train(self, steps: int) -> None:
+        network, optimizer = self.model.network, self._optimizer
+        network.train()
+        for _ in range(steps):
+            tokens = next(self._batches)
+            # shifting the targets instead of the logits saves a copy of the largest tensor; ours does so too
+            targets = F.pad(tokens[:, 1:], (0, 1), value=-100)
+            logits = network(input_ids=tokens, use_cache=False).logits
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(network.parameters(), INNER.gradient_clip)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class OurLoop:
+    """The same through `InnerTrainer`, called as an outer round calls it."""
+
+    def __init__(self, case: Case) -> None:
+        self.model = case.path_model()
+        self._batches = cycle(case.batches())
+        config = INNER.model_copy(update={"batch_sequences": case.sequences})
+        self._trainer = InnerTrainer(self.model, config, TrainingSettings("cpu"))
+
+    def train(self, steps: int) -> None:
+        self._trainer.train(self._batches, steps, stop=lambda: False, on_step=lambda report: None)
+
+
+def timed(train: Callable[[int], None]) -> Turn:
+    def turn(steps: int) -> Cost:
+        cpu, wall = time.process_time(), time.perf_counter()
+        train(steps)
+        return Cost(time.process_time() - cpu, time.perf_counter() - wall)
+
+    return turn
+
+
+@contextmanager
+def elsewhere(case: Case, threads: int) -> Iterator[Turn]:
+    """The bare loop in a fresh process, which glibc treats as it treats any."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve_bare, args=(theirs, case, threads))
+    process.start()
+
+    def turn(steps: int) -> Cost:
+        ours.send(steps)
+        cost: Cost = ours.recv()
+        return cost
+
+    try:
+        yield turn
+    finally:
+        ours.send(0)
+        process.join()
+
+
+def _serve_bare(pipe: Connection, case: Case, threads: int) -> None:
+    torch.set_num_threads(threads)
+    turn = timed(BareLoop(case).train)
+    while steps := pipe.recv():
+        pipe.send(turn(steps))
+
+
+def keep_freed_memory() -> None:
+    """What `InnerTrainer` does to the process, before the first bare step."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(-3, 32 << 20)
+        libc.mallopt(-1, 512 << 20)
+
+
+# ---------------------------------------------------------------------------------------------------------- measuring
+
+
+@dataclass(frozen=True)
+class Row:
+    """Medians of one contender."""
+
+    name: str
+    cpu_ms: float
+    wall_ms: float
+    cpu_speed: float
+    """Speed as a multiple of the bare loop's, by CPU time: median over the repetitions of bare / this."""
+    wall_speed: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One case, measured."""
+
+    case: Case
+    parameters: int
+    difference: float
+    """Largest difference between a parameter of bare and of ours after the steps before the timing."""
+    repetitions: int
+    rows: tuple[Row, ...]
+
+
+def measure(case: Case, repetitions: int, threads: int) -> Outcome:
+    bare, again, ours = BareLoop(case), BareLoop(case), OurLoop(case)
+    for loop in (bare, again, ours):
+        loop.train(3)
+    difference = float((bare.model.vector(0) - ours.model.vector(0)).abs().max())
+    if difference > 1e-4:
+        raise SystemExit(f"{case.name}: bare and ours compute different things: parameters differ by {difference:.1e}")
+    with elsewhere(case, threads) as bare_libc:
+        bare_libc(3)
+        turns = {"bare": timed(bare.train), "bare again": timed(again.train), "ours": timed(ours.train)}
+        turns["bare-libc"] = bare_libc
+        costs: dict[str, list[Cost]] = {name: [] for name in turns}
+        draw = random.Random(SEED)
+        for _ in range(repetitions):
+            for name in draw.sample(list(turns), len(turns)):
+                costs[name].append(turns[name](case.steps))
+    return Outcome(
+        case,
+        sum(parameter.numel() for parameter in ours.model.network.parameters()),
+        difference,
+        repetitions,
+        tuple(row(name, costs[name], costs["bare"], case.steps) for name in turns),
+    )
+
+
+def row(name: str, costs: list[Cost], bare: list[Cost], steps: int) -> Row:
+    return Row(
+        name,
+        1000 * median(cost.cpu for cost in costs) / steps,
+        1000 * median(cost.wall for cost in costs) / steps,
+        median(b.cpu / c.cpu for b, c in zip(bare, costs, strict=True)),
+        median(b.wall / c.wall for b, c in zip(bare, costs, strict=True)),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- reporting
+
+
+def report(outcomes: list[Outcome], threads: int) -> str:
+    lines = [
+        "# The inner loop against a bare torch loop",
+        "",
+        f"{hardware()}; torch {torch.__version__}, {threads} {'thread' if threads == 1 else 'threads'}.",
+        f"Medians; speed as a multiple of `bare`, taken within each repetition. Aim: ours >= {AIM}.",
+        "",
+        "| model | parameters | batch | loop | CPU ms per step | wall ms per step | speed by CPU | speed by wall |",
+        "|---|---:|---|---|---:|---:|---:|---:|",
+    ]
+    for outcome in outcomes:
+        case = outcome.case
+        what = f"{case.name} | {outcome.parameters:,} | {case.sequences} x {case.sequence_length}"
+        lines += [
+            f"| {what} | {r.name} | {r.cpu_ms:.1f} | {r.wall_ms:.1f} | {r.cpu_speed:.3f} | {r.wall_speed:.3f} |"
+            for r in outcome.rows
+        ]
+    times = ", ".join(f"{o.case.name} {o.repetitions} x {o.case.steps} steps" for o in outcomes)
+    lines += [
+        "",
+        f"Repetitions: {times}. `bare again` is a second copy of `bare`: its distance from 1 is the noise of this",
+        "measurement. `bare-libc` is `bare` in a process where glibc was not told to keep freed memory.",
+        f"After 3 steps the parameters of bare and ours differ by {max(o.difference for o in outcomes):.1e} at most.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def hardware() -> str:
+    """The CPU as its maker calls it, and how many cores we may use."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    except OSError:
+        found = None
+    name = found[1].strip() if found else platform.processor() or platform.machine()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{name}, {cores} {'core' if cores == 1 else 'cores'}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.inner", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; prints and writes nothing")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch (default 1, the least noisy)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    keep_freed_memory()
+    repetitions = 3 if arguments.quick else 25
+    outcomes = [measure(case, repetitions, arguments.threads) for case in cases(quick=arguments.quick)]
+    text = report(outcomes, arguments.threads)
+    print(text)
+    if not arguments.quick:
+        RESULTS.mkdir(exist_ok=True)
+        slug = re.sub(r"[^a-z0-9]+", "-", f"{hardware()}-torch-{torch.__version__.split('+')[0]}".lower()).strip("-")
+        (RESULTS / f"inner-{slug}.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
