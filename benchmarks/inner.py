@@ -274,8 +274,9 @@ def report(outcomes: list[Outcome], threads: int) -> str:
     times = ", ".join(f"{o.case.name} {o.repetitions} x {o.case.steps} steps" for o in outcomes)
     lines += [
         "",
-        f"Repetitions: {times}. `bare again` is a second copy of `bare`: its distance from 1 is the noise of this",
-        "measurement. `bare-libc` is `bare` in a process where glibc was not told to keep freed memory.",
+        f"Repetitions: {times}. `bare again` is a second copy of `bare`: its distance from 1 is",
+        "the noise of this measurement; on a machine that does other things too, believe the CPU columns. `bare-libc`",
+        "is `bare` in a process where glibc was not told to keep freed memory.",
         f"After 3 steps the parameters of bare and ours differ by {max(o.difference for o in outcomes):.1e} at most.",
         "",
     ]

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from tokenizers import Tokenizer
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.plan import Claim, better_claim
-from dipaco_swarm.algorithm.routing import fit_router, path_shares, router_to_bytes
+from dipaco_swarm.algorithm.routing import fit_discriminative_router, fit_router, path_shares, router_to_bytes
 from dipaco_swarm.algorithm.stages import ancestor, check_tables, table_of
 from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes, params_to_bytes
 from dipaco_swarm.dashboard.screens import Screen, open_screen
@@ -33,6 +34,7 @@ from dipaco_swarm.manifest import (
     read_run_file,
     sign_manifest,
 )
+from dipaco_swarm.rerouting import ScoreCollection
 from dipaco_swarm.settings import BootstrapSettings
 from dipaco_swarm.status import status_of
 from dipaco_swarm.stopping import Stopping, stopping_on_signals
@@ -42,7 +44,8 @@ from dipaco_swarm.training.documents import read_documents, split_of
 from dipaco_swarm.training.features import prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import feature_network
-from dipaco_swarm.training.shards import routing_prefixes
+from dipaco_swarm.training.scoring import sample_from_bytes, sample_to_bytes
+from dipaco_swarm.training.shards import EvaluationSet, routing_pieces, routing_prefixes
 from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, train_tokenizer, vocabulary_size
 
 log = logging.getLogger(__name__)
@@ -147,6 +150,7 @@ class Operator:
         self._stop = stop
         self._address = address
         self._states: dict[ModuleId, ModuleState] = {}
+        self._collection: ScoreCollection | None = None
 
     def run(self, *, until_finished: bool = False) -> None:
         """Begin the run or go on with it; keep modules and open stages until asked to stop."""
@@ -164,8 +168,8 @@ class Operator:
             if manifest.finished:
                 if until_finished and not self._trainers(manifest.stage):
                     return
-            elif self._is_done(manifest.stage):
-                manifest = self._next(manifest)
+            elif self._is_done(manifest.stage) and (successor := self._next(manifest)) is not None:
+                manifest = successor
                 self._publish(manifest)
                 published = time.monotonic()
             elif time.monotonic() - published > REPUBLISH_SECONDS:
@@ -285,12 +289,17 @@ class Operator:
         """Whether we hold every module of the stage at its last version."""
         return stage.rounds is not None and all(state.version >= stage.rounds for state in self._states.values())
 
-    def _next(self, manifest: Manifest) -> Manifest:
-        """The manifest after a stage is done: the next stage, or the end."""
+    def _next(self, manifest: Manifest) -> Manifest | None:
+        """The manifest after a stage is done: the next stage, or the end. None while scores are still coming in."""
         index = manifest.stage.index + 1
         if index == len(self._config.stages):
             self._screen.event("the last stage is done: the run is finished")
             return manifest.model_copy(update={"revision": manifest.revision + 1, "finished": True})
+        if self._config.stages[index].router == "discriminative":
+            if manifest.scoring is None:
+                return self._ask_for_scores(manifest)
+            if not self._scores_are_in(manifest):
+                return None
         before = PathTable(manifest.stage.table)
         blobs = {module: self._swarm.put_blob(params_to_bytes(s.params)) for module, s in self._states.items()}
         first_step = manifest.stage.first_step + (manifest.stage.rounds or 0) * self._config.rounds.inner_steps
@@ -302,7 +311,10 @@ class Operator:
             stage = self._single_stage(index, [blobs[ModuleId(lv, 0)] for lv in range(before.num_levels)], first_step)
         else:
             stage = self._routed_stage(manifest, index, lambda m: blobs[ancestor(m, before)], first_step)
-        successor = manifest.model_copy(update={"revision": manifest.revision + 1, "stages": (*manifest.stages, stage)})
+        successor = manifest.model_copy(
+            update={"revision": manifest.revision + 1, "stages": (*manifest.stages, stage), "scoring": None}
+        )
+        self._collection = None
         self._take_up(successor)
         self._screen.event(f"stage {index} is open: {len(stage.table)} paths")
         return successor
@@ -312,15 +324,18 @@ class Operator:
     ) -> Stage:
         """Fit the stage's router on the routing sample, and describe the stage."""
         config, stage = self._config, self._config.stages[index]
-        table = table_of(stage, len(config.levels))
+        table = table_of(config, index)
         self._show(manifest, f"fitting the router of stage {index}")
         self._screen.event(f"fitting a {stage.router} router for {table.num_paths} paths")
-        tokenizer = load_tokenizer(self._swarm.fetch_blob(manifest.tokenizer, timeout=STATE_SECONDS))
-        prefixes = routing_prefixes(read_documents(config.data), tokenizer, config.data, config.router)
-        fetch = lambda digest: self._swarm.fetch_blob(digest, timeout=STATE_SECONDS)  # noqa: E731
-        network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
+        tokenizer = load_tokenizer(self._fetch(manifest.tokenizer))
+        prefixes = self._sample(tokenizer).tokens[:, : config.router.prefix_tokens]
+        network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, self._fetch)
         features = prefix_features(network, prefixes)
-        router = fit_router(features, table, config.router, _clustering(stage), config.seed)
+        if stage.router == "discriminative":
+            assert self._collection is not None, "scores are collected before a stage that is fitted on them"
+            router = fit_discriminative_router(features, self._collection.matrix(), config.router)
+        else:
+            router = fit_router(features, table, config.router, _clustering(stage), config.seed)
         shares = path_shares(router, features)
         self._screen.event(f"router fitted on {len(prefixes):,} prefixes; shares of the paths: {_percent(shares)}")
         return Stage(
@@ -332,6 +347,35 @@ class Operator:
             rounds=stage.rounds,
             first_step=first_step,
         )
+
+    # a discriminative re-route: the peers score the routing sample first
+
+    def _sample(self, tokenizer: Tokenizer) -> EvaluationSet:
+        return routing_pieces(read_documents(self._config.data), tokenizer, self._config.data, self._config.router)
+
+    def _ask_for_scores(self, manifest: Manifest) -> Manifest:
+        """Publish the routing sample, to be scored by everybody under the path that they train."""
+        sample = self._sample(load_tokenizer(self._fetch(manifest.tokenizer)))
+        digest = self._swarm.put_blob(sample_to_bytes(sample))
+        self._screen.event(f"asking the peers to score {len(sample.lengths):,} pieces under their paths")
+        return manifest.model_copy(update={"revision": manifest.revision + 1, "scoring": digest})
+
+    def _scores_are_in(self, manifest: Manifest) -> bool:
+        """Look at what has come in; True when every path has its scores."""
+        if self._collection is None:
+            assert manifest.scoring is not None
+            vocabulary = vocabulary_size(load_tokenizer(self._fetch(manifest.tokenizer)))
+            sample = sample_from_bytes(self._fetch(manifest.scoring), vocabulary, self._config.data.sequence_length)
+            model = PathModel(build_network(self._config.model, vocabulary, self._config.seed), self._config.levels)
+            self._collection = ScoreCollection(manifest, self._swarm, sample, model, self._states)
+        members = (said for m in self._states for said in self._swarm.members(manifest.stage.index, m))
+        self._collection.collect({said.path for said in members if said.path is not None})
+        missing = len(self._collection.missing)
+        self._show(manifest, f"collecting scores, {missing} of {len(manifest.stage.table)} paths to come")
+        return missing == 0
+
+    def _fetch(self, digest: str) -> bytes:
+        return self._swarm.fetch_blob(digest, timeout=STATE_SECONDS)
 
     def _publish(self, manifest: Manifest) -> None:
         signed = sign_manifest(manifest, self._key)
@@ -347,7 +391,7 @@ class Operator:
 
 
 def _clustering(stage: StageConfig) -> Literal["k-means", "product-k-means"]:
-    assert stage.router != "single", "a stage of one path has no router"
+    assert stage.router in ("k-means", "product-k-means"), f"{stage.router} is not a clustering"
     return stage.router
 
 

@@ -184,8 +184,9 @@ class RouterConfig(Frozen):
 class StageConfig(Frozen):
     """A part of the run with one path table and one router."""
 
-    router: Literal["single", "k-means", "product-k-means"]
-    """single: one path that gets every document (DiLoCo; the dense warm-up)."""
+    router: Literal["single", "k-means", "product-k-means", "discriminative"]
+    """single: one path that gets every document (DiLoCo; the dense warm-up). discriminative: the paths of the stage
+    before, with a router learned from which path likes which document (paper section 2.4.2)."""
     modules: tuple[int | Literal["path"], ...] | None = None
     """Modules per level; all combinations are paths. "path" gives every path its own module at that level."""
     paths: tuple[tuple[int, ...], ...] | None = None
@@ -198,6 +199,10 @@ class StageConfig(Frozen):
         if self.router == "single":
             if self.modules is not None or self.paths is not None:
                 raise ValueError('router="single" has one path; leave out modules and paths')
+        elif self.router == "discriminative":
+            if self.modules is not None or self.paths is not None:
+                raise ValueError('router="discriminative" keeps the paths it finds; leave out modules and paths')
+            return self
         elif (self.modules is None) == (self.paths is None):
             raise ValueError(f'router="{self.router}" needs either modules or paths')
         if self.modules is not None and any(isinstance(count, int) and count < 1 for count in self.modules):
@@ -259,6 +264,8 @@ class RunConfig(Frozen):
         for i, stage in enumerate(self.stages):
             columns = len(stage.modules) if stage.modules is not None else None
             columns = len(stage.paths[0]) if stage.paths else columns
+            if stage.router == "discriminative" and (i == 0 or self.stages[i - 1].router == "single"):
+                raise ValueError(f"stages[{i}] is discriminative, but there are no paths to learn from before it")
             if columns is not None and columns != len(self.levels):
                 raise ValueError(f"stages[{i}] has {columns} columns but there are {len(self.levels)} levels")
         if self.data.sequence_length > self.model.max_position_embeddings:
@@ -337,6 +344,8 @@ class Manifest(Frozen):
     config: RunConfig
     tokenizer: Digest
     stages: tuple[Stage, ...] = Field(min_length=1)
+    scoring: Digest | None = None
+    """Blob of the routing sample, while the peers are asked to score it under their paths."""
     feature_seeds: tuple[Digest, ...] = ()
     """Per level, the blob of the frozen dense model that turns a prefix into the router's feature; none at first."""
     finished: bool = False

@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +18,18 @@ import torch
 
 from dipaco_swarm.algorithm.assignment import neediest_path, settled
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
-from dipaco_swarm.algorithm.plan import CatchUp, Claim, Leave, MoveOn, Situation, Train, Wait, better_claim, next_action
+from dipaco_swarm.algorithm.plan import (
+    CatchUp,
+    Claim,
+    Leave,
+    MoveOn,
+    Score,
+    Situation,
+    Train,
+    Wait,
+    better_claim,
+    next_action,
+)
 from dipaco_swarm.algorithm.stages import covering_modules, most_paths
 from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes
 from dipaco_swarm.dashboard.metrics import Metrics
@@ -45,6 +56,13 @@ from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.inner import InnerState, InnerTrainer, StepReport, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import Routing, load_routing, shard_recipe
+from dipaco_swarm.training.scoring import (
+    ScoreStatement,
+    sample_from_bytes,
+    score_sample,
+    scores_to_bytes,
+    topic_of,
+)
 from dipaco_swarm.training.shards import Shard, ShardProgress, build_shard
 from dipaco_swarm.training.tokenizer import vocabulary_size
 
@@ -96,7 +114,11 @@ class Volunteer:
         self._metrics = Metrics(settings.home / "metrics.jsonl")
         self._show = PeerShow(screen, swarm, settings.address.name, self._metrics)
         self._cache = settings.cache or settings.home / "cache"
+        self._made: Counter[int] = Counter()
+        """Outer steps per level since we were started: modules have their own clocks."""
         self._rounds = 0
+        self._scored: str | None = None
+        """The routing sample that we have scored last."""
         self._path: PathIndex | None = None
         """The path of now, or the one to move to; None before a stage with several paths."""
 
@@ -305,17 +327,19 @@ class Volunteer:
         said, saved_at, look_at = "", time.monotonic(), self._rounds
         while True:
             newest = watch.newest or manifest
+            done = all(peer.is_done(module) for module in peer.modules)
             peers = 1 if begun else _peers_in_sight(peer)
             now = Situation(
                 stopping=self._stop() or self._rounds_are_over(),
                 newer_stage=newest.stage.index > peer.stage,
                 run_finished=newest.finished,
                 leaves_when_finished=self._settings.until_finished,
-                stage_done=all(peer.is_done(module) for module in peer.modules),
+                stage_done=done,
                 begun=begun,
                 peers=peers,
                 peers_needed=manifest.config.min_peers,
                 catch_up=catch_ups(peer),
+                scores_wanted=done and newest.scoring not in (None, self._scored),
             )
             match next_action(now):
                 case Leave():
@@ -327,6 +351,8 @@ class Volunteer:
                     return newest
                 case CatchUp() as task:
                     self._catch_up(peer, task)
+                case Score():
+                    self._score(peer, newest)
                 case Wait(reason):
                     if reason != said:
                         self._screen.event(reason)
@@ -348,6 +374,20 @@ class Volunteer:
                         self._save(peer)
                         saved_at = time.monotonic()
 
+    def _score(self, peer: PathInTraining, manifest: Manifest) -> None:
+        """Score the operator's routing sample under our path, and say where the scores are."""
+        assert manifest.scoring is not None
+        self._scored = manifest.scoring
+        vocabulary = peer.model.network.config.vocab_size
+        sample = sample_from_bytes(self._fetch(manifest.scoring), vocabulary, manifest.config.data.sequence_length)
+        for module in peer.modules:
+            peer.model.load(module.level, peer.base[module].params)
+        scores = score_sample(peer.model.network, sample, manifest.config.router.prefix_tokens)
+        digest = self._swarm.put_blob(scores_to_bytes(scores))
+        statement = ScoreStatement(path=peer.path, scores=digest)
+        self._swarm.say(topic_of(manifest), statement.to_bytes())
+        self._screen.event(f"scored {len(scores):,} pieces of the routing sample under path {peer.path}")
+
     def _rounds_are_over(self) -> bool:
         return self._settings.rounds is not None and self._rounds >= self._settings.rounds
 
@@ -363,8 +403,6 @@ class Volunteer:
         """Tell the person what came out of a round."""
         if not report.outcomes:
             return
-        self._rounds += 1
-        self._show.rounds = self._rounds
         agreed = []
         noted = {}
         for module, outcome in report.outcomes.items():
@@ -375,10 +413,12 @@ class Volunteer:
                     "digest": digest,
                     "peers": len(outcome.contributors),
                 }
+                self._made[module.level] += 1
                 others = len(outcome.contributors) - 1
                 agreed.append(f"{module} v{report.versions[module]} with {others} other{'' if others == 1 else 's'}")
             elif isinstance(outcome, Kept) and not self._stop():
                 self._screen.event(f"{module}: {outcome.reason}; nothing lost")
+        self._rounds = self._show.rounds = max(self._made.values(), default=0)
         self._metrics.round(peer.stage, peer.path, peer.trainer.steps_done, self._rounds, noted)
         if agreed:
             self._show.last_agreed = f"{', '.join(agreed)}, at {time.strftime('%H:%M:%S')}"

@@ -6,6 +6,7 @@ asked to stop        Leave
 a newer stage        MoveOn
 the group agrees on
   another state      CatchUp        one per module of ours
+scores are wanted    Score          the routing sample, under our path
 the run is finished  Leave or Wait  as this machine chose
 the stage is done    Wait           until the operator's node opens the next one
 too few peers        Wait           before the first round of a stage only
@@ -49,11 +50,16 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Score:
+    pass
+
+
+@dataclass(frozen=True)
 class Train:
     pass
 
 
-Action = Leave | MoveOn | CatchUp | Wait | Train
+Action = Leave | MoveOn | CatchUp | Score | Wait | Train
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class Situation:
     newer_stage: bool = False
     run_finished: bool = False
     leaves_when_finished: bool = False
+    scores_wanted: bool = False
+    """The operator asks for scores of the routing sample, and ours are not out yet."""
     stage_done: bool = False
     begun: bool = False
     """Whether we have trained in this stage."""
@@ -81,6 +89,8 @@ def next_action(now: Situation) -> Action:
         return MoveOn()
     if now.catch_up:
         return now.catch_up[0]
+    if now.scores_wanted:
+        return Score()
     if now.run_finished:
         return Leave() if now.leaves_when_finished else Wait("the run is finished; serving its modules until Ctrl+C")
     if now.stage_done:

@@ -2,11 +2,14 @@
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.errors import ManifestError, RunFileError
-from dipaco_swarm.manifest import RunConfig, StageConfig
+from dipaco_swarm.manifest import RunConfig
 
 
-def table_of(stage: StageConfig, num_levels: int) -> PathTable:
-    """The path table that a stage of the run file describes. Raises ManifestError when it is impossible."""
+def table_of(config: RunConfig, index: int) -> PathTable:
+    """The path table of a stage of the run file. Raises ManifestError when it is impossible."""
+    stage, num_levels = config.stages[index], len(config.levels)
+    if stage.router == "discriminative":
+        return table_of(config, index - 1)
     if stage.router == "single":
         return grid([1] * num_levels)
     if stage.paths is not None:
@@ -18,16 +21,16 @@ def table_of(stage: StageConfig, num_levels: int) -> PathTable:
 
 def check_tables(config: RunConfig) -> None:
     """Build every path table once, so that an impossible one is found before a run begins. Raises RunFileError."""
-    for i, stage in enumerate(config.stages):
+    for i in range(len(config.stages)):
         try:
-            table_of(stage, len(config.levels))
+            table_of(config, i)
         except ManifestError as error:
             raise RunFileError(f"stages.{i}: {error}") from None
 
 
 def most_paths(config: RunConfig) -> int:
     """The number of paths of the run's largest stage: what a volunteer may ask for."""
-    return max(table_of(stage, len(config.levels)).num_paths for stage in config.stages)
+    return max(table_of(config, i).num_paths for i in range(len(config.stages)))
 
 
 def ancestor(module: ModuleId, before: PathTable) -> ModuleId:

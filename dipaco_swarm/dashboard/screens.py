@@ -96,7 +96,7 @@ class _EventHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._screen.event(record.getMessage())
+            self._screen.event(" ".join(record.getMessage().split()))  # what a daemon said can have many lines
         except Exception:  # noqa: BLE001 - what logging asks of every handler
             self.handleError(record)
 

@@ -71,8 +71,8 @@ def _curves(axes: Any, dense: Curve, paths: Sequence[Curve], shares: Sequence[fl
         if i % 2:
             axes.axvspan(edges[i], edges[i + 1], color=SWARM, alpha=0.05, lw=0)
         axes.annotate(
-            name, (edges[i], 1), xycoords=("data", "axes fraction"), xytext=(5, -4), textcoords="offset points",
-            va="top", fontsize=9, color=PALE,
+            name, (edges[i], 0), xycoords=("data", "axes fraction"), xytext=(5, 5), textcoords="offset points",
+            va="bottom", fontsize=9, color=PALE,
         )  # fmt: skip
     axes.set_xlabel("inner steps")
     axes.set_ylabel("training loss, nats per token")
@@ -122,8 +122,7 @@ def weighted_mean(paths: Sequence[Curve], shares: Sequence[float]) -> tuple[list
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """A running mean over a few points, narrower at the ends."""
+    """A running mean over a few points, of what there is of them at the ends."""
     half = WIDTH_IN_POINTS // 2
-    reach = [min(half, i, len(values) - 1 - i) for i in range(len(values))]
-    windows = (values[i - wide : i + wide + 1] for i, wide in enumerate(reach))
+    windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
     return [sum(window) / len(window) for window in windows]

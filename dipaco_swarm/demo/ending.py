@@ -16,7 +16,7 @@ from dipaco_swarm.use import open_run
 def conclude(folder: Path, config: RunConfig, homes: Sequence[Path]) -> Story:
     """Score the models, write some text, export the busiest path."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(min(threads, 4))  # half a million parameters do not feed more
+    torch.set_num_threads(1)  # two threads are hardly faster here, and many times slower where others use the cores
     with open_run(folder / "bootstrap") as run:
         shares = run.manifest.stage.path_weights
     comparison, pieces = compare(folder / "bootstrap", folder / "dense")

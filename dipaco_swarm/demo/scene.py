@@ -1,5 +1,6 @@
 """What is going on, as a picture of all processes at one moment: read from their metrics and logs, then drawn."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -95,13 +96,16 @@ class Scene:
 
 def actor_of(name: str, says: str, finished: bool, home: Path) -> Actor:
     """A process as its home folder tells it."""
+    if "tokens/s" in says:  # a summary, not an event: "path 0: waiting for 2 more peers to start, 0 tokens/s, ..."
+        says = re.sub(r"^path \d+: ", "", says).split(",")[0]
     lines = read_metrics(home / "metrics.jsonl")
     steps = [line for line in lines if line["kind"] == "steps"]
     if not steps:
-        return Actor(name, says.split(";")[0], finished)
+        return Actor(name, says.split(";")[0] or "starting", finished)
     rounds = [line["round"] for line in lines if line["kind"] == "round"]
-    if says.startswith("round ") or "tokens/s" in says:  # the figures are in the columns beside it
+    if says.startswith("round ") or says == "training":  # the figures are in the columns beside it
         says = f"training path {steps[-1]['path']}, round {rounds[-1] + 1 if rounds else 1}"
+    says = says.split(";")[0]
     return Actor(
         name,
         says,

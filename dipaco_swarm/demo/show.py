@@ -34,8 +34,9 @@ class Audience:
             return
         for actor in scene.actors:
             said, self._said[actor.name] = self._said.get(actor.name), actor.says
-            if actor.says not in ("", said) and not actor.says.startswith("round ") and "tokens/s" not in actor.says:
-                self._line(scene, f"{actor.name}: {actor.says}")  # how training goes is in the summary
+            # how training goes is in the summary
+            if actor.says not in ("starting", said) and not actor.says.startswith("training path"):
+                self._line(scene, f"{actor.name}: {actor.says}")
         if scene.agreement.shared and scene.seconds - self._summarised_at >= SUMMARY_SECONDS:
             self._summarised_at = scene.seconds
             self._line(scene, scene.summary())

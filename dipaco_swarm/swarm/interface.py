@@ -128,6 +128,14 @@ class Swarm(Protocol):
         """Find out now who is there for these modules; `members` then answers for them too."""
         ...
 
+    def say(self, topic: str, statement: bytes) -> None:
+        """Repeat a small signed statement (up to 512 bytes) about a topic while we live. Returns at once."""
+        ...
+
+    def heard(self, topic: str, *, timeout: float) -> dict[PeerName, bytes]:
+        """What live peers say about a topic, our own statement included."""
+        ...
+
     def called(self, stage: int, module: ModuleId, version: int) -> bool:
         """Whether somebody gathers the round of this version, so that we should come soon."""
         ...

@@ -61,6 +61,7 @@ class Directory:
         self._max_members = max_members
         self._ours: tuple[Announcement, ...] = ()
         self._said: set[tuple[int, ModuleId]] = set()
+        self._statements: dict[str, bytes] = {}
         self._heard: dict[tuple[int, ModuleId], dict[PeerName, tuple[Announcement, float]]] = {}
         self._changed = asyncio.Event()
 
@@ -71,6 +72,16 @@ class Directory:
     def say(self, announcements: Sequence[Announcement]) -> None:
         self._ours = tuple(announcements)
         self._changed.set()
+
+    def state(self, topic: str, statement: bytes) -> None:
+        self._statements[topic] = statement
+        self._changed.set()
+
+    async def statements(self, topic: str) -> dict[PeerName, bytes]:
+        """What live peers say about a topic now."""
+        found = await records.read(self._node.dht, records.topic_key(self._run, topic))
+        said = {peer: records.decode_statement(payload) for peer, (payload, _) in found.items()}
+        return {peer: statement for peer, statement in said.items() if statement is not None}
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """What was heard last, ours included, sorted by peer; who was not heard of for a lifetime is gone."""
@@ -104,6 +115,7 @@ class Directory:
         about = {(said.stage, said.module) for said in ours}
         await asyncio.gather(
             *(self._store(said, LIFETIME_SECONDS) for said in ours),
+            *(self._store_statement(topic, statement) for topic, statement in self._statements.items()),
             *(self._goodbye(stage, module) for stage, module in self._said - about),
         )
         self._said = about
@@ -113,6 +125,11 @@ class Directory:
         record = records.encode_announcement(said)
         if not await records.store(self._node.dht, self._node.identity, key, record, lifetime):
             log.debug("no node of the DHT took our announcement about %s; will try again", said.module)
+
+    async def _store_statement(self, topic: str, statement: bytes) -> None:
+        key, record = records.topic_key(self._run, topic), records.Statement(statement=statement)
+        if not await records.store(self._node.dht, self._node.identity, key, record, LIFETIME_SECONDS):
+            log.debug("no node of the DHT took our statement about %s; will try again", topic)
 
     async def _goodbye(self, stage: int, module: ModuleId) -> None:
         """Displace our record by one that says we are gone: it expires later, so it wins."""
@@ -186,6 +203,8 @@ class LibP2PSwarm:
             group_of=lambda stage, module: self._groups.get((stage, module)),
             called=lambda stage, module, version: self._called.add((stage, module, version)),
         )
+        if self._rounds is not None:
+            self._call(self._rounds.stop(), 10)
         self._rounds = Rounds(self._node, self._address.fingerprint, codec, norm_clip, standing)
         self._call(self._rounds.serve(), 10)
 
@@ -215,6 +234,12 @@ class LibP2PSwarm:
             await asyncio.gather(*(self._directory.listen(stage, module) for module in modules))
 
         self._call(all_of_them(), timeout)
+
+    def say(self, topic: str, statement: bytes) -> None:
+        self._loop.call_soon_threadsafe(self._directory.state, topic, statement)
+
+    def heard(self, topic: str, *, timeout: float) -> dict[PeerName, bytes]:
+        return self._call(self._directory.statements(topic), timeout) or {}
 
     def called(self, stage: int, module: ModuleId, version: int) -> bool:
         return (stage, module, version) in self._called

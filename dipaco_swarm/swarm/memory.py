@@ -67,6 +67,7 @@ class MemoryHub:
         self.announced: dict[PeerName, tuple[Announcement, ...]] = {}
         self.meetings: dict[tuple[int, ModuleId, int], Meeting] = {}
         self.states: dict[tuple[int, ModuleId, str], ModuleState] = {}
+        self.statements: dict[str, dict[PeerName, bytes]] = {}
         self.blobs: dict[str, bytes] = {}
         self.manifest: bytes | None = None
 
@@ -114,6 +115,14 @@ class MemorySwarm:
     def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float) -> None:
         """Everybody is known already."""
 
+    def say(self, topic: str, statement: bytes) -> None:
+        with self._hub.changed:
+            self._hub.statements.setdefault(topic, {})[self.peer] = statement
+
+    def heard(self, topic: str, *, timeout: float) -> dict[PeerName, bytes]:
+        with self._hub.changed:
+            return dict(self._hub.statements.get(topic, {}))
+
     def called(self, stage: int, module: ModuleId, version: int) -> bool:
         with self._hub.changed:
             return (stage, module, version) in self._hub.meetings
@@ -130,11 +139,10 @@ class MemorySwarm:
         return {part.group.module: self._outcome(part, interrupts) for part in contributions}
 
     def _join(self, contribution: Contribution, patience: float) -> None:
-        outgoing = contribution.gradient
-        if self._codec != "fp32" and _feedback_key(contribution) in self._residuals:
-            outgoing = outgoing + self._residuals[_feedback_key(contribution)]
+        left_over = self._residuals.get(_feedback_key(contribution)) if self._codec != "fp32" else None
+        outgoing = contribution.gradient if left_over is None else contribution.gradient + left_over
         received = decode(self._codec, encode(self._codec, outgoing), len(outgoing)).clone()
-        norm = claimed_norm(self._codec, outgoing)
+        norm = claimed_norm(self._codec, contribution.gradient, left_over)
         part = Part(contribution.path, contribution.tokens, norm, patience, received, outgoing - received)
         with self._hub.changed:
             meeting = self._hub.meetings.setdefault(_key(contribution), Meeting(time.monotonic()))

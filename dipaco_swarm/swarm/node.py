@@ -78,8 +78,10 @@ class Node:
         if self._server is None:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_unix_server(lambda: Pipe(self._accepted), self._socket)
+        known = protocol in self._handlers
         self._handlers[protocol] = handler
-        await hand_streams_to(self._daemon, self._socket, protocol)
+        if not known:
+            await hand_streams_to(self._daemon, self._socket, protocol)
 
     def _accepted(self, pipe: Pipe) -> None:
         if len(self._tasks) < MAX_STREAMS:

@@ -48,6 +48,12 @@ class ManifestRecord(Message):
     digest: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
+class Statement(Message):
+    """What a peer has to say about a topic; the topic's readers know what it means."""
+
+    statement: bytes = Field(max_length=512)
+
+
 class Goodbye(Message):
     """I am not there any more."""
 
@@ -60,6 +66,18 @@ def is_goodbye(payload: bytes) -> bool:
 
 def group_key(run: str, stage: int, module: ModuleId) -> str:
     return f"{run}/group/{stage}/{module}"
+
+
+def topic_key(run: str, topic: str) -> str:
+    return f"{run}/topic/{topic}"
+
+
+def decode_statement(payload: bytes) -> bytes | None:
+    """The statement in a record, or None when it is malformed."""
+    try:
+        return Statement.model_validate(msgpack.unpackb(payload, raw=False)).statement
+    except (ValueError, TypeError, ValidationError, msgpack.exceptions.UnpackException):
+        return None
 
 
 def manifest_key(run: str) -> str:

@@ -6,6 +6,7 @@ the average    contributions that arrived completely, summed in roster order, th
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -17,7 +18,7 @@ from dipaco_swarm.swarm.codec import BLOCK, Codec
 from dipaco_swarm.swarm.wire import RosterEntry
 
 MIN_PIECE = 64 * BLOCK  # 256 KB of fp32: below that, messages cost more than bytes
-MAX_PIECE = 1024 * BLOCK  # 4 MB of fp32: above that, nothing overlaps and buffers grow
+MAX_PIECE = 256 * BLOCK  # 1 MB of fp32: above that, arithmetic leaves the cache and nothing overlaps
 PIECES_PER_REDUCER = 4  # so that sending, summing and returning overlap
 
 NORM_TOLERANCE = 1.05  # a codec may lengthen a vector a little; int8 by 2.4 % at the very worst
@@ -92,9 +93,16 @@ def is_acceptable(squared_length: float, member: RosterEntry) -> bool:
     return squared_length <= (member.norm * NORM_TOLERANCE) ** 2 + 1e-24
 
 
-def claimed_norm(codec: Codec, outgoing: Tensor) -> float:
-    """What a member says its contribution is long: a little more than it is where the codec may lengthen it."""
-    return length_of(outgoing) * (1.0 if codec == "fp32" else 1.01)
+def claimed_norm(codec: Codec, gradient: Tensor, left_over: Tensor | None) -> float:
+    """What a member says its contribution is long: a little more than it is where the codec may lengthen it.
+
+    `left_over`: what the codec lost last time, which is added to the gradient.
+    """
+    if left_over is None:
+        return length_of(gradient) * (1.0 if codec == "fp32" else 1.01)
+    steps = range(0, len(gradient), MAX_PIECE)  # their sum is never in memory as a whole
+    lengths = [length_of(gradient[start : start + MAX_PIECE] + left_over[start : start + MAX_PIECE]) for start in steps]
+    return math.hypot(*lengths) * 1.01
 
 
 def mask_of(present: Sequence[int]) -> bytes:

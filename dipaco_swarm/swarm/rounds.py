@@ -152,9 +152,7 @@ class Rounds:
         return Kept(reason)
 
     def _norm(self, contribution: Contribution) -> float:
-        left_over = self._residuals.get(_feedback_key(contribution))
-        outgoing = contribution.gradient if left_over is None else contribution.gradient + left_over
-        return claimed_norm(self._codec, outgoing)
+        return claimed_norm(self._codec, contribution.gradient, self._residuals.get(_feedback_key(contribution)))
 
     def _failures_of(self, contribution: Contribution) -> Counter[str]:
         about = (contribution.group.stage, contribution.group.module)

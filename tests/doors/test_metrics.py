@@ -62,8 +62,8 @@ def test_the_mean_of_the_paths_is_weighted_once_documents_are_routed() -> None:
     assert weighted_mean([one, two], [0.75, 0.25]) == ([10, 20], [3.0, 3.0])  # (4+2)/2, then 0.75*2 + 0.25*6
 
 
-def test_smoothing_keeps_the_ends() -> None:
-    assert smooth([1.0, 2.0, 6.0]) == [1.0, 3.0, 6.0]
+def test_smoothing_averages_five_points_and_fewer_at_the_ends() -> None:
+    assert smooth([1.0, 2.0, 6.0, 3.0, 3.0]) == [3.0, 3.0, 3.0, 3.5, 4.0]  # (1+2+6)/3, ..., (6+3+3)/3
     assert smooth([]) == []
 
 

@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.swarm, pytest.mark.timeout(580)]
 PATIENCE = 150.0
 """For what takes some seconds on an idle machine."""
 TOKENS_PER_STEP = 4 * 64
-WITH_ONE_OTHER = re.compile(r"round \d+: .*L0M0 v(\d+) with 1 other,")
-WITH_TWO_OTHERS = re.compile(r"round \d+: .*L0M0 v(\d+) with 2 others,")
-ALONE = re.compile(r"round \d+: .*L0M0 v(\d+) with 0 others,")
+WITH_ONE_OTHER = re.compile(r"round \d+: .*L0M0 v(\d+) with 1 other\b")
+WITH_TWO_OTHERS = re.compile(r"round \d+: .*L0M0 v(\d+) with 2 others\b")
+ALONE = re.compile(r"round \d+: .*L0M0 v(\d+) with 0 others\b")
 
 
 def until(commands: Commands, label: str, pattern: re.Pattern[str] | str, *, after: int = 0) -> re.Match[str]:
@@ -153,7 +153,7 @@ def test_a_lone_peer_keeps_its_progress_and_a_slower_one_joins_it(commands: Comm
     assert int(fetched[1]) >= 2
     until(commands, "slow", "fetched L1M0 at version")
     together = [int(until(commands, label, WITH_ONE_OTHER)[1]) for label in ("slow", "fast")]
-    later = re.compile(rf"L0M0 v{max(together) + 2} with 1 other,")
+    later = re.compile(rf"L0M0 v{max(together) + 2} with 1 other\b")
     for label in ("slow", "fast"):
         until(commands, label, later)
     seen = status(commands, address)

@@ -1,4 +1,4 @@
-"""Promise 1: the swarm computes what one machine would, bit for bit."""
+"""Promise 1: the swarm computes what one machine would, bit for bit, through three stages and two routers."""
 
 import json
 import subprocess
@@ -28,7 +28,9 @@ states = simulate(read_run_file(Path(run_file)), Path(home), json.loads(peers))
 
 @pytest.mark.timeout(240)
 def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: Commands, tmp_path: Path) -> None:
-    run_file = write_run_file(tmp_path / "RUN.toml", rounds=4)
+    run_file = write_run_file(tmp_path / "RUN.toml", rounds=3)
+    with run_file.open("a") as more:
+        more.write('\n[[stages]]\nrouter = "discriminative"\nrounds = 2\n')
     names = [load_identity(tmp_path / f"peer-{path}").peer for path in range(4)]
     address = commands.bootstrap(run_file, "--until-finished")
     peers = [commands.peer(f"peer-{path}", address, path, "--until-finished") for path in range(4)]
@@ -40,13 +42,13 @@ def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: 
         assert peer.wait(120) == 0, commands.log(f"peer-{path}")
     assert commands.running["bootstrap"].wait(60) == 0, commands.log("bootstrap")
 
-    for stage, table in ((0, grid([1, 1])), (1, grid([2, 2]))):
+    for stage, table in ((0, grid([1, 1])), (1, grid([2, 2])), (2, grid([2, 2]))):
         over_libp2p = final_states(tmp_path / "bootstrap", stage, table)
         in_memory = final_states(simulated / "bootstrap", stage, table)
         assert set(over_libp2p) == set(in_memory) == set(table.modules)
         for module in table.modules:
             ours, theirs = over_libp2p[module], in_memory[module]
-            assert ours.version == theirs.version == (2, 4)[stage]
+            assert ours.version == theirs.version == (2, 3, 2)[stage]
             assert bytes(ours.params.numpy()) == bytes(theirs.params.numpy()), module
             assert bytes(ours.momentum.numpy()) == bytes(theirs.momentum.numpy()), module
             assert ours.digest == theirs.digest
@@ -55,3 +57,6 @@ def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: 
     for path in range(4):
         assert "with 0 others" not in commands.log(f"peer-{path}")
         assert str(ModuleId(0, path // 2)) in commands.log(f"peer-{path}")
+        # and the discriminative router of the last stage was learned from what the peers scored
+        assert f"of the routing sample under path {path}" in commands.log(f"peer-{path}")
+    assert "ignored peer" not in commands.log("bootstrap")

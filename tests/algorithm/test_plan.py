@@ -1,0 +1,92 @@
+"""What a peer does next: each row of the table in plan.py is a line here."""
+
+from dataclasses import replace
+
+import pytest
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.plan import (
+    Action,
+    CatchUp,
+    Claim,
+    Leave,
+    MoveOn,
+    Score,
+    Situation,
+    Train,
+    Wait,
+    better_claim,
+    next_action,
+)
+
+BEHIND = CatchUp(ModuleId(0, 1), Claim(4, "d" * 64))
+EVERYTHING = Situation(
+    stopping=True,
+    newer_stage=True,
+    catch_up=(BEHIND,),
+    scores_wanted=True,
+    run_finished=True,
+    stage_done=True,
+    peers=1,
+    peers_needed=3,
+)
+
+
+@pytest.mark.parametrize(
+    ("now", "action"),
+    [
+        (EVERYTHING, Leave()),
+        (replace(EVERYTHING, stopping=False), MoveOn()),
+        (replace(EVERYTHING, stopping=False, newer_stage=False), BEHIND),
+        (Situation(scores_wanted=True, run_finished=True, stage_done=True), Score()),
+        (Situation(run_finished=True, leaves_when_finished=True), Leave()),
+        (Situation(begun=True), Train()),
+        (Situation(peers=3, peers_needed=3), Train()),
+        (Situation(begun=True, peers=1, peers_needed=3), Train()),
+    ],
+)
+def test_the_first_row_that_fits_decides(now: Situation, action: Action) -> None:
+    assert next_action(now) == action
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (Situation(run_finished=True, stage_done=True), "finished"),
+        (Situation(stage_done=True, peers=1, peers_needed=2), "stage is done"),
+        (Situation(peers=1, peers_needed=3), "waiting for 2 more peers"),
+        (Situation(peers=2, peers_needed=3), "waiting for 1 more peer to"),
+    ],
+)
+def test_a_wait_says_what_for(now: Situation, words: str) -> None:
+    action = next_action(now)
+    assert isinstance(action, Wait)
+    assert words in action.reason
+
+
+A, B, C = (letter * 64 for letter in "abc")
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "better"),
+    [
+        (Claim(3, B), [], None),
+        (Claim(3, B), [Claim(3, B), Claim(2, A)], None),
+        (Claim(3, B), [Claim(4, C)], Claim(4, C)),
+        (Claim(3, B), [Claim(3, C), Claim(3, C)], Claim(3, C)),
+        (Claim(3, B), [Claim(3, B), Claim(3, C)], None),
+        (Claim(3, B), [Claim(3, A)], Claim(3, A)),
+        (Claim(3, A), [Claim(3, B)], None),
+        (Claim(3, B), [Claim(4, C), Claim(4, A), Claim(4, C)], Claim(4, C)),
+    ],
+    ids=["alone", "older", "newer", "outvoted", "majority", "tie, smaller", "tie, ours smaller", "newer, by weight"],
+)
+def test_the_newest_state_with_the_most_peers_behind_it_wins(
+    ours: Claim, others: list[Claim], better: Claim | None
+) -> None:
+    assert better_claim(ours, others) == better
+
+
+def test_two_halves_that_meet_again_choose_the_same() -> None:
+    left, right = Claim(7, B), Claim(7, A)
+    assert {better_claim(left, [right]) or left, better_claim(right, [left]) or right} == {right}
