@@ -136,7 +136,7 @@ class Volunteer:
                 f"path {self._settings.path} does not exist: the run {config.name} has paths 0 to {paths - 1}; choose "
                 "one of them, or --path auto"
             )
-        self._swarm.take_part(config.wire.codec, config.limits.norm_clip)
+        self._swarm.take_part(config.wire.codec, config.limits.norm_clip, config.limits.max_members)
         with ManifestWatch(self._swarm, self._settings.address.fingerprint) as watch, suppress(_Stopped):
             while manifest is not None and not self._stop():
                 manifest = self._train(self._enter(manifest), manifest, watch)

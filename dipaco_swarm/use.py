@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from dipaco_swarm.manifest import DataConfig, Manifest, RunAddress, open_manifes
 from dipaco_swarm.status import status_of
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import load_path, load_state, module_file
-from dipaco_swarm.training.documents import read_documents
+from dipaco_swarm.training.documents import Split, read_documents
 from dipaco_swarm.training.evaluation import RoutedScore, evaluate_routed
 from dipaco_swarm.training.export import export_path
 from dipaco_swarm.training.inference import Sampling, generate_tokens
@@ -85,10 +86,8 @@ def open_run(source: Source) -> Iterator[TrainedRun]:
         yield _run_at_home(source)
         return
     with _visit(source) as (swarm, manifest):
-
-        def state_of(module: ModuleId) -> ModuleState:
-            return _state_in_swarm(swarm, manifest, module)
-
+        # one state of each module, so that what is scored or written is one model, however long it takes
+        state_of = cache(lambda module: _state_in_swarm(swarm, manifest, module))
         yield TrainedRun(manifest, lambda digest: swarm.fetch_blob(digest, timeout=BLOB_SECONDS), state_of)
 
 
@@ -111,15 +110,19 @@ def _visit(address: RunAddress) -> "Iterator[tuple[LibP2PSwarm, Manifest]]":
 
 
 def _state_in_swarm(swarm: "LibP2PSwarm", manifest: Manifest, module: ModuleId) -> ModuleState:
-    stage = manifest.stage
-    members = sorted(swarm.members(stage.index, module), key=lambda said: -said.version)
+    """The newest state of a module that anybody sends. Raises UnreachableError when nobody does."""
+    stage = manifest.stage.index
+    swarm.look_up(stage, [module], timeout=LOOK_UP_SECONDS)  # what was heard a minute ago has expired
+    members = sorted(swarm.members(stage, module), key=lambda said: -said.version)
     for digest in dict.fromkeys(said.digest for said in members):
-        state = swarm.fetch_state(stage.index, module, digest, timeout=STATE_SECONDS)
+        state = swarm.fetch_state(stage, module, digest, timeout=STATE_SECONDS)
         if state is not None:
             return state
-    if members:
-        raise UnreachableError(f"{len(members)} peers announce {module} but none of them sends it; try again")
-    return ModuleState.seed(params_from_bytes(swarm.fetch_blob(stage.seeds[str(module)], timeout=BLOB_SECONDS)))
+    raise UnreachableError(
+        f"{len(members)} peers announce {module} and none of them sends it; try again in a minute"
+        if members
+        else f"nobody in the swarm has {module} now; try again when its peers or the bootstrap node are back"
+    )
 
 
 def _run_at_home(home: Path) -> TrainedRun:
@@ -185,10 +188,10 @@ def held_out(run: TrainedRun, data: str | None = None) -> EvaluationSet:
     config = run.manifest.config
     source = config.data
     if data is not None:
-        # half of the documents count as held out at most, so ask for all that the split allows
-        source = DataConfig(source="text", path=data, sequence_length=source.sequence_length, holdout=0.4999)
+        source = DataConfig(source="text", path=data, sequence_length=source.sequence_length)
+    split: Split | None = "holdout" if data is None else None
     tokenizer = run.routing().tokenizer
-    return evaluation_pieces(read_documents(source), tokenizer, source, config.router, PIECES_PER_DOMAIN)
+    return evaluation_pieces(read_documents(source), tokenizer, source, config.router, PIECES_PER_DOMAIN, split=split)
 
 
 def score(run: TrainedRun, pieces: EvaluationSet) -> tuple[RoutedScore, dict[PathIndex, int]]:

@@ -77,13 +77,15 @@ def generate(
     top_k: Annotated[int, typer.Option(metavar="N", min=0, help="Choose among the N likeliest tokens; 0: all.")] = 40,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same text.")] = 0,
 ) -> None:
-    """Route the prompt, run the one path it belongs to, route again as the text grows."""
+    """Route the prompt by its first tokens, and let the one path it belongs to go on with it."""
     with worded_failures():
         source = _source(run, home)
         from dipaco_swarm import use
 
-        typer.echo(prompt, nl=False)
-        for piece in use.generate(source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed):
+        pieces = use.generate(source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed)
+        first = next(pieces, "")  # what can fail has failed before anything is written
+        typer.echo(prompt + first, nl=False)
+        for piece in pieces:
             typer.echo(piece, nl=False)
         typer.echo()
 

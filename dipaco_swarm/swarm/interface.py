@@ -142,7 +142,7 @@ class Swarm(Protocol):
 
     # module groups -----------------------------------------------------------------------------------------------
 
-    def take_part(self, codec: Literal["fp32", "bf16", "int8"], norm_clip: float) -> None:
+    def take_part(self, codec: Literal["fp32", "bf16", "int8"], norm_clip: float, max_members: int = 256) -> None:
         """Learn the run's rules for rounds; comes before the first `reduce`."""
         ...
 

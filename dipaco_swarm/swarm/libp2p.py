@@ -46,6 +46,8 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
 """How often a peer repeats its announcements and reads those of its groups: two small records a module."""
+KEEP_IN_TOUCH_SECONDS = 10.0
+MAX_MEMBERS = 256
 LIFETIME_SECONDS = 30.0
 """An announcement outlives its peer by at most this; six heartbeats, so that a busy minute loses nobody."""
 
@@ -55,13 +57,15 @@ T = TypeVar("T")
 class Directory:
     """Live announcements about the modules we are interested in."""
 
-    def __init__(self, node: Node, run: str, max_members: int) -> None:
+    def __init__(self, node: Node, run: str) -> None:
         self._node = node
         self._run = run
-        self._max_members = max_members
+        self.max_members = MAX_MEMBERS
+        """Announcements about one module that are listened to."""
         self._ours: tuple[Announcement, ...] = ()
         self._said: set[tuple[int, ModuleId]] = set()
         self._statements: dict[str, bytes] = {}
+        self._addresses: tuple[str, ...] = ()
         self._heard: dict[tuple[int, ModuleId], dict[PeerName, tuple[Announcement, float]]] = {}
         self._changed = asyncio.Event()
 
@@ -101,6 +105,7 @@ class Directory:
         while True:
             self._changed.clear()
             try:
+                self._addresses = await self._node.addresses()
                 await self._tell()
                 await asyncio.gather(*(self.listen(said.stage, said.module) for said in self._ours))
             except (P2PDaemonError, P2PHandlerError, ControlFailure, OSError, EOFError) as error:
@@ -122,7 +127,7 @@ class Directory:
 
     async def _store(self, said: Announcement, lifetime: float) -> None:
         key = records.group_key(self._run, said.stage, said.module)
-        record = records.encode_announcement(said)
+        record = records.encode_announcement(said, self._addresses)
         if not await records.store(self._node.dht, self._node.identity, key, record, lifetime):
             log.debug("no node of the DHT took our announcement about %s; will try again", said.module)
 
@@ -147,13 +152,15 @@ class Directory:
             if records.is_goodbye(payload):
                 heard.pop(peer, None)
                 continue
-            if peer not in heard and len(heard) >= self._max_members:
+            if peer not in heard and len(heard) >= self.max_members:
                 continue
-            said = records.decode_announcement(peer, payload, stage, module)
-            if said is None:
+            decoded = records.decode_announcement(peer, payload, stage, module)
+            if decoded is None:
                 log.warning("ignored a malformed announcement of peer %s about %s", peer[-8:], module)
-            else:
-                heard[peer] = (said, expiration)
+                continue
+            said, addresses = decoded
+            heard[peer] = (said, expiration)
+            self._node.remember(peer, addresses)
 
     def peers(self) -> list[PeerName]:
         """Everybody heard of, each once."""
@@ -189,7 +196,8 @@ class LibP2PSwarm:
         """The run address with this node as the bootstrap node."""
         return self._address.with_bootstraps(self._call(self._node.addresses(), 10) or ())
 
-    def take_part(self, codec: Codec, norm_clip: float) -> None:
+    def take_part(self, codec: Codec, norm_clip: float, max_members: int = MAX_MEMBERS) -> None:
+        self._directory.max_members = max_members
         standing = Standing(
             version_of=self._version_of,
             members_of=lambda stage, module: [
@@ -393,9 +401,7 @@ class LibP2PSwarm:
 
 
 @contextlib.contextmanager
-def open_swarm(
-    address: RunAddress, home: Path, settings: NodeSettings, *, max_members: int = 256
-) -> Iterator[LibP2PSwarm]:
+def open_swarm(address: RunAddress, home: Path, settings: NodeSettings) -> Iterator[LibP2PSwarm]:
     """Join the swarm of a run; goodbye is said when the block ends.
 
     Raises HomeError, NodeError or UnreachableError when that is not possible.
@@ -408,10 +414,11 @@ def open_swarm(
 
     async def open_all() -> LibP2PSwarm:
         node = await stack.enter_async_context(open_node(identity, address.bootstraps, settings))
-        directory = Directory(node, address.fingerprint, max_members)
+        directory = Directory(node, address.fingerprint)
         store = Store(node, address.fingerprint, BlobStore(home / "blobs"))
         await store.serve()
-        await stack.enter_async_context(_running(directory))
+        await stack.enter_async_context(_running(directory.run()))
+        await stack.enter_async_context(_running(_keep_in_touch(node, address)))
         swarm = LibP2PSwarm(loop, node, address, directory, store)
         stack.push_async_callback(swarm.stop)
         return swarm
@@ -434,9 +441,16 @@ async def _close(stack: contextlib.AsyncExitStack) -> None:
     await asyncio.gather(*left, return_exceptions=True)
 
 
+async def _keep_in_touch(node: Node, address: RunAddress) -> None:
+    """Knock at the bootstrap nodes now and then, until cancelled: one that was down has forgotten all of us."""
+    while True:
+        await asyncio.sleep(KEEP_IN_TOUCH_SECONDS * random.uniform(0.8, 1.0))
+        await asyncio.gather(*(node.greet(place) for place in address.bootstraps))
+
+
 @contextlib.asynccontextmanager
-async def _running(directory: Directory) -> AsyncIterator[None]:
-    task = asyncio.create_task(directory.run())
+async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
     try:
         yield
     finally:

@@ -129,7 +129,7 @@ class MemorySwarm:
 
     # module groups -----------------------------------------------------------------------------------------------
 
-    def take_part(self, codec: Codec, norm_clip: float) -> None:
+    def take_part(self, codec: Codec, norm_clip: float, max_members: int = 256) -> None:
         self._codec, self._norm_clip = codec, norm_clip
 
     def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:

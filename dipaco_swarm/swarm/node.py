@@ -17,7 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from hivemind.dht import DHTNode
-from hivemind.p2p import P2P
+from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
@@ -37,6 +37,9 @@ DAEMON_IDLE_SECONDS = 15
 
 MAX_STREAMS = 4096
 """Streams that others may have open to us at once; more are closed unheard."""
+
+DIAL_SECONDS = 10.0
+MAX_REMEMBERED = 4096
 
 StreamHandler = Callable[[Stream], Awaitable[None]]
 
@@ -65,6 +68,7 @@ class Node:
         """Where the daemon listens: the path of a socket. We listen for its streams next to it."""
         self._socket = f"{daemon}.in"
         self._handlers: dict[str, StreamHandler] = {}
+        self._addresses: dict[str, tuple[str, ...]] = {}
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -101,11 +105,11 @@ class Node:
             pipe.close()
 
     @contextlib.asynccontextmanager
-    async def dial(self, peer: str, protocol: str, *, timeout: float = 10.0) -> AsyncIterator[Stream]:
+    async def dial(self, peer: str, protocol: str, *, timeout: float = DIAL_SECONDS) -> AsyncIterator[Stream]:
         """A stream to a peer. Raises ConnectionError when it cannot be reached in time."""
         try:
             async with asyncio.timeout(timeout):
-                pipe = await open_stream(self._daemon, peer, protocol)
+                pipe = await self._open(peer, protocol)
         except (ControlFailure, P2PDaemonError, TimeoutError, EOFError, OSError) as error:
             raise ConnectionError(f"peer {peer[-8:]} cannot be reached: {str(error) or 'no answer'}") from None
         except ValueError:
@@ -114,6 +118,37 @@ class Node:
             yield Stream(peer, pipe, self.meter)
         finally:
             pipe.close()
+
+    async def _open(self, peer: str, protocol: str) -> Pipe:
+        """A stream over the connection there is, or one that libp2p finds, or one to where the peer said it is."""
+        try:
+            return await open_stream(self._daemon, peer, protocol)
+        except (ControlFailure, P2PDaemonError):
+            if not self._addresses.get(peer):
+                raise
+            await self._connect(peer, self._addresses[peer])
+            return await open_stream(self._daemon, peer, protocol)
+
+    def remember(self, peer: str, addresses: Sequence[str]) -> None:
+        """Where a peer says that it can be dialled."""
+        if len(self._addresses) >= MAX_REMEMBERED and peer not in self._addresses:
+            self._addresses.pop(next(iter(self._addresses)))
+        self._addresses[peer] = tuple(addresses)
+
+    async def _connect(self, peer: str, addresses: Sequence[str]) -> None:
+        bare = [Multiaddr(address.rpartition("/p2p/")[0] or address) for address in addresses]
+        # hivemind's P2P has no public way to connect to an address
+        await self.p2p._client.connect(PeerID.from_base58(peer), bare)
+
+    async def greet(self, address: str) -> None:
+        """Make sure that we and the node at this address know each other, in libp2p and in the DHT."""
+        peer = address.rpartition("/p2p/")[2]
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                await self._connect(peer, [address])
+                await self.dht.protocol.call_ping(PeerID.from_base58(peer))
+        except (ControlFailure, P2PDaemonError, TimeoutError, OSError, EOFError, ValueError) as error:
+            log.debug("%s does not answer: %s", address, error)
 
     async def close(self) -> None:
         """End what still serves others."""

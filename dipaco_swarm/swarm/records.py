@@ -8,7 +8,8 @@ still do is add entries of its own; readers take at most `limits.max_members` of
 
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgpack
 from hivemind.dht import DHTNode
@@ -26,6 +27,10 @@ MAX_LIFETIME_SECONDS = 120.0
 """A record may not claim to live longer: an old statement must not outlive its peer."""
 
 
+MAX_ADDRESSES = 4
+Address = Annotated[str, Field(pattern=r"^(/[a-z0-9]+/[^/,\s]{1,64}){2,6}$", max_length=200)]
+
+
 class AnnouncementRecord(Message):
     """An `Announcement` as it is stored."""
 
@@ -39,6 +44,8 @@ class AnnouncementRecord(Message):
     tokens_per_second: float = Field(ge=0)
     loss: float | None
     reduces: bool
+    addresses: tuple[Address, ...] = Field(default=(), max_length=MAX_ADDRESSES)
+    """Where the peer can be dialled. libp2p's own search for a peer forgets and fails; this does not."""
 
 
 class ManifestRecord(Message):
@@ -129,7 +136,7 @@ async def read(node: DHTNode, key: str) -> dict[PeerName, tuple[bytes, float]]:
     }
 
 
-def encode_announcement(said: Announcement) -> AnnouncementRecord:
+def encode_announcement(said: Announcement, addresses: Sequence[str]) -> AnnouncementRecord:
     return AnnouncementRecord(
         peer=said.peer,
         stage=said.stage,
@@ -141,19 +148,22 @@ def encode_announcement(said: Announcement) -> AnnouncementRecord:
         tokens_per_second=said.tokens_per_second,
         loss=said.loss,
         reduces=said.reduces,
+        addresses=tuple(addresses[:MAX_ADDRESSES]),
     )
 
 
-def decode_announcement(signer: str, payload: bytes, stage: int, module: ModuleId) -> Announcement | None:
-    """A stored announcement, or None when it is malformed, in another's name, or about something else."""
+def decode_announcement(
+    signer: str, payload: bytes, stage: int, module: ModuleId
+) -> tuple[Announcement, tuple[str, ...]] | None:
+    """A stored announcement and the peer's addresses; None when it is malformed, or in another's name or place."""
     try:
-        fields = msgpack.unpackb(payload, raw=False)
+        fields = msgpack.unpackb(payload, raw=False, use_list=False)
         record = AnnouncementRecord.model_validate(fields)
     except (ValueError, TypeError, ValidationError, msgpack.exceptions.UnpackException):
         return None
     if record.peer != signer or record.stage != stage or record.module != str(module):
         return None
-    return Announcement(
+    said = Announcement(
         peer=PeerName(record.peer),
         stage=record.stage,
         module=module,
@@ -165,3 +175,4 @@ def decode_announcement(signer: str, payload: bytes, stage: int, module: ModuleI
         loss=record.loss,
         reduces=record.reduces,
     )
+    return said, record.addresses

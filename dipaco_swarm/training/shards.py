@@ -131,13 +131,20 @@ def prefixes_of(pieces: Sequence[Indices], prefix_tokens: int) -> Indices:
 
 
 def evaluation_pieces(
-    documents: Iterable[Document], tokenizer: Tokenizer, data: DataConfig, router: RouterConfig, per_domain: int
+    documents: Iterable[Document],
+    tokenizer: Tokenizer,
+    data: DataConfig,
+    router: RouterConfig,
+    per_domain: int,
+    *,
+    split: Split | None = "holdout",
 ) -> EvaluationSet:
     """Held-out pieces, at most `per_domain` of each domain and four of each document; raises DataError if none.
 
+    `split` None: of all documents; for texts that are nobody's training data.
     An endless source is read until all domains are full and no new one has come for 2,000 documents.
     """
-    return _collect(documents, tokenizer, data, router, ("holdout", per_domain, PIECES_PER_DOCUMENT))
+    return _collect(documents, tokenizer, data, router, (split, per_domain, PIECES_PER_DOCUMENT))
 
 
 def routing_pieces(
@@ -164,7 +171,7 @@ def _collect(
     tokenizer: Tokenizer,
     data: DataConfig,
     router: RouterConfig,
-    wanted: tuple[Split, int, int | None],
+    wanted: tuple[Split | None, int, int | None],
 ) -> EvaluationSet:
     """Pieces of one split: `wanted` is the split, pieces per domain, and pieces per document."""
     split, per_domain, per_document = wanted
@@ -178,7 +185,7 @@ def _collect(
         for document in chunk:
             newest = newest if document.domain in count else seen
             count[document.domain] += 0
-        chosen = [d for d in chunk if split_of(d.text, data) == split and count[d.domain] < per_domain]
+        chosen = [d for d in chunk if split in (None, split_of(d.text, data)) and count[d.domain] < per_domain]
         for document, ids in zip(chosen, encode([d.text for d in chosen]), strict=True):
             cut = cut_into_pieces(ids, data.sequence_length, router.prefix_tokens)[:per_document]
             cut = cut[: per_domain - count[document.domain]]
@@ -188,16 +195,24 @@ def _collect(
         if min(count.values()) >= per_domain and seen - newest >= SETTLED_DOCUMENTS:
             break
     if not pieces:
-        share = data.holdout if split == "holdout" else data.routing_sample
-        name = "holdout" if split == "holdout" else "routing_sample"
-        raise DataError(
-            f"none of {seen} documents is a {split} document of more than {router.prefix_tokens} tokens; data.{name}="
-            f"{share} of the documents should be: bring more or longer documents, or raise it"
-        )
+        raise DataError(_no_pieces(split, seen, data, router))
     tokens = np.zeros((len(pieces), data.sequence_length), dtype=np.int64)
     for row, piece in zip(tokens, pieces, strict=True):
         row[: len(piece)] = piece
     return EvaluationSet(tokens, np.array([len(piece) for piece in pieces], dtype=np.int64), tuple(domains))
+
+
+def _no_pieces(split: Split | None, seen: int, data: DataConfig, router: RouterConfig) -> str:
+    if split is None:
+        return (
+            f"none of {seen} documents has more than {router.prefix_tokens} tokens, which the router reads and nobody "
+            "scores; give longer texts"
+        )
+    name, share = ("holdout", data.holdout) if split == "holdout" else ("routing_sample", data.routing_sample)
+    return (
+        f"none of {seen} documents is a {split} document of more than {router.prefix_tokens} tokens; data.{name}="
+        f"{share} of the documents should be: bring more or longer documents, or raise it"
+    )
 
 
 def _chunks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
