@@ -341,6 +341,12 @@ def table(rows: dict[tuple[int, int, str, str], Row]) -> str:
     return "\n".join(lines)
 
 
+def available_bytes() -> int:
+    """Memory that can be taken; a peer of hivemind's takes about 40 bytes a parameter."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    return 1024 * int(fields["MemAvailable"].split()[0])
+
+
 def hardware() -> str:
     model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ":cpu")
     return f"{os.cpu_count()}x-{model.split(':')[1].strip()}".lower().replace(" ", "-")
@@ -366,6 +372,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for peers in (2, 4) if options.quick else (2, 4, 8):
             with parties(peers, Path(folder)) as party:
                 for parameters in (10_000_000,) if options.quick else (10_000_000, 50_000_000):
+                    if peers * 40 * parameters > available_bytes():
+                        print(f"left out {peers} peers with {parameters} parameters: too little memory here")
+                        continue
                     for repetition in range(1 if options.quick else 3):
                         for system, codecs in SYSTEMS.items():
                             for codec in codecs:

@@ -127,7 +127,8 @@ def run_outer_round(
 
     # 5. Say where we are; and where a round failed, look again at where the others are, to catch up if they went on.
     announce(peer)
-    if failed := [module for module, outcome in outcomes.items() if not isinstance(outcome, Agreed)]:
+    failed = [module for module, outcome in outcomes.items() if not isinstance(outcome, Agreed)]
+    if failed and not stop():
         peer.swarm.look_up(peer.stage, failed, timeout=LOOK_UP_SECONDS)
     return RoundReport(
         steps=trained.steps,

@@ -19,9 +19,6 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from sklearn.cluster import KMeans
-from sklearn.decomposition import PCA
-from sklearn.linear_model import LogisticRegression
 
 from dipaco_swarm.algorithm.paths import PathTable
 from dipaco_swarm.errors import DataError, ManifestError
@@ -218,6 +215,8 @@ def _logistic_regression(
     present = np.unique(labels)
     if len(present) == 1:
         return weights, offsets
+    from sklearn.linear_model import LogisticRegression
+
     fitted = LogisticRegression(C=REGRESSION_STRENGTH, max_iter=2000).fit(z, labels)
     if len(present) == 2:  # sklearn then gives one decision function, shared out here between the two
         weights[present] = np.outer((-0.5, 0.5), fitted.coef_[0])
@@ -285,6 +284,8 @@ def _principal_components(features: Floats, most: int) -> tuple[Floats, Floats, 
             "check that the data source is what you meant"
         )
     count = min(most, features.shape[1], len(features) - 1)
+    from sklearn.decomposition import PCA  # a fifth of every peer's start, and peers fit no routers
+
     pca = PCA(n_components=count, svd_solver="full").fit(features.astype(np.float64))
     useful = pca.explained_variance_ > 1e-12 * pca.explained_variance_[0]
     scale = pca.explained_variance_[useful] ** -0.25
@@ -313,6 +314,8 @@ def _fit_factor(z: NDArray[np.float64], first: int, stride: int, centroids: int,
             f"the routing sample has {distinct} different prefixes for {centroids} clusters; bring more varied "
             "documents or train fewer paths"
         )
+    from sklearn.cluster import KMeans
+
     fitted = KMeans(centroids, n_init=K_MEANS_RESTARTS, random_state=seed % 2**32).fit(part)
     return Factor(components, fitted.cluster_centers_.astype(np.float32))
 

@@ -82,7 +82,7 @@ class Scene:
 
     def summary(self) -> str:
         """One line for a log."""
-        parts = [f"stage {self.stage + 1} of {self.stages}"]
+        parts = [f"stage {self.stage} (of {self.stages})"]
         for actor in self.actors:
             if actor.curve and actor.curve.losses:
                 parts.append(f"{actor.name} step {actor.step} loss {actor.curve.losses[-1]:.2f}")
@@ -157,7 +157,7 @@ def draw_scene(scene: Scene) -> RenderableType:
     body = Group(Text(_headline(scene), BOLD), Text(), table, Text(), progress, _agreement(scene.agreement))
     title = Text.assemble(
         ("dipaco-swarm demo", f"{BOLD} {CALM}"),
-        (f"  ·  stage {scene.stage + 1} of {scene.stages}  ·  {duration(scene.seconds)}", QUIET),
+        (f"  ·  stage {scene.stage} (of {scene.stages})  ·  {duration(scene.seconds)}", QUIET),
     )
     return frame(title, body, "Ctrl+C stops everything")
 

@@ -161,9 +161,9 @@ def phases_of(homes: Sequence[Path], started: float, trained: float) -> dict[str
         # a line of steps is written after its steps, which took as long as those of the next one
         first = min(line["time"] for line in of_stage)
         last = max(line["time"] for line in of_stage)
-        ready = "programs, tokenizer, reading documents" if stage == 0 else f"router and shards of stage {stage + 1}"
+        ready = "programs, tokenizer, reading documents" if stage == 0 else f"router and shards of stage {stage}"
         phases[ready] = first - before
-        phases[f"stage {stage + 1}"] = last - first
+        phases[f"stage {stage}"] = last - first
         before = last
     phases["end of training, goodbyes"] = trained - before
     return phases

@@ -26,6 +26,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.manifest import RunAddress, open_manifest
 from dipaco_swarm.swarm import records
+from dipaco_swarm.swarm.channels import end_all, supervise
 from dipaco_swarm.swarm.codec import Codec
 from dipaco_swarm.swarm.identity import load_identity
 from dipaco_swarm.swarm.interface import (
@@ -450,9 +451,9 @@ async def _keep_in_touch(node: Node, address: RunAddress) -> None:
 
 @contextlib.asynccontextmanager
 async def _running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
+    tasks: set[asyncio.Task[None]] = set()
+    supervise(tasks, work)
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_all(tasks)

@@ -73,8 +73,11 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where others can dial us, each ending in /p2p/OUR-NAME; loopback last."""
-        visible = [str(address) for address in await self.p2p.get_visible_maddrs(latest=True)]
+        """Where others can dial us, each ending in /p2p/OUR-NAME; loopback last. Nowhere, for one behind a router."""
+        try:
+            visible = [str(address) for address in await self.p2p.get_visible_maddrs(latest=True)]
+        except ValueError:  # hivemind's word for "none"
+            return ()
         return tuple(sorted(visible, key=lambda address: (address.startswith("/ip4/127."), address)))
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:

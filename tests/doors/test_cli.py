@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -267,9 +267,9 @@ def test_status_is_a_screen_or_json(program: Install) -> None:
 def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_path: Path) -> None:
     asked: list[object] = []
 
-    def generate(source: object, prompt: str, **options: object) -> list[str]:
+    def generate(source: object, prompt: str, **options: object) -> Iterator[str]:
         asked.append((source, prompt, options))
-        return [" upon", " a time"]
+        return iter([" upon", " a time"])
 
     program(
         "use",

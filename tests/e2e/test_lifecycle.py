@@ -100,7 +100,7 @@ def test_the_rest_goes_on_when_members_leave_while_training_and_in_a_round(comma
     commands.running["staying"].send_signal(signal.SIGSTOP)
     try:
         asleep = 0
-        while asleep < 30:
+        while asleep < 20:
             asleep = 0 if is_computing(commands, "waiting") else asleep + 1
             time.sleep(0.1)
         rounds = commands.log("waiting").count("round ")
@@ -129,9 +129,7 @@ def test_a_lone_peer_keeps_its_progress_and_a_slower_one_joins_it(commands: Comm
 
     # Ctrl+C in the middle of the first round, and the same command again: the round has exactly its steps
     commands.peer("fast", address, 0)
-    until(commands, "fast", "shard ready")
-    commands.until(lambda: is_computing(commands, "fast"), "it never trained", PATIENCE, "fast")
-    time.sleep(0.5)
+    until(commands, "fast", "path 0: training, loss")
     commands.stops_on_ctrl_c("fast")
     half = saved(commands, "fast", address)
     assert 0 < half.inner.steps_done < steps
