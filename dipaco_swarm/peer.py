@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 
 MANIFEST_SECONDS = 20.0
 MANIFEST_PAUSES = (2, 4, 8, 16, 30)
-"""A bootstrap node that has just been started has its manifest after a minute; one of another run never has."""
+"""A bootstrap node that has just been started has its manifest after a minute."""
 BLOB_SECONDS = 600.0
 LOOK_UP_SECONDS = 20.0
 STATE_SECONDS = 600.0
@@ -144,7 +144,12 @@ class Volunteer:
     def _first_manifest(self) -> Manifest | None:
         """The run's manifest. None when asked to stop; raises UnreachableError when nobody here knows the run."""
         for pause in (*MANIFEST_PAUSES, None):
-            signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+            try:
+                signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+            except UnreachableError:
+                if pause != MANIFEST_PAUSES[0]:
+                    raise
+                signed = None  # a node in its first second does not speak for its run yet
             if signed is not None:
                 return open_manifest(signed, self._settings.address.fingerprint)
             if pause is not None:
@@ -473,6 +478,9 @@ class ManifestWatch:
                 signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
             except ManifestError as error:
                 log.warning("ignored a manifest: %s", error)
+                continue
+            except UnreachableError as error:
+                log.debug("%s", error)
                 continue
             if signed is not None:
                 manifest = open_manifest(signed, self._fingerprint)

@@ -90,7 +90,7 @@ class MemorySwarm:
         self._codec: Codec = "fp32"
         self._norm_clip = 4.0
         self._residuals: dict[tuple[int, ModuleId, int], Tensor] = {}
-        self._interrupts = 0
+        self._interrupted = False
 
     @property
     def peer(self) -> PeerName:
@@ -133,10 +133,9 @@ class MemorySwarm:
         self._codec, self._norm_clip = codec, norm_clip
 
     def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
-        interrupts = self._interrupts
         for part in contributions:
             self._join(part, patience)
-        return {part.group.module: self._outcome(part, interrupts) for part in contributions}
+        return {part.group.module: self._outcome(part) for part in contributions}
 
     def _join(self, contribution: Contribution, patience: float) -> None:
         left_over = self._residuals.get(_feedback_key(contribution)) if self._codec != "fp32" else None
@@ -150,12 +149,12 @@ class MemorySwarm:
                 meeting.parts[self.peer] = part
             self._hub.changed.notify_all()
 
-    def _outcome(self, contribution: Contribution, interrupts: int) -> Outcome:
+    def _outcome(self, contribution: Contribution) -> Outcome:
         key = _key(contribution)
         with self._hub.changed:
             meeting = self._hub.meetings[key]
             while meeting.outcome is None and not meeting.over:
-                if self._interrupts != interrupts:
+                if self._interrupted:
                     meeting.parts.pop(self.peer, None)
                     return Kept("interrupted")
                 patience = statistics.median(part.patience for part in meeting.parts.values())
@@ -245,7 +244,7 @@ class MemorySwarm:
 
     def interrupt(self) -> None:
         with self._hub.changed:
-            self._interrupts += 1
+            self._interrupted = True
             self._hub.changed.notify_all()
 
 
