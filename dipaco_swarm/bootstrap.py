@@ -119,6 +119,20 @@ class Kept:
     def keep_address(self, address: str) -> None:
         write_whole(self._home / "address.txt", f"{address}\n".encode())
 
+    def tell_to_advance(self) -> None:
+        """Have the node that serves from here end the stage of now. Raises HomeError when there is no run here."""
+        if not (self._home / "manifest.json").exists():
+            raise HomeError(f"there is no run in {self._home} to advance; give the --home that `serve` was given")
+        write_whole(self._home / "advance", b"")
+
+    def was_told_to_advance(self) -> bool:
+        """Whether somebody has said so since we were last asked."""
+        try:
+            (self._home / "advance").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
     def state(self, stage: int, module: ModuleId) -> ModuleState | None:
         return load_state(self._file(stage, module))
 
@@ -170,6 +184,10 @@ class Operator:
                     return
             elif self._is_done(manifest.stage) and (successor := self._next(manifest)) is not None:
                 manifest = successor
+                self._publish(manifest)
+                published = time.monotonic()
+            elif self._kept.was_told_to_advance():
+                manifest = self._ending_soon(manifest)
                 self._publish(manifest)
                 published = time.monotonic()
             elif time.monotonic() - published > REPUBLISH_SECONDS:
@@ -229,7 +247,7 @@ class Operator:
             path_weights=(1.0,),
             router=None,
             seeds={str(ModuleId(level, 0)): seed for level, seed in enumerate(seeds)},
-            rounds=stage.rounds,
+            rounds=self._config.rounds_of(stage),
             first_step=first_step,
         )
 
@@ -289,6 +307,20 @@ class Operator:
         """Whether we hold every module of the stage at its last version."""
         return stage.rounds is not None and all(state.version >= stage.rounds for state in self._states.values())
 
+    def _ending_soon(self, manifest: Manifest) -> Manifest:
+        """The manifest when the operator has said that the stage is to end: with the rounds that are under way."""
+        stage = manifest.stage
+        versions = [state.version for state in self._states.values()]
+        rounds = max(versions) + 1 if self._trainers(stage) else min(versions)
+        if not rounds:
+            self._screen.event("told to advance, but not every module of this stage has been trained yet; not now")
+            return manifest
+        ending = stage.model_copy(update={"rounds": min(rounds, stage.rounds or rounds)})
+        self._screen.event(f"told to advance: stage {stage.index} ends when every module has version {ending.rounds}")
+        return manifest.model_copy(
+            update={"revision": manifest.revision + 1, "stages": (*manifest.stages[:-1], ending)}
+        )
+
     def _next(self, manifest: Manifest) -> Manifest | None:
         """The manifest after a stage is done: the next stage, or the end. None while scores are still coming in."""
         index = manifest.stage.index + 1
@@ -344,7 +376,7 @@ class Operator:
             path_weights=shares,
             router=self._swarm.put_blob(router_to_bytes(router)),
             seeds={str(module): seed_of(module) for module in table.modules},
-            rounds=stage.rounds,
+            rounds=config.rounds_of(stage),
             first_step=first_step,
         )
 

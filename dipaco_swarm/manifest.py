@@ -192,7 +192,15 @@ class StageConfig(Frozen):
     paths: tuple[tuple[int, ...], ...] | None = None
     """Instead of modules: the path table itself, one row per path, one module index per level."""
     rounds: int | None = Field(default=None, gt=0)
-    """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
+    """The stage ends when every module has made this many outer steps..."""
+    tokens: int | None = Field(default=None, gt=0)
+    """... or when each path has trained on this many tokens; without both, when the operator says so."""
+
+    @model_validator(mode="after")
+    def _ends_by_one_rule(self) -> Self:
+        if self.rounds is not None and self.tokens is not None:
+            raise ValueError(f"rounds={self.rounds} and tokens={self.tokens}: give one of them, a stage ends once")
+        return self
 
     @model_validator(mode="after")
     def _table_fits_router(self) -> Self:
@@ -239,6 +247,20 @@ class RunConfig(Frozen):
     limits: LimitsConfig = LimitsConfig()
     router: RouterConfig = RouterConfig()
     stages: tuple[StageConfig, ...] = Field(min_length=1)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens in the batch of one inner step."""
+        return self.inner.batch_sequences * self.data.sequence_length
+
+    def rounds_of(self, stage: StageConfig) -> int | None:
+        """Outer rounds after which a stage ends; None: when the operator says so.
+
+        However rounds are paced, one of them is `inner_steps` batches of every path, so tokens are rounds as well.
+        """
+        if stage.tokens is None:
+            return stage.rounds
+        return math.ceil(stage.tokens / (self.rounds.inner_steps * self.tokens_per_step))
 
     @model_validator(mode="after")
     def _levels_add_up(self) -> Self:

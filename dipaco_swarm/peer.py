@@ -11,7 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -189,7 +189,7 @@ class Volunteer:
             rules=RoundRules(
                 manifest.config.outer,
                 manifest.config.rounds,
-                manifest.config.inner.batch_sequences * manifest.config.data.sequence_length,
+                manifest.config.tokens_per_step,
                 stage.rounds,
             ),
             model=model,
@@ -332,6 +332,8 @@ class Volunteer:
         said, saved_at, look_at = "", time.monotonic(), self._rounds
         while True:
             newest = watch.newest or manifest
+            if newest.stage.index == peer.stage:  # the operator may have said when it ends
+                peer.rules = replace(peer.rules, last_version=newest.stage.rounds)
             done = all(peer.is_done(module) for module in peer.modules)
             peers = 1 if begun else _peers_in_sight(peer)
             now = Situation(

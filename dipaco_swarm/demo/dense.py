@@ -31,7 +31,7 @@ MANIFEST_SECONDS = 300.0
 
 def steps_of_a_path(config: RunConfig) -> int:
     """Inner steps that a path has behind it when the run is over."""
-    return sum(stage.rounds or 0 for stage in config.stages) * config.rounds.inner_steps
+    return sum(config.rounds_of(stage) or 0 for stage in config.stages) * config.rounds.inner_steps
 
 
 def train_dense(bootstrap: Path, cache: Path, out: Path, screen: Screen, stop: Stopping) -> None:
