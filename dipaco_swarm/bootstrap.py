@@ -17,12 +17,19 @@ from tokenizers import Tokenizer
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.plan import Claim, better_claim
-from dipaco_swarm.algorithm.routing import fit_discriminative_router, fit_router, path_shares, router_to_bytes
+from dipaco_swarm.algorithm.routing import (
+    Router,
+    fit_discriminative_router,
+    fit_router,
+    path_shares,
+    router_from_bytes,
+    router_to_bytes,
+)
 from dipaco_swarm.algorithm.stages import ancestor, check_tables, table_of
 from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes, params_to_bytes
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.dashboard.views import BootstrapView
-from dipaco_swarm.errors import HomeError, ManifestError
+from dipaco_swarm.errors import DataError, HomeError, ManifestError
 from dipaco_swarm.manifest import (
     Manifest,
     RunAddress,
@@ -41,7 +48,7 @@ from dipaco_swarm.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.swarm.interface import Announcement, Swarm
 from dipaco_swarm.training.bank import load_state, module_file, save_state, write_whole
 from dipaco_swarm.training.documents import read_documents, split_of
-from dipaco_swarm.training.features import prefix_features
+from dipaco_swarm.training.features import Floats, prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import feature_network
 from dipaco_swarm.training.scoring import sample_from_bytes, sample_to_bytes
@@ -364,8 +371,7 @@ class Operator:
         network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, self._fetch)
         features = prefix_features(network, prefixes)
         if stage.router == "discriminative":
-            assert self._collection is not None, "scores are collected before a stage that is fitted on them"
-            router = fit_discriminative_router(features, self._collection.matrix(), config.router)
+            router = self._discriminative_router(manifest, features)
         else:
             router = fit_router(features, table, config.router, _clustering(stage), config.seed)
         shares = path_shares(router, features)
@@ -379,6 +385,16 @@ class Operator:
             rounds=config.rounds_of(stage),
             first_step=first_step,
         )
+
+    def _discriminative_router(self, manifest: Manifest, features: Floats) -> Router:
+        """The router that the scores teach; where they teach nothing, the one of now goes on and nobody is stranded."""
+        assert self._collection is not None, "scores are collected before a stage that is fitted on them"
+        try:
+            return fit_discriminative_router(features, self._collection.matrix(), manifest.config.router)
+        except DataError as error:
+            self._screen.event(f"keeping the router of stage {manifest.stage.index}, for none can be learned: {error}")
+            assert manifest.stage.router is not None, "there are several paths, so there is a router"
+            return router_from_bytes(self._fetch(manifest.stage.router), len(manifest.stage.table))
 
     # a discriminative re-route: the peers score the routing sample first
 

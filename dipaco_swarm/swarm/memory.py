@@ -43,6 +43,8 @@ class Meeting:
     waiting: set[PeerName] = field(default_factory=set)
     """Members that have not collected the outcome yet; after the last one nothing big is kept."""
     over: bool = False
+    members: frozenset[PeerName] = frozenset()
+    """Who agreed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +146,24 @@ class MemorySwarm:
         norm = claimed_norm(self._codec, contribution.gradient, left_over)
         part = Part(contribution.path, contribution.tokens, norm, patience, received, outgoing - received)
         with self._hub.changed:
-            meeting = self._hub.meetings.setdefault(_key(contribution), Meeting(time.monotonic()))
+            meeting = self._hub.meetings.get(_key(contribution))
+            if meeting is None or (meeting.over and self._is_forgotten(meeting, contribution)):
+                meeting = self._hub.meetings[_key(contribution)] = Meeting(time.monotonic())
             if meeting.outcome is None and not meeting.over:
                 meeting.parts[self.peer] = part
             self._hub.changed.notify_all()
+
+    def _is_forgotten(self, meeting: Meeting, contribution: Contribution) -> bool:
+        """Whether all who agreed have left and nobody went on from there: then the round is free to be held again."""
+        stage, module, version = _key(contribution)
+        return not any(
+            (said.stage, said.module) == (stage, module)
+            and said.path is not None
+            and said.peer != self.peer
+            and (said.version > version or said.peer in meeting.members)
+            for all_said in self._hub.announced.values()
+            for said in all_said
+        )
 
     def _outcome(self, contribution: Contribution) -> Outcome:
         key = _key(contribution)
@@ -162,6 +178,7 @@ class MemorySwarm:
                 if self._hub.expected(*key) <= set(meeting.parts) or left <= 0:
                     meeting.outcome = self._decide(meeting, contribution.group)
                     meeting.waiting = set(meeting.parts)
+                    meeting.members = frozenset(meeting.parts)
                     self._hub.changed.notify_all()
                 else:
                     self._hub.changed.wait(left)
