@@ -25,8 +25,8 @@ from dipaco_swarm.algorithm.routing import (
     router_from_bytes,
     router_to_bytes,
 )
-from dipaco_swarm.algorithm.stages import ancestor, check_tables, table_of
-from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes, params_to_bytes
+from dipaco_swarm.algorithm.stages import ancestor, check_tables, state_at_start, table_of
+from dipaco_swarm.algorithm.state import ModuleState, vector_to_bytes
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.dashboard.views import BootstrapView
 from dipaco_swarm.errors import DataError, HomeError, ManifestError
@@ -230,7 +230,7 @@ class Operator:
             routing_prefixes(read_documents(config.data), load_tokenizer(tokenizer), config.data, few)
         vocabulary = vocabulary_size(load_tokenizer(tokenizer))
         model = PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
-        seeds = [self._swarm.put_blob(params_to_bytes(model.vector(level))) for level in range(model.num_levels)]
+        seeds = [self._swarm.put_blob(vector_to_bytes(model.vector(level))) for level in range(model.num_levels)]
         bare = Manifest(
             revision=0,
             config=config,
@@ -265,13 +265,10 @@ class Operator:
         stage = manifest.stage
         self._states = {}
         for module in PathTable(stage.table).modules:
-            state = self._kept.state(stage.index, module) or self._seed(stage.seeds[str(module)])
+            state = self._kept.state(stage.index, module) or state_at_start(stage, module, self._fetch)
             self._states[module] = state
             self._swarm.hold(stage.index, module, state)
         self._announce(stage)
-
-    def _seed(self, digest: str) -> ModuleState:
-        return ModuleState.seed(params_from_bytes(self._swarm.fetch_blob(digest, timeout=STATE_SECONDS)))
 
     def _keep_modules(self, stage: Stage) -> None:
         """Fetch every module whose group has come further than what we hold."""
@@ -340,7 +337,7 @@ class Operator:
             if not self._scores_are_in(manifest):
                 return None
         before = PathTable(manifest.stage.table)
-        blobs = {module: self._swarm.put_blob(params_to_bytes(s.params)) for module, s in self._states.items()}
+        blobs = {module: self._swarm.put_blob(vector_to_bytes(s.params)) for module, s in self._states.items()}
         first_step = manifest.stage.first_step + (manifest.stage.rounds or 0) * self._config.rounds.inner_steps
         if manifest.stage.router is None and manifest.stage.index == 0:
             # the dense model of the warm-up is what the router reads prefixes with, from now on and unchanged
@@ -350,6 +347,9 @@ class Operator:
             stage = self._single_stage(index, [blobs[ModuleId(lv, 0)] for lv in range(before.num_levels)], first_step)
         else:
             stage = self._routed_stage(manifest, index, lambda m: blobs[ancestor(m, before)], first_step)
+        if stage.table == manifest.stage.table:  # the modules go on as they were
+            momenta = {str(m): self._swarm.put_blob(vector_to_bytes(s.momentum)) for m, s in self._states.items()}
+            stage = stage.model_copy(update={"momenta": momenta})
         successor = manifest.model_copy(
             update={"revision": manifest.revision + 1, "stages": (*manifest.stages, stage), "scoring": None}
         )

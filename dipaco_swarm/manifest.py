@@ -338,6 +338,9 @@ class Stage(Frozen):
     """Blob of the router's arrays; none in a stage of one path."""
     seeds: dict[str, Digest]
     """Blob of the parameters that each module (written L0M1) starts from."""
+    momenta: dict[str, Digest] = Field(default_factory=dict)
+    """Blob of the outer momentum that each module starts with, where modules go on with the paths that they had. None
+    where paths are new: momentum starts from zero then, and the outer learning rate ramps up."""
     rounds: int | None = Field(default=None, gt=0)
     """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
     first_step: int = Field(default=0, ge=0)
@@ -354,6 +357,8 @@ class Stage(Frozen):
         modules = {f"L{level}M{index}" for row in self.table for level, index in enumerate(row)}
         if set(self.seeds) != modules:
             raise ValueError("there must be exactly one seed for each module of the path table")
+        if self.momenta and set(self.momenta) != modules:
+            raise ValueError("there must be the outer momentum of each module of the path table, or of none")
         return self
 
 

@@ -186,14 +186,14 @@ def fit_discriminative_router(features: Floats, scores: NDArray[np.float64], con
     labels = best_paths(scores)
     known = labels >= 0
     documents, paths = int(known.sum()), scores.shape[1]
-    if len(set(labels[known].tolist())) == 1 and paths > 1:
-        raise DataError(
-            f"path {labels[known][0]} likes every document best; the others have been trained too little to compare"
-        )
     if documents < max(paths, 2):
         raise DataError(
             f"only {documents} documents of the routing sample have a usable score for {paths} paths; raise "
             "data.routing_sample, or wait until more paths are served"
+        )
+    if len(set(labels[known].tolist())) == 1 and paths > 1:
+        raise DataError(
+            f"path {labels[known][0]} likes every document best; the others have been trained too little to compare"
         )
     features, labels = features[known], labels[known]
     mean, components, scale = _principal_components(features, config.components)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
-from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes
+from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.bootstrap import Kept, Operator, load_operator_key
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.manifest import Manifest, RunAddress, RunConfig, fingerprint_of, parse_run_file
@@ -238,7 +238,7 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
     sample = routing_pieces(read_documents(world.config.data), tokenizer, world.config.data, world.config.router)
     manifest = manifest.model_copy(update={"scoring": MemorySwarm(hub, "operator").put_blob(sample_to_bytes(sample))})
     table = PathTable(manifest.stage.table)
-    states = {m: ModuleState.seed(params_from_bytes(hub.blobs[manifest.stage.seeds[str(m)]])) for m in table.modules}
+    states = {m: state_at_start(manifest.stage, m, hub.blobs.__getitem__) for m in table.modules}
     network = build_network(world.config.model, vocabulary_size(tokenizer), 0)
     model = PathModel(network, world.config.levels)
     honest_model = PathModel(build_network(world.config.model, vocabulary_size(tokenizer), 0), world.config.levels)
