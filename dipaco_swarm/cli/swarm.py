@@ -17,6 +17,10 @@ Home = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The home folder of a peer or bootstrap node: no network.")
 ]
 
+Best = Annotated[
+    bool, typer.Option("--best", help="Of each path the snapshot with the lowest loss on its shard, if there is one.")
+]
+
 
 @app.command()
 def demo(
@@ -57,6 +61,7 @@ def evaluate(
     data: Annotated[
         str | None, typer.Option(metavar="GLOB", help="Documents to score.  [default: the run's held-out documents]")
     ] = None,
+    best: Best = False,
 ) -> None:
     """Routed perplexity: every document scored by its own path, per path and in all."""
     with worded_failures():
@@ -64,7 +69,7 @@ def evaluate(
         from dipaco_swarm import use
         from dipaco_swarm.dashboard.drawing import draw
 
-        _print(draw(use.evaluate(source, data)))
+        _print(draw(use.evaluate(source, data, best=best, tell=_tell)))
 
 
 @app.command()
@@ -76,13 +81,16 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,
     top_k: Annotated[int, typer.Option(metavar="N", min=0, help="Choose among the N likeliest tokens; 0: all.")] = 40,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same text.")] = 0,
+    best: Best = False,
 ) -> None:
     """Route the prompt by its first tokens, and let the one path it belongs to go on with it."""
     with worded_failures():
         source = _source(run, home)
         from dipaco_swarm import use
 
-        pieces = use.generate(source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed)
+        pieces = use.generate(
+            source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, best=best, tell=_tell
+        )
         first = next(pieces, "")  # what can fail has failed before anything is written
         typer.echo(prompt + first, nl=False)
         for piece in pieces:
@@ -96,13 +104,14 @@ def export(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
     run: Run = None,
     home: Home = None,
+    best: Best = False,
 ) -> None:
     """Write one path as an ordinary transformers folder."""
     with worded_failures():
         source = _source(run, home)
         from dipaco_swarm import use
 
-        use.export(source, path, out)
+        use.export(source, path, out, best=best, tell=_tell)
         typer.echo(f'wrote path {path} to {out}; AutoModelForCausalLM.from_pretrained("{out}") loads it')
 
 
@@ -133,6 +142,11 @@ def _source(run: str | None, home: Path | None) -> "RunAddress | Path":
         return home
     given = "both were given" if run is not None else "neither was given"
     raise UsageError(f"say where the modules are: --run ADDRESS (the swarm) or --home DIR (this machine); {given}")
+
+
+def _tell(line: str) -> None:
+    """Beside the result, not in it."""
+    typer.echo(line, err=True)
 
 
 def _print(renderable: object) -> None:
