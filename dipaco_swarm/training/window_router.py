@@ -20,13 +20,13 @@ from transformers import PreTrainedModel
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import ManifestError, TrainingError
 from dipaco_swarm.manifest import RunConfig
-from dipaco_swarm.training.evaluation import token_log_likelihoods
+from dipaco_swarm.training.evaluation import SEQUENCES_PER_BATCH, token_log_likelihoods
 from dipaco_swarm.training.inner import IGNORED, learning_rate_at
 from dipaco_swarm.training.modules import build_network
 from dipaco_swarm.training.shards import EvaluationSet
 
-SEQUENCES_AT_ONCE = 4
-"""In one pass, between two calls of `on_progress`: small, so that a bootstrap node can be stopped at any time."""
+TOKENS_AT_ONCE = 1024
+"""In one pass, between two calls of `on_progress`: few, so that a bootstrap node can be stopped at any time."""
 
 
 class WindowRouter(nn.Module):
@@ -36,13 +36,14 @@ class WindowRouter(nn.Module):
         """`dense`: a network of the run's shape; the router takes it over. The new head is zero: no path is liked."""
         super().__init__()
         self.body: Any = dense.base_model.eval()  # no dropout: the same sample and seed give the same router
-        self.head = nn.Linear(self.body.config.hidden_size, num_paths)
+        size: int = self.body.config.hidden_size
+        self.head = nn.utils.skip_init(nn.Linear, size, num_paths)  # type: ignore[no-untyped-call]
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     @property
     def num_paths(self) -> int:
-        return self.head.out_features
+        return len(self.head.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens int64 (n, T) -> logits (n, T, paths): at position t, of the path for what follows token t."""
@@ -52,7 +53,7 @@ class WindowRouter(nn.Module):
     @torch.inference_mode()
     def choices(self, tokens: Tensor) -> Tensor:
         """The path for what follows each token, having read up to and with it: int64 (n, T), for tokens (n, T)."""
-        return torch.cat([self(rows).argmax(-1) for rows in torch.split(tokens, SEQUENCES_AT_ONCE)])
+        return torch.cat([self(rows).argmax(-1) for rows in torch.split(tokens, SEQUENCES_PER_BATCH)])
 
     def choose(self, ids: Sequence[int]) -> PathIndex:
         """The path for what follows a text; of one longer than the model's positions, for what follows its end."""
@@ -106,9 +107,9 @@ def train_window_router(
 ) -> None:
     """Score the sample under every path, then fine-tune the router on it, in place.
 
-    `load_path` is called once for each
-    path, in order; its network is not used after the next call. `on_progress` sees the share of the work that is done,
-    every few sequences, and may raise to interrupt. Raises TrainingError when the loss is no longer finite.
+    `load_path` is called once for each path, in order; its network is not used after the next call. `on_progress` sees
+    the share of the work that is done, every few sequences, and may raise to interrupt. Raises TrainingError when the
+    loss is no longer finite.
     """
     rules = config.rerouting
     assert rules is not None, "a run without [rerouting] has no window router"
@@ -133,7 +134,7 @@ def _scores(
 ) -> Tensor:
     """`token_log_likelihoods`, a few sequences at a time."""
     scores = torch.zeros(tokens.shape)
-    for rows in torch.split(lengths.argsort(stable=True), SEQUENCES_AT_ONCE):
+    for rows in torch.split(lengths.argsort(stable=True), _at_once(tokens)):
         scores[rows] = token_log_likelihoods(network, tokens[rows], lengths[rows], prefix)
         worked(len(rows))
     return scores
@@ -157,7 +158,7 @@ def _fit(
     for step in range(rules.steps):
         batch = torch.randint(len(tokens), (rules.batch_sequences,), generator=generator)
         asked = (targets[batch] != IGNORED).sum()
-        for rows in torch.split(batch, SEQUENCES_AT_ONCE):
+        for rows in torch.split(batch, _at_once(tokens)):
             logits = router(tokens[rows]).flatten(0, 1)
             loss = F.cross_entropy(logits, targets[rows].flatten(), ignore_index=IGNORED, reduction="sum") / asked
             loss.backward()  # type: ignore[no-untyped-call]
@@ -172,6 +173,11 @@ def _fit(
             group["lr"] = learning_rate_at(inner, step)
         optimizer.step()
         optimizer.zero_grad()
+
+
+def _at_once(tokens: Tensor) -> int:
+    """How many of these sequences, (n, T), go through a network in one pass."""
+    return max(1, TOKENS_AT_ONCE // tokens.shape[1])
 
 
 # --------------------------------------------------------------------------------------------------------- as a blob

@@ -287,6 +287,13 @@ def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_p
     assert asked == [(tmp_path, "*.txt", 64), (address, "once", options), (tmp_path, 3, Path("o"))]
 
 
+@pytest.mark.parametrize("command", [["eval"], ["generate", "once"]], ids=lambda c: c[0])
+def test_routing_anew_every_no_tokens_is_one_line(command: list[str], tmp_path: Path) -> None:
+    result = runner.invoke(swarm_cli.app, [*command, "--home", str(tmp_path), "--reroute", "0"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --reroute 0 is no number of tokens")
+
+
 def test_the_demo_ends_with_its_own_code(program: Install) -> None:
     program("demo.story", run_demo=lambda out: 3 if out == Path("demo-out") else 0)
     assert runner.invoke(swarm_cli.app, ["demo"]).exit_code == 3
