@@ -27,6 +27,9 @@ from dipaco_swarm.training.shards import EvaluationSet
 
 TOKENS_AT_ONCE = 1024
 """In one pass, between two calls of `on_progress`: few, so that a bootstrap node can be stopped at any time."""
+CHECKS = 20
+"""How often it is looked whether the router still gets better. On the 860 pieces of the demo's sample it is best after
+300 steps of 16, and worse than after 100 when it has taken 600."""
 
 
 class WindowRouter(nn.Module):
@@ -104,12 +107,12 @@ def train_window_router(
     load_path: Callable[[PathIndex], PreTrainedModel],
     config: RunConfig,
     on_progress: Callable[[float], None] = lambda share: None,
-) -> None:
-    """Score the sample under every path, then fine-tune the router on it, in place.
+) -> float:
+    """Score the sample under every path, then fine-tune the router on nine tenths of it, in place.
 
-    `load_path` is called once for each path, in order; its network is not used after the next call. `on_progress` sees
-    the share of the work that is done, every few sequences, and may raise to interrupt. Raises TrainingError when the
-    loss is no longer finite.
+    Returns the share of its choices that are right on the last tenth. `load_path` is called once for each path, in
+    order; its network is not used after the next call. `on_progress` sees the share of the work that is done, every few
+    sequences, and may raise to interrupt. Raises TrainingError when the loss is no longer finite.
     """
     rules = config.rerouting
     assert rules is not None, "a run without [rerouting] has no window router"
@@ -126,7 +129,8 @@ def train_window_router(
     paths = map(PathIndex, range(router.num_paths))
     scores = (_scores(load_path(path), tokens, lengths, prefix, worked) for path in paths)
     targets = window_targets(scores, lengths, prefix, rules.window)
-    _fit(router, tokens, targets, config, lambda sequences: worked(3 * sequences))  # forward, and twice it backward
+    # the forward pass, and twice that for the backward pass
+    return _fit(router, tokens, targets, config, lambda sequences: worked(3 * sequences))
 
 
 def _scores(
@@ -142,10 +146,15 @@ def _scores(
 
 def _fit(
     router: WindowRouter, tokens: Tensor, targets: Tensor, config: RunConfig, worked: Callable[[int], None]
-) -> None:
-    """Cross-entropy of the targets, on batches drawn with the run's seed; the run's AdamW."""
+) -> float:
+    """Cross-entropy of the targets, on batches drawn with the run's seed; the run's AdamW.
+
+    The router ends as it was when most of its choices were right on pieces that it has not seen; returns that share.
+    """
     rules = config.rerouting
     assert rules is not None
+    known, unseen = _split(len(tokens))
+    best, kept = -1.0, router.state_dict()
     inner = config.inner.model_copy(
         update={"learning_rate": rules.learning_rate, "warmup_steps": 0, "schedule_steps": rules.steps}
     )
@@ -156,7 +165,7 @@ def _fit(
     optimizer = torch.optim.AdamW(groups, betas=(inner.beta1, inner.beta2))
     generator = torch.Generator().manual_seed(config.seed)
     for step in range(rules.steps):
-        batch = torch.randint(len(tokens), (rules.batch_sequences,), generator=generator)
+        batch = known[torch.randint(len(known), (rules.batch_sequences,), generator=generator)]
         asked = (targets[batch] != IGNORED).sum()
         for rows in torch.split(batch, _at_once(tokens)):
             logits = router(tokens[rows]).flatten(0, 1)
@@ -173,6 +182,28 @@ def _fit(
             group["lr"] = learning_rate_at(inner, step)
         optimizer.step()
         optimizer.zero_grad()
+        if step + 1 == rules.steps or (step + 1) % max(1, rules.steps // CHECKS) == 0:
+            right = _right(router, tokens[unseen], targets[unseen], worked)
+            if right > best:
+                best, kept = right, {name: tensor.clone() for name, tensor in router.state_dict().items()}
+    router.load_state_dict(kept)
+    return best
+
+
+def _split(pieces: int) -> tuple[Tensor, Tensor]:
+    """Rows to learn from, and a tenth to be judged by: ten stretches, so that few documents are in both."""
+    rows = torch.arange(pieces)
+    judged = rows // max(1, pieces // 100) % 10 == 9
+    return (rows[~judged], rows[judged]) if judged.any() else (rows, rows)  # fewer than ten pieces: no choice
+
+
+def _right(router: WindowRouter, tokens: Tensor, targets: Tensor, worked: Callable[[int], None]) -> float:
+    """The share of the router's choices that are the targets."""
+    right = 0
+    for rows in torch.split(torch.arange(len(tokens)), _at_once(tokens)):
+        right += int((router.choices(tokens[rows]) == targets[rows]).sum())  # no choice is IGNORED
+        worked(0)
+    return right / max(1, int((targets != IGNORED).sum()))
 
 
 def _at_once(tokens: Tensor) -> int:

@@ -20,6 +20,7 @@ from dipaco_swarm.manifest import (
     RunConfig,
     StageConfig,
 )
+from dipaco_swarm.training.evaluation import token_log_likelihoods
 from dipaco_swarm.training.inner import IGNORED
 from dipaco_swarm.training.modules import build_network
 from dipaco_swarm.training.shards import EvaluationSet
@@ -120,6 +121,26 @@ def test_the_router_learns_which_path_likes_what_comes_next() -> None:
     right = (trained().choices(tokens).numpy() == best)[asked].mean()
     assert right > 0.97
     assert ((untrained().choices(tokens).numpy() == best)[asked]).mean() < 0.7
+
+
+def test_the_router_is_kept_as_it_was_when_it_did_best_on_pieces_it_had_not_seen() -> None:
+    """Classes that change at every token cannot be foreseen: what is learned of them is luck, and is lost again."""
+    noise = EvaluationSet(np.random.default_rng(0).integers(0, 20, (64, LENGTH)), np.full(64, LENGTH), ("",) * 64)
+    unseen = torch.arange(9, 64, 10)
+    tokens, lengths = torch.from_numpy(noise.tokens)[unseen], torch.full((6,), LENGTH)
+    scores = [token_log_likelihoods(specialist(of_path), tokens, lengths, PREFIX) for of_path in PATHS.values()]
+    targets = window_targets(scores, lengths, PREFIX, WINDOW)
+    router, found = untrained(), []
+
+    def right() -> float:
+        return float((router.choices(tokens) == targets).sum() / (targets != IGNORED).sum())
+
+    rules = config(steps=20, learning_rate=1e-2)  # it is looked at after each of them
+    result = train_window_router(
+        router, noise, lambda path: specialist(PATHS[path]), rules, lambda share: found.append(right())
+    )
+    assert result == pytest.approx(right())
+    assert result == pytest.approx(max(found[5:]))  # two passes a path of scoring, and one that has learned nothing yet
 
 
 def test_a_choice_depends_on_nothing_that_comes_later() -> None:
