@@ -22,6 +22,12 @@ Best = Annotated[
 ]
 
 
+Reroute = Annotated[
+    int | None,
+    typer.Option(metavar="W", help="Route anew every W tokens, with the run's window router.  [default: once]"),
+]
+
+
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to put chart, sample and model.")] = Path("demo-out"),
@@ -62,6 +68,7 @@ def evaluate(
         str | None, typer.Option(metavar="GLOB", help="Documents to score.  [default: the run's held-out documents]")
     ] = None,
     best: Best = False,
+    reroute: Reroute = None,
 ) -> None:
     """Routed perplexity: every document scored by its own path, per path and in all."""
     with worded_failures():
@@ -69,7 +76,7 @@ def evaluate(
         from dipaco_swarm import use
         from dipaco_swarm.dashboard.drawing import draw
 
-        _print(draw(use.evaluate(source, data, best=best, tell=_tell)))
+        _print(draw(use.evaluate(source, data, window=reroute, best=best, tell=_tell)))
 
 
 @app.command()
@@ -82,14 +89,23 @@ def generate(
     top_k: Annotated[int, typer.Option(metavar="N", min=0, help="Choose among the N likeliest tokens; 0: all.")] = 40,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same text.")] = 0,
     best: Best = False,
+    reroute: Reroute = None,
 ) -> None:
-    """Route the prompt by its first tokens, and let the one path it belongs to go on with it."""
+    """Route the prompt by its first tokens, and let the path it belongs to go on with it."""
     with worded_failures():
         source = _source(run, home)
         from dipaco_swarm import use
 
         pieces = use.generate(
-            source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, best=best, tell=_tell
+            source,
+            prompt,
+            tokens=tokens,
+            temperature=temperature,
+            top_k=top_k,
+            seed=seed,
+            window=reroute,
+            best=best,
+            tell=_tell,
         )
         first = next(pieces, "")  # what can fail has failed before anything is written
         typer.echo(prompt + first, nl=False)
