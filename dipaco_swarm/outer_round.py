@@ -18,7 +18,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import CatchUp, Claim, better_claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.manifest import OuterConfig, RoundsConfig
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, Swarm
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, PeerName, Swarm
 from dipaco_swarm.training.inner import InnerTrainer, StepReport
 from dipaco_swarm.training.modules import PathModel
 
@@ -67,6 +67,10 @@ class PathInTraining:
     tokens_per_second: float = 0.0
     loss: float | None = None
     batches_consumed: int = 0
+    moves: bool = False
+    """Whether this peer goes to other paths when it is needed there."""
+    left_behind: Mapping[ModuleId, ModuleState] = field(default_factory=dict)
+    """Modules of the path that it was on before, held until others have them."""
 
     @property
     def modules(self) -> tuple[ModuleId, ...]:
@@ -190,22 +194,34 @@ def catch_up(peer: PathInTraining, task: CatchUp) -> bool:
     return True
 
 
+def holdings(peer: PeerName, stage: int, states: Mapping[ModuleId, ModuleState]) -> list[Announcement]:
+    """What a peer says about modules that it holds and does not train."""
+    return [
+        Announcement(peer, stage, module, path=None, version=state.version, digest=state.digest)
+        for module, state in states.items()
+    ]
+
+
 def announce(peer: PathInTraining) -> None:
     """Tell the swarm about our modules and our progress."""
     peer.swarm.announce(
         [
-            Announcement(
-                peer=peer.swarm.peer,
-                stage=peer.stage,
-                module=module,
-                path=peer.path,
-                version=peer.base[module].version,
-                digest=peer.base[module].digest,
-                tokens=peer.tokens[module],
-                tokens_per_second=peer.tokens_per_second,
-                loss=peer.loss,
-            )
-            for module in peer.modules
+            *holdings(peer.swarm.peer, peer.stage, peer.left_behind),
+            *(
+                Announcement(
+                    peer=peer.swarm.peer,
+                    stage=peer.stage,
+                    module=module,
+                    path=peer.path,
+                    version=peer.base[module].version,
+                    digest=peer.base[module].digest,
+                    tokens=peer.tokens[module],
+                    tokens_per_second=peer.tokens_per_second,
+                    loss=peer.loss,
+                    moves=peer.moves,
+                )
+                for module in peer.modules
+            ),
         ],
         [peer.groups[module] for module in peer.modules],
     )

@@ -17,7 +17,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.assignment import neediest_path, settled
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import (
     CatchUp,
@@ -31,8 +30,9 @@ from dipaco_swarm.algorithm.plan import (
     better_claim,
     next_action,
 )
-from dipaco_swarm.algorithm.stages import covering_modules, most_paths, state_at_start
+from dipaco_swarm.algorithm.stages import most_paths, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.choosing import PathChoice, number_of, trainers_of
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.dashboard.views import ModuleView, PeerView
@@ -45,6 +45,7 @@ from dipaco_swarm.outer_round import (
     announce,
     catch_up,
     catch_ups,
+    holdings,
     run_outer_round,
 )
 from dipaco_swarm.serving import OwnSnapshots
@@ -81,8 +82,10 @@ WATCH_SECONDS = 3.0
 CHECKPOINT_SECONDS = 60.0
 """A crash loses at most this much local progress; a clean end loses none."""
 REDRAW_SECONDS = 0.5
-SETTLE_ROUNDS = 3
-"""A peer with --path auto looks before its first round of a stage, and then so often, whether its path is crowded."""
+STAY_ROUNDS = 3
+"""A peer with --path auto looks before its first round of a stage, and then so often, where it is needed."""
+IDLE_LOOK_SECONDS = 5.0
+"""... and so often while its own path has nothing left to do."""
 ACCEPTED_STALENESS = 1
 """Local progress from an older version than this is dropped when catching up (SPEC 7.5)."""
 
@@ -123,8 +126,9 @@ class Volunteer:
         """The routing sample that we have scored last."""
         self._snapshots: OwnSnapshots | None = None
         """Of the path of now, in a run with early stopping."""
-        self._path: PathIndex | None = None
-        """The path of now, or the one to move to; None before a stage with several paths."""
+        self._choice = PathChoice(swarm, settings.path, settings.home)
+        self._left: dict[ModuleId, ModuleState] = {}
+        """Modules of the path that we moved away from within this stage."""
 
     def live(self) -> None:
         """Join, and train stage after stage until asked to stop or finished."""
@@ -168,7 +172,7 @@ class Volunteer:
         """Get ready for the manifest's stage: path, shard, model, module states."""
         stage = manifest.stage
         table = PathTable(stage.table)
-        path = self._choose_path(stage, table)
+        path = self._choice.on_entering(stage, table)
         modules = table.modules_of(path)
         self._keep_manifest()
         self._screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {_names(modules)}")
@@ -201,10 +205,12 @@ class Volunteer:
             batches=iter(()),
             base=base,
             tokens=dict.fromkeys(modules, 0),
+            moves=self._choice.moves,
+            left_behind={module: state for module, state in self._left.items() if module not in modules},
         )
         self._load(peer, saved, stage, manifest)
         # replicas of a path read the shard in different orders, or they would do the same work
-        seed = manifest.config.seed + _number_of(self._swarm.peer)
+        seed = manifest.config.seed + number_of(self._swarm.peer)
         peer.batches = shard.batches(manifest.config.inner.batch_sequences, seed, peer.batches_consumed)
         announce(peer)
         self._snapshots = self._own_snapshots(manifest, peer, shard)
@@ -250,47 +256,6 @@ class Volunteer:
         before = checkpoints.load(self._checkpoint_file(stage.index - 1, path), self._run) if stage.momenta else None
         return {} if before is None else before.inner.tensors
 
-    def _choose_path(self, stage: Stage, table: PathTable) -> PathIndex:
-        """The path asked for; else the one that we have been on; else the one that needs help most."""
-        if table.num_paths == 1:
-            return PathIndex(0)
-        wanted = self._settings.path if self._settings.path is not None else self._path
-        if wanted is None:
-            wanted = self._path_at_home(stage.index)
-        if wanted is None or wanted >= table.num_paths:
-            wanted = self._neediest(stage, table)
-        self._path = PathIndex(wanted)
-        return self._path
-
-    def _path_at_home(self, stage: int) -> PathIndex | None:
-        """The path of the newest checkpoint of this stage."""
-        files = self._settings.home.glob(f"checkpoints/stage-{stage}-path-*.safetensors")
-        newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
-        return None if newest is None else PathIndex(int(newest.stem.rpartition("-")[2]))
-
-    def _neediest(self, stage: Stage, table: PathTable) -> PathIndex:
-        trainers = _trainers(self._swarm, stage.index, table)
-        staffing: dict[PathIndex, int] = {}
-        progress: dict[PathIndex, float] = {}
-        for said in trainers:
-            if said.path is not None and said.peer != self._swarm.peer:
-                staffing[said.path] = staffing.get(said.path, 0) + 1
-                progress[said.path] = max(progress.get(said.path, 0.0), float(said.version))
-        return neediest_path(table, staffing, progress, _number_of(self._swarm.peer))
-
-    def _is_crowded(self, peer: PathInTraining) -> bool:
-        """Whether to move on to a path with fewer peers, with --path auto; `self._path` is then that path."""
-        if self._settings.path is not None or peer.table.num_paths == 1:
-            return False
-        said = _trainers(self._swarm, peer.stage, peer.table)
-        taken: dict[str, PathIndex] = {s.peer: s.path for s in said if s.path is not None}
-        taken[self._swarm.peer] = peer.path
-        self._path = settled(peer.table, taken, self._swarm.peer)
-        if self._path == peer.path:
-            return False
-        self._screen.event(f"path {peer.path} has enough peers; moving to path {self._path}")
-        return True
-
     def _shard(self, manifest: Manifest, stage: Stage, path: PathIndex, routing: Routing) -> Shard:
         def tell(progress: ShardProgress) -> None:
             if self._stop():
@@ -318,6 +283,8 @@ class Volunteer:
     def _state_of(self, stage: Stage, module: ModuleId, saved: Checkpoint | None) -> ModuleState:
         """The state that the group is at: from the checkpoint, the seed, or whoever holds it."""
         ours = saved.base[module] if saved is not None else state_at_start(stage, module, self._fetch)
+        if module in self._left and self._left[module].version > ours.version:
+            ours = self._left[module]
         while not self._stop():
             self._swarm.look_up(stage.index, [module], timeout=LOOK_UP_SECONDS)
             members = self._swarm.members(stage.index, module)
@@ -350,7 +317,8 @@ class Volunteer:
     def _train(self, peer: PathInTraining, manifest: Manifest, watch: "ManifestWatch") -> Manifest | None:
         """Rounds of one stage. Returns the manifest of the next stage, or None to leave."""
         begun = any(state.version > 0 for state in peer.base.values())
-        said, saved_at, look_at = "", time.monotonic(), self._rounds
+        said, saved_at, looked_at = "", time.monotonic(), 0.0
+        look_at = self._rounds + (STAY_ROUNDS if self._left else 0)  # who has just moved stays for a while
         while True:
             newest = watch.newest or manifest
             if newest.stage.index == peer.stage:  # the operator may have said when it ends
@@ -378,6 +346,7 @@ class Volunteer:
                     return None
                 case MoveOn():
                     self._save(peer)
+                    self._left = {}
                     return newest
                 case CatchUp() as task:
                     self._catch_up(peer, task)
@@ -388,13 +357,16 @@ class Volunteer:
                         self._screen.event(reason)
                         said = reason
                     self._show.now(peer, manifest, reason)
+                    if done and not newest.finished and time.monotonic() - looked_at > IDLE_LOOK_SECONDS:
+                        looked_at = time.monotonic()
+                        if self._is_needed_elsewhere(peer, newest):
+                            return newest
                     self._stop.wait(0.5)
                 case Train():
                     if self._rounds >= look_at:
-                        if self._is_crowded(peer):
-                            self._save(peer)
+                        if self._is_needed_elsewhere(peer, newest):
                             return newest
-                        look_at = self._rounds + SETTLE_ROUNDS
+                        look_at = self._rounds + STAY_ROUNDS
                     begun = True
                     watched = self._show.watching(peer, manifest)
                     report = run_outer_round(peer, stop=self._stop, on_step=watched.step, on_due=watched.due)
@@ -403,6 +375,26 @@ class Volunteer:
                     if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
                         self._save(peer)
                         saved_at = time.monotonic()
+
+    def _is_needed_elsewhere(self, peer: PathInTraining, manifest: Manifest) -> bool:
+        """Whether to move to another path now, with --path auto; everything is kept and saved then."""
+        path = self._choice.after_a_stay(manifest.stage, peer.table, peer.path, peer.rules.last_version)
+        if path == peer.path:
+            return False
+        self._screen.event(f"moving from path {peer.path} to path {path}, where help is needed more")
+        self._save(peer)
+        self._left = dict(peer.base)
+        for module, state in peer.left_behind.items():
+            if self._is_held_elsewhere(peer.stage, module, state.version):
+                self._swarm.release(peer.stage, module)
+            else:
+                self._left[module] = state
+        self._swarm.announce(holdings(peer.swarm.peer, peer.stage, self._left))  # nobody waits for us there any more
+        return True
+
+    def _is_held_elsewhere(self, stage: int, module: ModuleId, version: int) -> bool:
+        members = self._swarm.members(stage, module)
+        return any(said.version >= version for said in members if said.peer != self._swarm.peer)
 
     def _score(self, peer: PathInTraining, manifest: Manifest) -> None:
         """Score the operator's routing sample under our path, and say where the scores are."""
@@ -610,30 +602,18 @@ def _outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:
     return config.outer.model_copy(update={"ramp_rounds": 0}) if stage.momenta else config.outer
 
 
-def _trainers(swarm: Swarm, stage: int, table: PathTable) -> list[Announcement]:
-    """One announcement of every live peer that trains in the stage."""
-    modules = covering_modules(table)
-    swarm.look_up(stage, modules, timeout=LOOK_UP_SECONDS)
-    return [said for module in modules for said in swarm.members(stage, module) if said.path is not None]
-
-
 def _peers_in_sight(peer: PathInTraining) -> int:
     """Live peers of the stage that train, not counting those whose records have reached only some of our groups yet.
 
     A round that begins on half a view of its group would leave somebody out.
     """
-    trainers = {s.peer: s.path for s in _trainers(peer.swarm, peer.stage, peer.table)}
+    trainers = {s.peer: s.path for s in trainers_of(peer.swarm, peer.stage, peer.table)}
     peer.swarm.look_up(peer.stage, peer.modules, timeout=LOOK_UP_SECONDS)
     for module in peer.modules:
         seen = {said.peer for said in peer.swarm.members(peer.stage, module)}
         through = peer.table.paths_through(module)
         trainers = {name: path for name, path in trainers.items() if path not in through or name in seen}
     return len(trainers)
-
-
-def _number_of(peer: str) -> int:
-    """A peer's own number, from its name."""
-    return int.from_bytes(peer.encode()[-6:], "big")
 
 
 def _names(modules: Sequence[ModuleId]) -> str:

@@ -14,7 +14,7 @@ def status_of(swarm: Swarm, manifest: Manifest) -> SwarmStatus:
     table = PathTable(stage.table)
     said = {module: swarm.members(stage.index, module) for module in table.modules}
     trainers = {s.peer: s for members in said.values() for s in members if s.path is not None}
-    keepers = {s.peer for members in said.values() for s in members if s.path is None}
+    keepers = {s.peer for members in said.values() for s in members if s.path is None} - trainers.keys()
     modules = tuple(_module_status(module, members) for module, members in said.items())
     versions = {module.name: module.version for module in modules}
     losses = [s.loss for s in trainers.values() if s.loss is not None]

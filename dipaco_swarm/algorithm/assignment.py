@@ -1,9 +1,11 @@
 """Which path a peer should train: the one that has the least, of people first and then of training."""
 
 import hashlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from dipaco_swarm.algorithm.paths import PathIndex, PathTable
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 
 
 def neediest_path(
@@ -23,20 +25,81 @@ def neediest_path(
     return min((PathIndex(path) for path in range(table.num_paths)), key=need)
 
 
-def settled(table: PathTable, taken: Mapping[str, PathIndex], name: str) -> PathIndex:
-    """The path of the peer `name` when nobody is crowded: its own, or one with at least two peers fewer.
+@dataclass(frozen=True)
+class Staffing:
+    """Who trains what in a stage, and how far it has come: one view of it, the same for all who decide by it."""
 
-    Newcomers who chose at the same time did not see each other. From one view (`taken`: the path of every peer) all
-    compute the same moves: from the fullest path to the emptiest, greatest name first, until none differs by two.
-    Paths outside the table do not count.
+    staying: Mapping[str, PathIndex]
+    """Peers that were told their path."""
+    moving: Mapping[str, PathIndex]
+    """Peers that go where they are needed."""
+    versions: Mapping[ModuleId, int]
+    """The newest version of every module that anybody has."""
+    last_version: int | None
+    """The stage is over when every module has this version; None: it goes on."""
+
+
+STAY_VERSIONS = 3
+"""How long movers stay where there are fewer of them than paths: moving costs a look at the disk, and fresh moments
+where nobody of this machine has been."""
+
+
+def path_to_be_on(table: PathTable, staffing: Staffing, name: str) -> PathIndex:
+    """Where the moving peer `name` should be: from one view of the swarm all movers compute the same places.
+
+    Paths with a module that has not come to the stage's end are open. Movers enough for every open path that nobody
+    stays on: they spread over them evenly, moving as little as possible. Fewer: they go round, each epoch of
+    STAY_VERSIONS outer steps to the next paths, so that all of these progress alike and, as far as they can, no
+    module is left out for long (the paper's paths are worked off in turns, too; section 3). Where everything is done
+    everybody stays.
     """
-    peers: dict[PathIndex, list[str]] = {PathIndex(path): [] for path in range(table.num_paths)}
-    for peer in sorted(taken):
-        if taken[peer] in peers:
-            peers[taken[peer]].append(peer)
+    paths = [path for path in _by_turns(table) if _is_open(table, path, staffing)]
+    stayed_on = set(staffing.staying.values())
+    lonely = [path for path in paths if path not in stayed_on]
+    movers = sorted(staffing.moving)
+    if not paths:
+        return staffing.moving[name]
+    if len(movers) < len(lonely):
+        epoch = max(staffing.versions.values(), default=0) // STAY_VERSIONS
+        return lonely[(epoch * len(movers) + movers.index(name)) % len(lonely)]
+    return settled(paths, staffing.staying, staffing.moving, name)
+
+
+def settled(
+    paths: Sequence[PathIndex], staying: Mapping[str, PathIndex], moving: Mapping[str, PathIndex], name: str
+) -> PathIndex:
+    """The path of the moving peer `name` when nobody is crowded: its own, or one with at least two peers fewer.
+
+    Newcomers who chose at the same time did not see each other. From one view all compute the same moves: first those
+    whose path is not among `paths` go to the emptiest, then movers go from the fullest path to the emptiest, greatest
+    name first, until none differs by two.
+    """
+    stay = Counter(path for path in staying.values() if path in paths)
+    movers: dict[PathIndex, list[str]] = {path: [] for path in sorted(paths)}
+    homeless = [peer for peer in sorted(moving) if moving[peer] not in movers]
+    for peer in sorted(moving):
+        if moving[peer] in movers:
+            movers[moving[peer]].append(peer)
+
+    def crowd(path: PathIndex) -> int:
+        return stay[path] + len(movers[path])
+
+    for peer in homeless:
+        movers[min(movers, key=lambda path: (crowd(path), path))].append(peer)
     while True:
-        fullest = max(peers, key=lambda path: (len(peers[path]), -path))
-        emptiest = min(peers, key=lambda path: (len(peers[path]), path))
-        if len(peers[fullest]) - len(peers[emptiest]) < 2:
-            return next(path for path, names in peers.items() if name in names)
-        peers[emptiest].append(peers[fullest].pop())
+        fullest = max((path for path in movers if movers[path]), key=lambda path: (crowd(path), -path))
+        emptiest = min(movers, key=lambda path: (crowd(path), path))
+        if crowd(fullest) - crowd(emptiest) < 2:
+            return next(path for path, names in movers.items() if name in names)
+        movers[emptiest].append(movers[fullest].pop())
+
+
+def _is_open(table: PathTable, path: PathIndex, staffing: Staffing) -> bool:
+    last = staffing.last_version
+    return last is None or any(staffing.versions.get(module, 0) < last for module in table.modules_of(path))
+
+
+def _by_turns(table: PathTable) -> list[PathIndex]:
+    """All paths in an order in which neighbours share few modules: the diagonals of a grid, one after the other."""
+    width = max(max(row) for row in table.rows) + 1
+    return sorted((PathIndex(path) for path in range(table.num_paths)), key=lambda p: (sum(table.rows[p]) % width, p))

@@ -35,6 +35,8 @@ class Announcement:
     loss: float | None = None
     reduces: bool = True
     """Whether others can dial it, so that it can lead and reduce."""
+    moves: bool = False
+    """Whether it goes to other paths when it is needed there."""
 
 
 @dataclass(frozen=True)

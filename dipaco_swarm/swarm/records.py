@@ -44,6 +44,7 @@ class AnnouncementRecord(Message):
     tokens_per_second: float = Field(ge=0)
     loss: float | None
     reduces: bool
+    moves: bool
     addresses: tuple[Address, ...] = Field(default=(), max_length=MAX_ADDRESSES)
     """Where the peer can be dialled. libp2p's own search for a peer forgets and fails; this does not."""
 
@@ -148,6 +149,7 @@ def encode_announcement(said: Announcement, addresses: Sequence[str]) -> Announc
         tokens_per_second=said.tokens_per_second,
         loss=said.loss,
         reduces=said.reduces,
+        moves=said.moves,
         addresses=tuple(addresses[:MAX_ADDRESSES]),
     )
 
@@ -174,5 +176,6 @@ def decode_announcement(
         tokens_per_second=record.tokens_per_second,
         loss=record.loss,
         reduces=record.reduces,
+        moves=record.moves,
     )
     return said, record.addresses

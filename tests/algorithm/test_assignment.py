@@ -1,10 +1,12 @@
 from collections import Counter
 
-from dipaco_swarm.algorithm.assignment import neediest_path, settled
-from dipaco_swarm.algorithm.paths import PathIndex, grid
+from dipaco_swarm.algorithm.assignment import STAY_VERSIONS, Staffing, neediest_path, path_to_be_on, settled
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, grid
 
 TABLE = grid((2, 2))
+FOUR_BY_FOUR = grid((4, 4))
 P0, P1, P2, P3 = (PathIndex(i) for i in range(4))
+P9 = PathIndex(9)
 
 
 def test_the_path_with_the_fewest_peers_comes_first() -> None:
@@ -35,18 +37,57 @@ def test_paths_outside_the_table_do_not_matter() -> None:
     assert neediest_path(grid((1,)), {PathIndex(7): 0}, {PathIndex(7): -1.0}, seed=0) == P0
 
 
+def spread(moving: dict[str, PathIndex], staying: dict[str, PathIndex] | None = None) -> dict[str, PathIndex]:
+    paths = [PathIndex(path) for path in range(TABLE.num_paths)]
+    return {name: settled(paths, staying or {}, moving, name) for name in moving}
+
+
 def test_newcomers_who_chose_the_same_path_end_on_different_ones() -> None:
-    taken = dict.fromkeys("abcd", P0)
-    assert [settled(TABLE, taken, name) for name in "abcd"] == [P0, P3, P2, P1]
+    assert spread(dict.fromkeys("abcd", P0)) == {"a": P0, "b": P3, "c": P2, "d": P1}
 
 
 def test_nobody_moves_where_paths_differ_by_one_peer() -> None:
     taken = {"a": P0, "b": P0, "c": P1, "d": P2, "e": P3}
-    assert {name: settled(TABLE, taken, name) for name in taken} == taken
+    assert spread(taken) == taken
 
 
 def test_after_everybody_moved_nobody_moves_again() -> None:
-    taken = {f"peer {i}": PathIndex(i % 2) for i in range(10)} | {"stranger": PathIndex(9)}
-    moved = {name: settled(TABLE, taken, name) for name in taken if name != "stranger"}
+    moved = spread({f"peer {i}": PathIndex(i % 2) for i in range(10)})
     assert sorted(Counter(moved.values()).values()) == [2, 2, 3, 3]
-    assert {name: settled(TABLE, moved, name) for name in moved} == moved
+    assert spread(moved) == moved
+
+
+def test_those_who_were_told_their_path_are_counted_and_never_moved() -> None:
+    moved = spread({"a": P0, "b": P0, "c": P9}, staying={"x": P0, "y": P0, "z": P1})
+    assert sorted(moved) == ["a", "b", "c"]
+    assert sorted(moved.values()) == [P1, P2, P3] or sorted(moved.values()) == [P2, P2, P3]
+    assert spread(moved, {"x": P0, "y": P0, "z": P1}) == moved
+
+
+def staffing(moving: dict[str, PathIndex], version: int, last: int | None = None, **versions: int) -> Staffing:
+    modules = {module: versions.get(str(module), version) for module in FOUR_BY_FOUR.modules}
+    return Staffing({}, moving, modules, last)
+
+
+def test_fewer_movers_than_paths_go_round_so_that_all_paths_progress_alike() -> None:
+    names = ["a", "b", "c", "d"]
+    visits: Counter[PathIndex] = Counter()
+    for version in range(0, 16 * STAY_VERSIONS, STAY_VERSIONS):
+        places = [path_to_be_on(FOUR_BY_FOUR, staffing(dict.fromkeys(names, P0), version), name) for name in names]
+        # and at any time every module is trained by one of them
+        assert {module for path in places for module in FOUR_BY_FOUR.modules_of(path)} == set(FOUR_BY_FOUR.modules)
+        visits.update(places)
+    assert visits == Counter({PathIndex(path): 4 for path in range(16)})
+
+
+def test_movers_stay_for_a_while() -> None:
+    moving = {"a": P0, "b": P1}
+    places = {path_to_be_on(FOUR_BY_FOUR, staffing(moving, version), "a") for version in range(STAY_VERSIONS)}
+    assert len(places) == 1
+
+
+def test_at_the_end_of_a_stage_movers_go_to_what_is_not_done() -> None:
+    now = staffing({"a": P0, "b": P1}, version=9, last=9, L1M2=7)
+    open_paths = set(FOUR_BY_FOUR.paths_through(ModuleId(1, 2)))
+    assert {path_to_be_on(FOUR_BY_FOUR, now, name) for name in "ab"} <= open_paths
+    assert path_to_be_on(FOUR_BY_FOUR, staffing({"a": P3}, version=9, last=9), "a") == P3

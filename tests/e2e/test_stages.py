@@ -3,6 +3,7 @@
 import logging
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.bootstrap import Kept, Operator, load_operator_key
+from dipaco_swarm.dashboard.metrics import read_metrics
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.manifest import Manifest, RunAddress, RunConfig, fingerprint_of, parse_run_file
 from dipaco_swarm.peer import Volunteer
@@ -77,8 +79,15 @@ class World:
         screen, stop = Events(), self._stop()
         swarm = self._swarm("bootstrap", stop)
         operator = Operator(self.config, self._key, swarm, self.kept, screen, stop, str(self.address))
-        self._work.append(self._pool.submit(operator.run, until_finished=True))
+        self._start(lambda: operator.run(until_finished=True))
         return screen
+
+    def _start(self, life: Callable[[], None]) -> Future[None]:
+        """In a thread; one that fails ends all."""
+        work = self._pool.submit(life)
+        work.add_done_callback(lambda done: self.break_off() if done.exception() else None)
+        self._work.append(work)
+        return work
 
     def peer(self, name: str, path: int | None) -> tuple[Events, Callable[[], None]]:
         """Starts a peer; returns its screen, and what stops it and waits for its end."""
@@ -96,8 +105,7 @@ class World:
             rounds=None,
             screen="none",
         )
-        life = self._pool.submit(Volunteer(settings, self._swarm(name, stop), screen, stop).live)
-        self._work.append(life)
+        life = self._start(Volunteer(settings, self._swarm(name, stop), screen, stop).live)
 
         def leave() -> None:
             stop.request()
@@ -212,6 +220,27 @@ def test_a_peer_that_missed_two_stages_comes_back(make_world: MakeWorld) -> None
     world.kept.tell_to_advance()
     operator.until("the run is finished")
     world.end()
+
+
+def test_two_peers_train_four_paths_in_turns(make_world: MakeWorld) -> None:
+    """Each moves with its modules and finds its moments again where it has been; all paths get their share."""
+    world = make_world(SINGLE + "rounds = 1\n" + FOUR_PATHS + "rounds = 12\n", min_peers=2)
+    world.operator()
+    one, other = world.peer("one", None)[0], world.peer("other", None)[0]
+    world.end()
+    assert world.manifest().finished
+    for module in grid([2, 2]).modules:
+        state = world.kept.state(1, module)
+        assert state is not None
+        assert state.version >= 12
+    steps: Counter[int] = Counter()
+    for name in ("one", "other"):
+        lines = read_metrics(world.folder / name / "metrics.jsonl")
+        steps.update(line["path"] for line in lines if line["kind"] == "round" and line["stage"] == 1)
+    assert set(steps) == {0, 1, 2, 3}, steps
+    assert max(steps.values()) <= 2 * min(steps.values()), steps
+    assert one.said("moving from path")
+    assert one.said("going on from the checkpoint") or other.said("going on from the checkpoint")
 
 
 def test_a_stage_whose_scores_teach_nothing_keeps_its_router(make_world: MakeWorld) -> None:

@@ -1,0 +1,87 @@
+"""Which path a peer trains: the one that it was told, or with --path auto the one where it is needed, stay after stay.
+
+The rule is `algorithm/assignment.py`; this file gathers what the rule looks at.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dipaco_swarm.algorithm.assignment import Staffing, neediest_path, path_to_be_on
+from dipaco_swarm.algorithm.paths import PathIndex, PathTable
+from dipaco_swarm.algorithm.stages import covering_modules
+from dipaco_swarm.manifest import Stage
+from dipaco_swarm.swarm.interface import Announcement, Swarm
+
+LOOK_UP_SECONDS = 20.0
+
+
+class PathChoice:
+    """The path of one peer, and where it should go next. Looks at the swarm only when asked."""
+
+    def __init__(self, swarm: Swarm, told: int | None, home: Path) -> None:
+        self._swarm = swarm
+        self._told = told
+        self._home = home
+        self._path: PathIndex | None = None
+        """The path of now, or the one to move to; None before a stage with several paths."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether this peer goes where it is needed."""
+        return self._told is None
+
+    def on_entering(self, stage: Stage, table: PathTable) -> PathIndex:
+        """The path asked for; else the one that we have been on; else the one that needs help most."""
+        if table.num_paths == 1:
+            return PathIndex(0)
+        wanted = self._told if self._told is not None else self._path
+        if wanted is None:
+            wanted = self._path_at_home(stage.index)
+        if wanted is None or wanted >= table.num_paths:
+            wanted = self._neediest(stage, table)
+        self._path = PathIndex(wanted)
+        return self._path
+
+    def after_a_stay(self, stage: Stage, table: PathTable, path: PathIndex, last_version: int | None) -> PathIndex:
+        """Where to be for the next rounds, with --path auto: mostly where we are."""
+        if not self.moves or table.num_paths == 1:
+            return path
+        self._swarm.look_up(stage.index, table.modules, timeout=LOOK_UP_SECONDS)
+        said = [s for module in table.modules for s in self._swarm.members(stage.index, module)]
+        staying: dict[str, PathIndex] = {s.peer: s.path for s in said if s.path is not None and not s.moves}
+        moving: dict[str, PathIndex] = {s.peer: s.path for s in said if s.path is not None and s.moves}
+        staffing = Staffing(
+            staying=staying,
+            moving=moving | {self._swarm.peer: path},
+            versions={m: max((s.version for s in said if s.module == m), default=0) for m in table.modules},
+            last_version=last_version,
+        )
+        self._path = path_to_be_on(table, staffing, self._swarm.peer)
+        return self._path
+
+    def _path_at_home(self, stage: int) -> PathIndex | None:
+        """The path of the newest checkpoint of this stage."""
+        files = self._home.glob(f"checkpoints/stage-{stage}-path-*.safetensors")
+        newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
+        return None if newest is None else PathIndex(int(newest.stem.rpartition("-")[2]))
+
+    def _neediest(self, stage: Stage, table: PathTable) -> PathIndex:
+        staffing: dict[PathIndex, int] = {}
+        progress: dict[PathIndex, float] = {}
+        for said in trainers_of(self._swarm, stage.index, table):
+            if said.path is not None and said.peer != self._swarm.peer:
+                staffing[said.path] = staffing.get(said.path, 0) + 1
+                progress[said.path] = max(progress.get(said.path, 0.0), float(said.version))
+        return neediest_path(table, staffing, progress, number_of(self._swarm.peer))
+
+
+def trainers_of(swarm: Swarm, stage: int, table: PathTable) -> Sequence[Announcement]:
+    """One announcement of every live peer that trains in the stage."""
+    modules = covering_modules(table)
+    swarm.look_up(stage, modules, timeout=LOOK_UP_SECONDS)
+    return [said for module in modules for said in swarm.members(stage, module) if said.path is not None]
+
+
+def number_of(peer: str) -> int:
+    """A peer's own number, from its name."""
+    return int.from_bytes(peer.encode()[-6:], "big")
