@@ -136,8 +136,16 @@ class OuterConfig(Frozen):
     momentum: float = Field(default=0.9, ge=0, lt=1)  # DiPaCo section 4; 0.6 in runs of some tens of rounds
     rescale: bool = True
     """Multiply the average by the square root of the effective number of paths (paper section 2.7)."""
+    averaging: Literal["mean", "radial"] = "mean"
+    """radial: mean length times mean direction, which needs no rescaling (radial-directional averaging, SPEC 6.1)."""
     ramp_rounds: int = Field(default=0, ge=0)
     """The learning rate rises linearly from half over the first rounds of a module in a stage."""
+
+    @model_validator(mode="after")
+    def _lengthens_once(self) -> Self:
+        if self.averaging == "radial" and self.rescale:
+            raise ValueError('averaging="radial" keeps the length of outer gradients itself; set rescale = false')
+        return self
 
     def learning_rate_at(self, version: int) -> float:
         """The outer learning rate of the step that takes a module from `version` to `version + 1` of its stage."""

@@ -193,7 +193,7 @@ class Volunteer:
             stage=stage.index,
             table=table,
             path=path,
-            groups={module: _group(stage, table, module) for module in modules},
+            groups={module: _group(manifest.config, stage, table, module) for module in modules},
             rules=RoundRules(
                 _outer_rules(manifest.config, stage),
                 manifest.config.rounds,
@@ -592,9 +592,9 @@ def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announce
     )
 
 
-def _group(stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
+def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
     weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
-    return ModuleGroup(stage.index, module, weights)
+    return ModuleGroup(stage.index, module, weights, config.outer.averaging)
 
 
 def _outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:

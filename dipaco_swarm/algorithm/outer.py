@@ -74,6 +74,21 @@ def weighted_sum(contributions: Sequence[Tensor], weights: Sequence[float]) -> T
     return total
 
 
+def radial_average(contributions: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Mean length times mean direction: (sum_i w_i |x_i|) phi(sum_i w_i phi(x_i)), phi(x) = x / |x|, fp32.
+
+    Radial-directional averaging (SPEC 6.1, Decoupled DiLoCo): the length does not shrink with the number of
+    contributions, so it does the work of the square root of paths where participation fluctuates. Never both.
+    Contributions of no length count for nothing; arguments as for `weighted_sum`.
+    """
+    lengths = [float(torch.linalg.vector_norm(contribution)) for contribution in contributions]
+    inverse = [weight / length if length > 0 else 0.0 for weight, length in zip(weights, lengths, strict=True)]
+    direction = weighted_sum(contributions, inverse)
+    length = float(torch.linalg.vector_norm(direction))
+    total = math.fsum(weight * length for weight, length in zip(weights, lengths, strict=True))
+    return direction * (total / length if length > 0 else 0.0)
+
+
 def clip_factors(norms: Sequence[float], ratio: float) -> list[float]:
     """How much each contribution is scaled down so that none is longer than `ratio` times the median norm.
 

@@ -377,7 +377,7 @@ class PieceExchange:
                 accepted[member] = contribution
             else:
                 log.warning("left out a contribution of peer %s: not finite, or longer than it said", entry.peer[-8:])
-        mean = reduce_piece(accepted, self.roster.members, self._group.path_weights)
+        mean = reduce_piece(accepted, self.roster.members, self._group)
         mask = mask_of(list(accepted))
         if self._codec != "fp32":
             return mask, encode(self._codec, mean)

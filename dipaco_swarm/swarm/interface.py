@@ -46,6 +46,8 @@ class ModuleGroup:
     stage: int
     module: ModuleId
     path_weights: Mapping[PathIndex, float]
+    averaging: Literal["mean", "radial"] = "mean"
+    """How outer gradients are averaged; radial: mean length times mean direction, of each piece of the module."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.outer import clip_factors
@@ -30,7 +31,14 @@ from dipaco_swarm.swarm.interface import (
     Span,
     Traffic,
 )
-from dipaco_swarm.swarm.reduction import claimed_norm, effective_paths_of, reduce_piece, roster_order
+from dipaco_swarm.swarm.reduction import (
+    claimed_norm,
+    effective_paths_of,
+    piece_bounds,
+    piece_parameters,
+    reduce_piece,
+    roster_order,
+)
 from dipaco_swarm.swarm.wire import RosterEntry
 
 
@@ -225,7 +233,10 @@ class MemorySwarm:
             ]
         )
         received = {i: meeting.parts[PeerName(member.peer)].received for i, member in enumerate(members)}
-        mean = reduce_piece(received, members, group.path_weights)
+        parameters = len(next(iter(received.values())))
+        size = piece_parameters(parameters, len(members))
+        pieces = [piece_bounds(i, size, parameters) for i in range(-(-parameters // size))]
+        mean = torch.cat([reduce_piece({i: v[a:b] for i, v in received.items()}, members, group) for a, b in pieces])
         mean = decode(self._codec, encode(self._codec, mean), len(mean)).clone()
         n_eff = effective_paths_of(range(len(members)), members, group.path_weights)
         return Agreed(

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.outer import contribution_weights, effective_paths, weighted_sum
+from dipaco_swarm.algorithm.outer import contribution_weights, effective_paths, radial_average, weighted_sum
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.codec import BLOCK, Codec
+from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.wire import RosterEntry
 
 MIN_PIECE = 64 * BLOCK  # 256 KB of fp32: below that, messages cost more than bytes
@@ -56,10 +57,8 @@ def piece_owners(parameters: int, size: int, reducers: Sequence[int]) -> tuple[i
     return tuple(reducers[piece % len(reducers)] for piece in range(-(-parameters // size)))
 
 
-def reduce_piece(
-    contributions: Mapping[int, Tensor], members: Sequence[RosterEntry], path_weights: Mapping[PathIndex, float]
-) -> Tensor:
-    """The weighted mean of what arrived, summed in roster order.
+def reduce_piece(contributions: Mapping[int, Tensor], members: Sequence[RosterEntry], group: ModuleGroup) -> Tensor:
+    """The average of what arrived, by the group's rule, summed in roster order.
 
     `contributions`: roster index -> fp32 (n,). Weights are normalised over those present, so whoever is missing is
     simply not part of the mean.
@@ -68,10 +67,11 @@ def reduce_piece(
     weights = contribution_weights(
         [members[i].path for i in present],
         [float(members[i].tokens) for i in present],
-        [path_weights[PathIndex(members[i].path)] for i in present],
+        [group.path_weights[PathIndex(members[i].path)] for i in present],
     )
     coefficients = [weight * members[i].scale for weight, i in zip(weights, present, strict=True)]
-    return weighted_sum([contributions[i] for i in present], coefficients)
+    average = radial_average if group.averaging == "radial" else weighted_sum
+    return average([contributions[i] for i in present], coefficients)
 
 
 def effective_paths_of(

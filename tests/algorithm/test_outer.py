@@ -10,6 +10,7 @@ from dipaco_swarm.algorithm.outer import (
     effective_paths,
     nesterov_step,
     outer_gradient,
+    radial_average,
     rescale,
     weighted_sum,
 )
@@ -132,3 +133,12 @@ def test_one_inner_step_and_plain_averaging_is_synchronous_sgd_of_each_module() 
         expected = together[module].grad
         assert expected is not None
         torch.testing.assert_close(stepped, modules[module] - rate * expected)
+
+
+def test_the_radial_average_has_the_mean_length_whatever_the_directions() -> None:
+    right, up = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 1.0])
+    average = radial_average([right, up], [0.5, 0.5])
+    assert torch.allclose(average, torch.full((2,), 2.0 / math.sqrt(2.0)))  # length (3 + 1) / 2, direction between
+    assert torch.allclose(radial_average([right], [1.0]), right)
+    assert torch.equal(radial_average([right, torch.zeros(2)], [0.5, 0.5]), torch.tensor([1.5, 0.0]))
+    assert torch.equal(radial_average([right, -right], [0.5, 0.5]), torch.zeros(2))  # opposites leave no direction

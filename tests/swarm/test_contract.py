@@ -115,6 +115,20 @@ def test_members_get_the_same_bytes_whatever_the_codec(make_swarms: MakeSwarms, 
     assert float((means[0] - exact).abs().max()) < tolerance
 
 
+def test_the_radial_average_is_as_long_as_its_parts(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(2)
+    weights = ModuleGroup(0, MODULE, {PathIndex(0): 0.5, PathIndex(1): 0.5}, "radial")
+    gather(swarms, {MODULE: weights}, [0, 1])
+    gradients = [torch.randn(300_000, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    for swarm in swarms:
+        swarm.take_part("int8", 4.0)
+    outcomes = reduce_together(swarms, [[part(i, gradients[i], weights)] for i in range(2)])
+    means = [agreed(outcome[MODULE]).mean for outcome in outcomes]
+    assert torch.equal(means[0], means[1])
+    lengths = [float(gradient.norm()) for gradient in gradients]
+    assert float(means[0].norm()) == pytest.approx(sum(lengths) / 2, rel=0.02)
+
+
 def test_replicas_of_a_path_count_once(make_swarms: MakeSwarms) -> None:
     swarms = make_swarms(3)
     weights = group(0.5, 0.5)
