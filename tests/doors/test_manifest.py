@@ -81,7 +81,7 @@ BAD = {
     "a seed too large": ('name = "small"', f'name = "small"\nseed = {2**64}', "seed", str(2**64)),
     "unknown key": ("hidden_size = 16", "hidden_size = 16\nhiden = 1", "model.hiden", "not known"),
     "length kept twice": ("[data]", '[outer]\naveraging = "radial"\n[data]', "outer", "set rescale = false"),
-    "two ends of a stage": ('"single"', '"single"\nrounds = 2\ntokens = 5', "stages[0]", "give one of them"),
+    "two ends of a stage": ('"single"', '"single"\ntokens = 5', "stages[0]", "give one of them"),
     "unknown section": ("[data]", "[dat]", "dat", "not known"),
     "unknown router": ('"single"', '"singel"', "stages[0].router", "got 'singel'"),
     "a source without files": ('"python"', '"text"', "data", "needs path"),
