@@ -17,6 +17,7 @@ from dipaco_swarm.manifest import RunAddress, RunConfig, fingerprint_of
 from dipaco_swarm.peer import Volunteer
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.stopping import Stopping
+from dipaco_swarm.swarm.blobs import BlobStore
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 
 
@@ -25,10 +26,11 @@ def simulate(
 ) -> dict[ModuleId, ModuleState]:
     """Run to the end of the last stage; returns the final state of every module.
 
-    `peers`: name of each peer -> the path it asks for (None: auto). `home`: a folder for shards, checkpoints and kept
-    modules. Raises SwarmError as a real node or peer would.
+    `peers`: name of each peer -> the path it asks for (None: auto). `home`: a folder for shards and checkpoints, and in
+    `home/bootstrap` all that a bootstrap node keeps, for evaluation, generation and export. Raises SwarmError as a real
+    node or peer would.
     """
-    hub = MemoryHub()
+    hub = MemoryHub(BlobStore(home / "bootstrap" / "blobs"))
     stop = Stopping()
     screen = screen or NoScreen()
     key = load_operator_key(home / "bootstrap")

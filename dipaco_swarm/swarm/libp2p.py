@@ -26,6 +26,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.manifest import RunAddress, open_manifest
 from dipaco_swarm.swarm import records
+from dipaco_swarm.swarm.blobs import BlobStore
 from dipaco_swarm.swarm.channels import end_all, supervise
 from dipaco_swarm.swarm.codec import Codec
 from dipaco_swarm.swarm.identity import load_identity
@@ -41,7 +42,7 @@ from dipaco_swarm.swarm.interface import (
 from dipaco_swarm.swarm.leading import Standing
 from dipaco_swarm.swarm.node import Node, NodeSettings, open_node
 from dipaco_swarm.swarm.rounds import Rounds
-from dipaco_swarm.swarm.store import BlobStore, Store
+from dipaco_swarm.swarm.store import Store
 
 log = logging.getLogger(__name__)
 

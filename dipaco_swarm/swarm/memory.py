@@ -17,6 +17,7 @@ from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.swarm.blobs import BlobStore
 from dipaco_swarm.swarm.codec import Codec, decode, encode
 from dipaco_swarm.swarm.interface import (
     Agreed,
@@ -59,16 +60,32 @@ class Part:
     """What the codec lost."""
 
 
+class MemoryBlobs:
+    """`BlobStore` without a disk."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+
+    def put(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        self._blobs[digest] = bytes(data)
+        return digest
+
+    def get(self, digest: str) -> bytes | None:
+        return self._blobs.get(digest)
+
+
 class MemoryHub:
     """What the peers of one process share. Make it once and a `MemorySwarm` per peer."""
 
-    def __init__(self) -> None:
+    def __init__(self, blobs: BlobStore | None = None) -> None:
+        """`blobs`: where to keep them as files, for who comes after this process; None keeps them in memory."""
         self.changed = threading.Condition()
         self.announced: dict[PeerName, tuple[Announcement, ...]] = {}
         self.meetings: dict[tuple[int, ModuleId, int], Meeting] = {}
         self.states: dict[tuple[int, ModuleId, str], ModuleState] = {}
         self.statements: dict[str, dict[PeerName, bytes]] = {}
-        self.blobs: dict[str, bytes] = {}
+        self.blobs = blobs or MemoryBlobs()
         self.manifest: bytes | None = None
 
     def expected(self, stage: int, module: ModuleId, version: int) -> set[PeerName]:
@@ -218,16 +235,15 @@ class MemorySwarm:
     # blobs and the manifest --------------------------------------------------------------------------------------
 
     def put_blob(self, data: bytes) -> str:
-        digest = hashlib.sha256(data).hexdigest()
         with self._hub.changed:
-            self._hub.blobs[digest] = bytes(data)
-        return digest
+            return self._hub.blobs.put(data)
 
     def fetch_blob(self, digest: str, *, timeout: float) -> bytes:
         with self._hub.changed:
-            if digest not in self._hub.blobs:
-                raise UnreachableError(f"no peer has the run's file {digest[:12]}; is the bootstrap node up?")
-            return self._hub.blobs[digest]
+            data = self._hub.blobs.get(digest)
+        if data is None:
+            raise UnreachableError(f"no peer has the run's file {digest[:12]}; is the bootstrap node up?")
+        return data
 
     def publish_manifest(self, signed: bytes) -> None:
         with self._hub.changed:

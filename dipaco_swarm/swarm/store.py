@@ -9,13 +9,13 @@ import hashlib
 import logging
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
-from dipaco_swarm.errors import HomeError, RemoteDataError
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.blobs import BlobStore
 from dipaco_swarm.swarm.node import Node
 from dipaco_swarm.swarm.wire import (
     AskBlob,
@@ -36,45 +36,6 @@ ANSWER_SECONDS = 10.0
 """A peer that has not begun to answer by then is passed over."""
 BLOB_CHUNK = 1 << 20
 KEPT_VERSIONS = 2  # a peer that asks for what was newest a moment ago still gets it
-
-
-class BlobStore:
-    """Blobs as files named by their SHA-256. Files appear whole."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def path_of(self, digest: str) -> Path:
-        return self.folder / digest
-
-    def has(self, digest: str) -> bool:
-        return self.path_of(digest).is_file()
-
-    def put(self, data: bytes) -> str:
-        """Keep a blob; returns its digest. Raises HomeError when the folder cannot be written."""
-        digest = hashlib.sha256(data).hexdigest()
-        if not self.has(digest):
-            temporary = self.path_of(digest).with_suffix(".part")
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                temporary.write_bytes(data)
-                os.replace(temporary, self.path_of(digest))
-            except OSError as error:
-                raise HomeError(f"{self.folder} cannot be written: {error.strerror}; free some space there") from None
-        return digest
-
-    def get(self, digest: str) -> bytes | None:
-        """A blob that we have, verified; a damaged file is removed and counts as missing."""
-        try:
-            data = self.path_of(digest).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise HomeError(f"{self.path_of(digest)} cannot be read: {error.strerror}") from None
-        if hashlib.sha256(data).hexdigest() == digest:
-            return data
-        self.path_of(digest).unlink(missing_ok=True)
-        return None
 
 
 class Store:

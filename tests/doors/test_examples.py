@@ -8,8 +8,6 @@ import pytest
 
 from dipaco_swarm.manifest import parse_run_file
 from dipaco_swarm.simulate import simulate
-from dipaco_swarm.swarm.memory import MemorySwarm
-from dipaco_swarm.swarm.store import BlobStore
 from tests.e2e.conftest import write_run_file
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -32,10 +30,7 @@ def test_two_peers_in_memory_end_on_the_same_bytes() -> None:
 
 
 @pytest.mark.timeout(200)
-def test_route_and_generate_goes_on_from_the_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_memory, on_disk = MemorySwarm.put_blob, BlobStore(tmp_path / "bootstrap" / "blobs")
-    # a home folder has its blobs on disk; a simulated run keeps them in memory
-    monkeypatch.setattr(MemorySwarm, "put_blob", lambda swarm, data: in_memory(swarm, data) and on_disk.put(data))
+def test_route_and_generate_goes_on_from_the_prompt(tmp_path: Path) -> None:
     run_file = write_run_file(tmp_path / "RUN.toml", min_peers=2, inner_steps=2, rounds=1)
     simulate(parse_run_file(run_file.read_text()), tmp_path, {"ada": 0, "ben": 3})
     said = run("route_and_generate.py", str(tmp_path / "bootstrap"), "def read_lines(path):")
