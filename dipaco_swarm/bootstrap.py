@@ -7,7 +7,7 @@ state: the operator's key, the newest manifest and the kept modules are files in
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -22,7 +22,7 @@ from dipaco_swarm.algorithm.stages import ancestor, check_tables, table_of
 from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes, params_to_bytes
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.dashboard.views import BootstrapView
-from dipaco_swarm.errors import HomeError, ManifestError
+from dipaco_swarm.errors import HomeError, ManifestError, TrainingError
 from dipaco_swarm.manifest import (
     Manifest,
     RunAddress,
@@ -39,14 +39,15 @@ from dipaco_swarm.settings import BootstrapSettings
 from dipaco_swarm.status import status_of
 from dipaco_swarm.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.swarm.interface import Announcement, Swarm
-from dipaco_swarm.training.bank import load_state, module_file, save_state, write_whole
-from dipaco_swarm.training.documents import read_documents, split_of
+from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state, write_whole
+from dipaco_swarm.training.documents import Document, read_documents, split_of
 from dipaco_swarm.training.features import prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import feature_network
 from dipaco_swarm.training.scoring import sample_from_bytes, sample_to_bytes
 from dipaco_swarm.training.shards import EvaluationSet, routing_pieces, routing_prefixes
 from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, train_tokenizer, vocabulary_size
+from dipaco_swarm.training.window_router import WindowRouter, train_window_router, window_router_to_bytes
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +152,8 @@ class Operator:
         self._address = address
         self._states: dict[ModuleId, ModuleState] = {}
         self._collection: ScoreCollection | None = None
+        self._published = 0.0
+        """When the manifest was published last."""
 
     def run(self, *, until_finished: bool = False) -> None:
         """Begin the run or go on with it; keep modules and open stages until asked to stop."""
@@ -161,7 +164,6 @@ class Operator:
         self._take_up(manifest)
         self._publish(manifest)
         self._screen.event(f"run address: {self._address}")
-        published = time.monotonic()
         while not self._stop():
             self._keep_modules(manifest.stage)
             self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
@@ -171,10 +173,7 @@ class Operator:
             elif self._is_done(manifest.stage) and (successor := self._next(manifest)) is not None:
                 manifest = successor
                 self._publish(manifest)
-                published = time.monotonic()
-            elif time.monotonic() - published > REPUBLISH_SECONDS:
-                self._publish(manifest)
-                published = time.monotonic()
+            self._renew(manifest)
             self._stop.wait(TICK_SECONDS)
 
     # ------------------------------------------------------------------------------------------------------- beginning
@@ -293,8 +292,12 @@ class Operator:
         """The manifest after a stage is done: the next stage, or the end. None while scores are still coming in."""
         index = manifest.stage.index + 1
         if index == len(self._config.stages):
+            router = self._window_router(manifest) if self._config.rerouting is not None else None
+            if self._config.rerouting is not None and router is None and self._stop():
+                return None  # asked to stop: the same command trains it anew
             self._screen.event("the last stage is done: the run is finished")
-            return manifest.model_copy(update={"revision": manifest.revision + 1, "finished": True})
+            end = {"revision": manifest.revision + 1, "finished": True, "window_router": router}
+            return manifest.model_copy(update=end)
         if self._config.stages[index].router == "discriminative":
             if manifest.scoring is None:
                 return self._ask_for_scores(manifest)
@@ -374,6 +377,47 @@ class Operator:
         self._show(manifest, f"collecting scores, {missing} of {len(manifest.stage.table)} paths to come")
         return missing == 0
 
+    # routing every W tokens at test time
+
+    def _window_router(self, manifest: Manifest) -> str | None:
+        """The blob of a window router for the stage's paths; None when asked to stop, or when its training failed."""
+        table = PathTable(manifest.stage.table)
+        tokenizer = load_tokenizer(self._fetch(manifest.tokenizer))
+        vocabulary = vocabulary_size(tokenizer)
+        self._screen.event(f"training the window router of {table.num_paths} paths")
+        shown = 0.0
+
+        def on_progress(share: float) -> None:
+            nonlocal shown
+            if self._stop():
+                raise _Stopped
+            if time.monotonic() - shown > TICK_SECONDS:
+                shown = time.monotonic()
+                self._show(manifest, f"training the window router, {100 * share:.0f} %")
+            self._renew(manifest)
+
+        network = feature_network(self._config, vocabulary, manifest.feature_seeds, self._fetch)
+        router = WindowRouter(network, table.num_paths)
+        model = PathModel(build_network(self._config.model, vocabulary, self._config.seed), self._config.levels)
+        try:
+            documents = self._until_stopped(read_documents(self._config.data))
+            sample = routing_pieces(documents, tokenizer, self._config.data, self._config.router)
+            load = lambda path: load_path(model, table, path, self._states)  # noqa: E731
+            train_window_router(router, sample, load, self._config, on_progress)
+        except _Stopped:
+            return None
+        except TrainingError as error:
+            self._screen.event(f"the run goes on without a window router: {error}")
+            return None
+        return self._swarm.put_blob(window_router_to_bytes(router))
+
+    def _until_stopped(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """The same documents; raises _Stopped when asked to stop."""
+        for document in documents:
+            if self._stop():
+                raise _Stopped
+            yield document
+
     def _fetch(self, digest: str) -> bytes:
         return self._swarm.fetch_blob(digest, timeout=STATE_SECONDS)
 
@@ -381,6 +425,12 @@ class Operator:
         signed = sign_manifest(manifest, self._key)
         self._kept.keep_manifest(signed)
         self._swarm.publish_manifest(signed)
+        self._published = time.monotonic()
+
+    def _renew(self, manifest: Manifest) -> None:
+        """Publish the manifest again when its record is about to grow old."""
+        if time.monotonic() - self._published > REPUBLISH_SECONDS:
+            self._publish(manifest)
 
     def _show(self, manifest: Manifest, activity: str) -> None:
         traffic = self._swarm.traffic()
@@ -388,6 +438,10 @@ class Operator:
         rounds = manifest.stage.rounds
         progress = None if rounds is None else min(1.0, status.version_min / rounds)
         self._screen.show(BootstrapView(self._address, activity, status, progress, traffic.sent, traffic.received))
+
+
+class _Stopped(Exception):
+    """Asked to stop in the middle of something long."""
 
 
 def _clustering(stage: StageConfig) -> Literal["k-means", "product-k-means"]:

@@ -181,6 +181,20 @@ class RouterConfig(Frozen):
     """No shard smaller than this share of an equal split."""
 
 
+class ReroutingConfig(Frozen):
+    """The window router: at test time it picks a path anew, every W tokens (paper section 2.4.4 and 7.2.1)."""
+
+    window: int = Field(default=64, ge=1)  # paper table 3
+    """Tokens that a choice is learned for. W may differ from it at test time; as many as a sequence has: learned for
+    the rest of the document, which suits any W almost as well."""
+    steps: int = Field(default=2000, ge=1)  # paper section 7.2.1
+    learning_rate: float = Field(default=4e-4, gt=0)
+    """Falls in a cosine, without warm-up; the other rules of AdamW are those of [inner]."""
+    batch_sequences: int = Field(default=32, ge=1)
+    max_documents: int = Field(default=20_000, ge=1)
+    """Pieces of the routing sample that are used at most. The bootstrap node scores each of them under every path."""
+
+
 class StageConfig(Frozen):
     """A part of the run with one path table and one router."""
 
@@ -238,6 +252,8 @@ class RunConfig(Frozen):
     wire: WireConfig = WireConfig()
     limits: LimitsConfig = LimitsConfig()
     router: RouterConfig = RouterConfig()
+    rerouting: ReroutingConfig | None = None
+    """Train a window router when the last stage is done; none: text stays with the path that its prefix chose."""
     stages: tuple[StageConfig, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -268,6 +284,13 @@ class RunConfig(Frozen):
                 raise ValueError(f"stages[{i}] is discriminative, but there are no paths to learn from before it")
             if columns is not None and columns != len(self.levels):
                 raise ValueError(f"stages[{i}] has {columns} columns but there are {len(self.levels)} levels")
+        last = self.stages[-1]
+        if self.rerouting is not None and (last.router == "single" or last.rounds is None):
+            raise ValueError(
+                f"rerouting needs a last stage with several paths and with rounds, but stages[{len(self.stages) - 1}] "
+                f'has router="{last.router}" and rounds={last.rounds}: the window router chooses among its paths, and '
+                "is trained when its rounds are done"
+            )
         if self.data.sequence_length > self.model.max_position_embeddings:
             raise ValueError(
                 f"data.sequence_length={self.data.sequence_length} is longer than "
@@ -348,6 +371,8 @@ class Manifest(Frozen):
     """Blob of the routing sample, while the peers are asked to score it under their paths."""
     feature_seeds: tuple[Digest, ...] = ()
     """Per level, the blob of the frozen dense model that turns a prefix into the router's feature; none at first."""
+    window_router: Digest | None = None
+    """Blob of the window router of the last stage; none before the run is finished, or without [rerouting]."""
     finished: bool = False
     """The last stage's rounds are done: hold, evaluate, serve; train no more."""
 

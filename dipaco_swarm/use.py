@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedModel
@@ -25,13 +26,14 @@ from dipaco_swarm.status import status_of
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import load_path, load_state, module_file
 from dipaco_swarm.training.documents import Split, read_documents
-from dipaco_swarm.training.evaluation import RoutedScore, evaluate_routed
+from dipaco_swarm.training.evaluation import RoutedScore, evaluate_rerouted, evaluate_routed, window_paths
 from dipaco_swarm.training.export import export_path
-from dipaco_swarm.training.inference import Sampling, generate_tokens
+from dipaco_swarm.training.inference import Sampling, generate_rerouted, generate_tokens
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import Routing, load_routing
 from dipaco_swarm.training.shards import EvaluationSet, evaluation_pieces
 from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
+from dipaco_swarm.training.window_router import WindowRouter, window_router_from_bytes
 
 if TYPE_CHECKING:
     from dipaco_swarm.swarm.libp2p import LibP2PSwarm
@@ -68,6 +70,22 @@ class TrainedRun:
         vocabulary = vocabulary_size(self.routing().tokenizer)
         return PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
 
+    def window_router(self) -> WindowRouter:
+        """What chooses a path anew every W tokens. Raises UsageError when the run has none."""
+        manifest = self.manifest
+        if manifest.window_router is None:
+            reason = (
+                "its run file has no [rerouting]"
+                if manifest.config.rerouting is None
+                else "it is trained when the last stage is done"
+                if not manifest.finished
+                else "its training failed, as the bootstrap node's log says"
+            )
+            raise UsageError(f"the run {manifest.config.name} has no window router: {reason}; leave out --reroute")
+        vocabulary = vocabulary_size(self.routing().tokenizer)
+        data = self.fetch(manifest.window_router)
+        return window_router_from_bytes(data, manifest.config, vocabulary, self.table.num_paths)
+
     def load(self, model: PathModel, path: PathIndex) -> PreTrainedModel:
         """Put a path into the model. Raises UsageError when there is no such path."""
         if not 0 <= path < self.table.num_paths:
@@ -75,8 +93,7 @@ class TrainedRun:
                 f"path {path} does not exist: this stage of the run {self.manifest.config.name} has paths 0 to "
                 f"{self.table.num_paths - 1}"
             )
-        load_path(model, self.table, path, {m: self.state_of(m) for m in self.table.modules_of(path)})
-        return model.network
+        return load_path(model, self.table, path, {m: self.state_of(m) for m in self.table.modules_of(path)})
 
 
 @contextmanager
@@ -166,11 +183,19 @@ def status(address: RunAddress) -> SwarmStatus:
         return status_of(swarm, manifest)
 
 
-def evaluate(source: Source, data: str | None) -> Evaluation:
-    """Routed perplexity per path and in all; on text files matching `data`, or on the run's held-out documents."""
+def evaluate(source: Source, data: str | None, window: int | None = None) -> Evaluation:
+    """Routed perplexity per path and in all; on text files matching `data`, or on the run's held-out documents.
+
+    `window`: route anew every so many tokens; None: each document once, by its prefix.
+    """
+    _check_window(window)
     with open_run(source) as run:
+        router = run.window_router() if window is not None else None  # what can fail fails before the slow part
         pieces = held_out(run, data)
-        scores, documents = score(run, pieces)
+        if router is not None and window is not None:
+            scores, documents = score_rerouted(run, pieces, router, window)
+        else:
+            scores, documents = score(run, pieces)
         return Evaluation(
             run=run.manifest.config.name,
             stage=run.manifest.stage.index,
@@ -180,7 +205,13 @@ def evaluate(source: Source, data: str | None) -> Evaluation:
                 PathScore(path, documents[path], found.tokens, found.loss)
                 for path, found in sorted(scores.by_path.items())
             ),
+            window=window,
         )
+
+
+def _check_window(window: int | None) -> None:
+    if window is not None and window < 1:
+        raise UsageError(f"--reroute {window} is no number of tokens; give 1 or more, for example 64")
 
 
 def held_out(run: TrainedRun, data: str | None = None) -> EvaluationSet:
@@ -203,8 +234,29 @@ def score(run: TrainedRun, pieces: EvaluationSet) -> tuple[RoutedScore, dict[Pat
     return result, {PathIndex(int(path)): int((paths == path).sum()) for path in set(paths.tolist())}
 
 
-def generate(source: Source, prompt: str, *, tokens: int, temperature: float, top_k: int, seed: int) -> Iterator[str]:
-    """Text that follows the prompt, in pieces: routed on the prompt's first tokens, written by that one path."""
+def score_rerouted(
+    run: TrainedRun, pieces: EvaluationSet, router: WindowRouter, window: int
+) -> tuple[RoutedScore, dict[PathIndex, int]]:
+    """As `score`, but routed anew every `window` tokens; also the number of windows of each path."""
+    prefix = run.manifest.config.router.prefix_tokens
+    choices = router.choices(torch.from_numpy(pieces.tokens)).numpy()
+    paths = window_paths(run.routing().paths(pieces.tokens[:, :prefix]), choices, prefix, window)
+    model = run.model()
+    result = evaluate_rerouted(pieces, paths, lambda path: run.load(model, path), prefix)
+    starts = np.arange(prefix, paths.shape[1], window)
+    begun = paths[:, starts][starts < pieces.lengths[:, None]]  # the path of each window that there is
+    return result, {path: int((begun == path).sum()) for path in result.by_path}
+
+
+def generate(
+    source: Source, prompt: str, *, tokens: int, temperature: float, top_k: int, seed: int, window: int | None = None
+) -> Iterator[str]:
+    """Text that follows the prompt, in pieces: routed on the prompt's first tokens, written by that one path.
+
+    `window`: route anew every so many new tokens, on all the text that there is by then; a prompt longer than what the
+    prefix router reads is routed by the window router from the start.
+    """
+    _check_window(window)
     with open_run(source) as run:
         routing = run.routing()
         ids = routing.tokenizer.encode(prompt).ids
@@ -212,11 +264,17 @@ def generate(source: Source, prompt: str, *, tokens: int, temperature: float, to
             raise UsageError("the prompt is empty; give some text to go on from")
         prefix = torch.tensor([ids[: run.manifest.config.router.prefix_tokens]]).numpy()
         path = PathIndex(int(routing.paths(prefix)[0]))
-        network = run.load(run.model(), path)
+        model, stop = run.model(), end_of_text_id(routing.tokenizer)
         sampling = Sampling(temperature, top_k or None)
         generator = torch.Generator().manual_seed(seed)
         stream = DecodeStream(ids=[], skip_special_tokens=True)
-        new = generate_tokens(network, ids, sampling, generator, end_of_text_id(routing.tokenizer))
+        if window is None:
+            new = generate_tokens(run.load(model, path), ids, sampling, generator, stop)
+        else:
+            router = run.window_router()
+            path = router.choose(ids) if len(ids) > prefix.shape[1] else path
+            load = lambda path: run.load(model, path)  # noqa: E731
+            new = generate_rerouted(path, router.choose, load, window, ids, sampling, generator, stop)
         for token in islice(new, tokens):
             text = stream.step(routing.tokenizer, token)
             if text:

@@ -18,6 +18,12 @@ Home = Annotated[
 ]
 
 
+Reroute = Annotated[
+    int | None,
+    typer.Option(metavar="W", help="Route anew every W tokens, with the run's window router.  [default: once]"),
+]
+
+
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to put chart, sample and model.")] = Path("demo-out"),
@@ -83,6 +89,7 @@ def evaluate(
     data: Annotated[
         str | None, typer.Option(metavar="GLOB", help="Documents to score.  [default: the run's held-out documents]")
     ] = None,
+    reroute: Reroute = None,
 ) -> None:
     """Routed perplexity: every document scored by its own path, per path and in all."""
     with worded_failures():
@@ -90,7 +97,7 @@ def evaluate(
         from dipaco_swarm import use
         from dipaco_swarm.dashboard.drawing import draw
 
-        _print(draw(use.evaluate(source, data)))
+        _print(draw(use.evaluate(source, data, reroute)))
 
 
 @app.command()
@@ -102,13 +109,16 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,
     top_k: Annotated[int, typer.Option(metavar="N", min=0, help="Choose among the N likeliest tokens; 0: all.")] = 40,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same text.")] = 0,
+    reroute: Reroute = None,
 ) -> None:
-    """Route the prompt by its first tokens, and let the one path it belongs to go on with it."""
+    """Route the prompt by its first tokens, and let the path it belongs to go on with it."""
     with worded_failures():
         source = _source(run, home)
         from dipaco_swarm import use
 
-        pieces = use.generate(source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed)
+        pieces = use.generate(
+            source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, window=reroute
+        )
         first = next(pieces, "")  # what can fail has failed before anything is written
         typer.echo(prompt + first, nl=False)
         for piece in pieces:

@@ -35,7 +35,16 @@ from dipaco_swarm.dashboard.views import (
 
 GOOD, CALM, WARN, BAD, QUIET, BOLD = "green", "cyan", "yellow", "red", "bright_black", "bold"
 EVENT_LINES = 6
-NUMBERS = {"version", "peers", "documents", "tokens", "tokens/s", "loss", "perplexity"}  # columns set to the right
+NUMBERS = {
+    "version",
+    "peers",
+    "documents",
+    "windows",
+    "tokens",
+    "tokens/s",
+    "loss",
+    "perplexity",
+}  # columns set to the right
 MAX_ROWS = 12  # longer tables become a map, or the rows that need a look
 
 
@@ -108,7 +117,7 @@ def draw_bootstrap(view: BootstrapView) -> RenderableType:
 
 def draw_evaluation(result: Evaluation) -> RenderableType:
     """Perplexity per path and in all."""
-    table = _table("path", "documents", "tokens", "loss", "perplexity")
+    table = _table("path", "windows" if result.window else "documents", "tokens", "loss", "perplexity")
     for path in result.paths:
         table.add_row(
             str(path.path), f"{path.documents:,}", f"{path.tokens:,}", f"{path.loss:.4f}", f"{path.perplexity:,.2f}"
@@ -121,6 +130,8 @@ def draw_evaluation(result: Evaluation) -> RenderableType:
     said = Text(
         f"{result.data}; the first {result.prefix_tokens} tokens of each document route it and are not scored", QUIET
     )
+    if result.window:
+        said.append(f"; routed anew every {result.window} {plural(result.window, 'token')}")
     title = _title(result.run, f"stage {result.stage}", "routed perplexity")
     return frame(title, Group(said, Text(), table))
 

@@ -212,10 +212,11 @@ class BootstrapView:
 
 @dataclass(frozen=True)
 class PathScore:
-    """How well one path predicts the documents that are routed to it."""
+    """How well one path predicts the documents, or the windows of them, that are routed to it."""
 
     path: int
     documents: int
+    """Documents; windows in an evaluation that routes every window."""
     tokens: int
     """Tokens scored; the prefix that the router read is not among them."""
     loss: float
@@ -236,6 +237,8 @@ class Evaluation:
     """What was scored, in words."""
     prefix_tokens: int
     paths: tuple[PathScore, ...]
+    window: int | None = None
+    """Routed anew every so many tokens; None: once per document."""
 
     @property
     def tokens(self) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
@@ -58,7 +59,10 @@ def module_file(home: Path, stage: int, module: ModuleId) -> Path:
     return home / "modules" / f"stage-{stage}-{module}.safetensors"
 
 
-def load_path(model: PathModel, table: PathTable, path: PathIndex, states: Mapping[ModuleId, ModuleState]) -> None:
-    """Put a path's modules into a model."""
+def load_path(
+    model: PathModel, table: PathTable, path: PathIndex, states: Mapping[ModuleId, ModuleState]
+) -> PreTrainedModel:
+    """Put a path's modules into a model; returns its network."""
     for module in table.modules_of(path):
         model.load(module.level, states[module].params)
+    return model.network

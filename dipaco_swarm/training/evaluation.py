@@ -121,16 +121,50 @@ def evaluate_routed(
     `paths`: the path of each piece, int64 (n,). `load_path` is called once for each path that has pieces, in ascending
     order; its network is not used after the next call, so it may be one network that is filled anew each time.
     """
+    return evaluate_rerouted(pieces, np.broadcast_to(paths[:, None], pieces.tokens.shape), load_path, skip, batch)
+
+
+def window_paths(first: NDArray[np.int64], choices: NDArray[np.int64], skip: int, window: int) -> NDArray[np.int64]:
+    """The path of each token when routing is done anew every `window` tokens (paper section 2.4.4): int64 (n, T).
+
+    `first`: the path of each piece's first window after the prefix of `skip` tokens, (n,). `choices`: (n, T); a later
+    window that begins at position t takes the choice at t - 1, the last token before it.
+    """
+    windows = np.maximum(np.arange(choices.shape[1]) - skip, 0) // window  # (T,)
+    paths: NDArray[np.int64] = choices[:, np.maximum(skip + windows * window - 1, 0)]
+    paths[:, windows == 0] = first[:, None]
+    return paths
+
+
+def evaluate_rerouted(
+    pieces: EvaluationSet,
+    paths: NDArray[np.int64],
+    load_path: Callable[[PathIndex], PreTrainedModel],
+    skip: int,
+    batch: int = SEQUENCES_PER_BATCH,
+) -> RoutedScore:
+    """Score each path on the tokens that it was chosen for; it reads the whole text before them.
+
+    `paths`: the path of each token, int64 (n, T), see `window_paths`. Targets and `load_path` as in `evaluate_routed`,
+    which this is when no path ever changes.
+    """
+    positions = np.arange(pieces.tokens.shape[1])
+    scored = (positions >= max(skip, 1)) & (positions < pieces.lengths[:, None])  # (n, T)
     path_scores: dict[PathIndex, Score] = {}
-    domain_scores: dict[str, Score] = {}
-    for path in map(PathIndex, np.unique(paths).tolist()):
-        rows = np.flatnonzero(paths == path)
-        of_path = EvaluationSet(pieces.tokens[rows], pieces.lengths[rows], tuple(pieces.domains[row] for row in rows))
-        scores = evaluate(load_path(path), of_path, skip, batch)
-        path_scores[path] = sum(scores.values(), Score())
-        for domain, score in scores.items():
-            domain_scores[domain] = domain_scores.get(domain, Score()) + score
-    return RoutedScore(sum(path_scores.values(), Score()), path_scores, dict(sorted(domain_scores.items())))
+    domain_scores = dict.fromkeys(sorted(set(pieces.domains)), Score())
+    for path in map(PathIndex, np.unique(paths[scored]).tolist()):
+        mine = scored & (paths == path)
+        rows = np.flatnonzero(mine.any(axis=1))
+        mine = mine[rows]
+        needed = mine.shape[1] - mine[:, ::-1].argmax(axis=1)  # up to its last token: (rows,)
+        tokens, lengths = torch.from_numpy(pieces.tokens[rows]), torch.from_numpy(needed)
+        found = token_log_likelihoods(load_path(path), tokens, lengths, skip, batch)
+        sums = found.where(torch.from_numpy(mine), 0).sum(dim=1, dtype=torch.float64)
+        scores = [Score(*both) for both in zip(sums.tolist(), mine.sum(axis=1).tolist(), strict=True)]
+        path_scores[path] = sum(scores, Score())
+        for row, score in zip(rows.tolist(), scores, strict=True):
+            domain_scores[pieces.domains[row]] += score
+    return RoutedScore(sum(path_scores.values(), Score()), path_scores, domain_scores)
 
 
 @contextmanager

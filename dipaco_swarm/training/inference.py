@@ -1,7 +1,7 @@
-"""Text from one path: token after token, with transformers' key-value cache.
+"""Text from one path, or from the path of the moment: token after token, with transformers' key-value cache.
 
-`generate_tokens` is an iterator and the caller's list of ids is the only state that matters, so re-routing every W
-tokens (paper section 2.4.3) is: take W tokens, route what there is by now, go on with another path's network.
+`generate_tokens` is an iterator and the list of ids is the only state that matters, so re-routing every W tokens (paper
+section 2.4.4) is: take W tokens, route what there is by now, go on; only with another path is there a new cache.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import UsageError
 
 
@@ -65,6 +66,35 @@ def generate_tokens(
         ids.append(token)
         fresh = [token]
         yield token
+
+
+def generate_rerouted(
+    first: PathIndex,
+    choose: Callable[[Sequence[int]], PathIndex],
+    load_path: Callable[[PathIndex], PreTrainedModel],
+    window: int,
+    prompt_ids: Sequence[int],
+    sampling: Sampling,
+    generator: torch.Generator,
+    stop_token: int | None = None,
+) -> Iterator[int]:
+    """`generate_tokens` with the path chosen anew after every `window` new tokens; `first` writes the first ones.
+
+    `choose` reads all tokens there are. While it stays with a path, that path's cache is kept; when it changes, the new
+    path reads the text anew. `load_path` is called when the path changes; its network is not used after the next call.
+    """
+    ids, path = list(prompt_ids), first
+    tokens = generate_tokens(load_path(path), ids, sampling, generator, stop_token)
+    while True:
+        before = len(ids)
+        for token in islice(tokens, window):
+            ids.append(token)
+            yield token
+        if len(ids) < before + window:  # the stop token
+            return
+        if (chosen := choose(ids)) != path:
+            path = chosen
+            tokens = generate_tokens(load_path(path), ids, sampling, generator, stop_token)
 
 
 def generate(
