@@ -339,13 +339,14 @@ class Operator:
             router = fit_discriminative_router(features, self._collection.matrix(), config.router)
         else:
             router = fit_router(features, table, config.router, _clustering(stage), config.seed)
-        shares = path_shares(router, features)
+        shares = path_shares(router, features, stage.overlap)
         self._screen.event(f"router fitted on {len(prefixes):,} prefixes; shares of the paths: {_percent(shares)}")
         return Stage(
             index=index,
             table=table.rows,
             path_weights=shares,
             router=self._swarm.put_blob(router_to_bytes(router)),
+            overlap=stage.overlap,
             seeds={str(module): seed_of(module) for module in table.modules},
             rounds=stage.rounds,
             first_step=first_step,

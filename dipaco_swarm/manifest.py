@@ -205,6 +205,8 @@ class StageConfig(Frozen):
     """Modules per level; all combinations are paths. "path" gives every path its own module at that level."""
     paths: tuple[tuple[int, ...], ...] | None = None
     """Instead of modules: the path table itself, one row per path, one module index per level."""
+    overlap: int = Field(default=1, ge=1)
+    """Nearest paths that train on a document; in evaluation it is always one (paper section 2.4.3: 2 of 256)."""
     rounds: int | None = Field(default=None, gt=0)
     """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
 
@@ -229,10 +231,16 @@ class StageConfig(Frozen):
                 )
         if self.paths is not None and (problem := path_table_problem(self.paths)):
             raise ValueError(f"paths: {problem}")
-        branches = math.prod(count for count in self.modules or () if isinstance(count, int))
-        if self.router != "single" and (len(self.paths) if self.paths else branches) < 2:
+        if self.router != "single" and self.num_paths == 1:
             raise ValueError(f'router="{self.router}" needs at least two paths; with one path it is router="single"')
         return self
+
+    @property
+    def num_paths(self) -> int | None:
+        """Paths of the stage's table; None when they are those of the stage before."""
+        if self.router == "discriminative":
+            return None
+        return len(self.paths) if self.paths else math.prod(c for c in self.modules or () if isinstance(c, int))
 
 
 class RunConfig(Frozen):
@@ -277,7 +285,14 @@ class RunConfig(Frozen):
                 raise ValueError(f"exactly one level must have {part}=true; now {len(holders)} have")
         if self.model.tie_word_embeddings and not any(level.embedding and level.head for level in self.levels):
             raise ValueError("tie_word_embeddings=true needs embedding and head in the same level")
+        paths = 1
         for i, stage in enumerate(self.stages):
+            paths = stage.num_paths or paths
+            if stage.overlap > paths:
+                raise ValueError(
+                    f"stages[{i}].overlap={stage.overlap} but the stage has {paths} path{'s' if paths > 1 else ''}; "
+                    "a document goes to as many different paths"
+                )
             columns = len(stage.modules) if stage.modules is not None else None
             columns = len(stage.paths[0]) if stage.paths else columns
             if stage.router == "discriminative" and (i == 0 or self.stages[i - 1].router == "single"):
@@ -334,9 +349,12 @@ class Stage(Frozen):
     table: tuple[tuple[int, ...], ...]
     """The path table: a row per path, a module index per level."""
     path_weights: tuple[float, ...]
-    """Share of the documents that the router gives to each path; the weight of its outer gradients. Sums to one."""
+    """Share of the documents that each path trains on, each counted `overlap` times; the weight of its outer gradients.
+    Sums to one."""
     router: Digest | None
     """Blob of the router's arrays; none in a stage of one path."""
+    overlap: int = Field(default=1, ge=1)
+    """Nearest paths that train on a document."""
     seeds: dict[str, Digest]
     """Blob of the parameters that each module (written L0M1) starts from."""
     rounds: int | None = Field(default=None, gt=0)
@@ -350,6 +368,8 @@ class Stage(Frozen):
             raise ValueError(problem)
         if len(self.path_weights) != len(self.table):
             raise ValueError(f"{len(self.path_weights)} path weights for {len(self.table)} paths")
+        if self.overlap > len(self.table):
+            raise ValueError(f"overlap={self.overlap} but there are {len(self.table)} paths")
         if min(self.path_weights) <= 0 or not math.isclose(sum(self.path_weights), 1.0, rel_tol=1e-6):
             raise ValueError("path weights must be positive and sum to one")
         modules = {f"L{level}M{index}" for row in self.table for level, index in enumerate(row)}

@@ -112,12 +112,13 @@ class Router:
         return np.concatenate(order).astype(np.int64)
 
 
-def path_shares(router: Router, features: Floats) -> tuple[float, ...]:
+def path_shares(router: Router, features: Floats, overlap: int = 1) -> tuple[float, ...]:
     """The share of the documents that each path gets, for use as path weights: positive, sum one, length paths.
 
-    `features`: fp32, shape (docs, D). A path without a document counts as half a document, so that no weight is zero.
+    `features`: fp32, shape (docs, D). `overlap`: paths that a document goes to, and counts for. A path without
+    a document counts as half a document, so that no weight is zero.
     """
-    counts = np.bincount(router.route(features), minlength=router.num_paths)
+    counts = np.bincount(router.route_top(features, overlap).ravel(), minlength=router.num_paths)
     floored = np.maximum(counts.astype(np.float64), 0.5)
     return tuple(float(share) for share in floored / floored.sum())
 

@@ -29,13 +29,14 @@ class Routing:
     tokenizer_json: bytes
     tokenizer: Tokenizer
     assign: Assign | None
-    """Prefixes int64 (pieces, prefix_tokens) -> path of each, int64 (pieces,). None: there is one path for all."""
+    """Prefixes int64 (pieces, prefix_tokens) -> the paths that train on each, nearest first, int64 (pieces, overlap).
+    None: there is one path for all."""
 
     def paths(self, prefixes: Indices) -> Indices:
-        """The path of each prefix, int64 (pieces,)."""
+        """The nearest path of each prefix, int64 (pieces,): what evaluation and generation use, whatever overlaps."""
         if self.assign is None:
             return torch.zeros(len(prefixes), dtype=torch.int64).numpy()
-        return self.assign(prefixes)
+        return self.assign(prefixes)[:, 0]
 
 
 def load_routing(manifest: Manifest, stage: Stage, fetch: Fetch, *, remember: Path | None = None) -> Routing:
@@ -54,7 +55,7 @@ def load_routing(manifest: Manifest, stage: Stage, fetch: Fetch, *, remember: Pa
     if remember is not None:
         name = hashlib.sha256("".join(manifest.feature_seeds).encode()).hexdigest()[:32]
         features = remembered_features(features, remember / name)
-    return Routing(tokenizer_json, tokenizer, lambda prefixes: router.route(features(prefixes)))
+    return Routing(tokenizer_json, tokenizer, lambda prefixes: router.route_top(features(prefixes), stage.overlap))
 
 
 def feature_network(config: RunConfig, vocabulary: int, seeds: Sequence[str], fetch: Fetch) -> PreTrainedModel:
@@ -67,4 +68,5 @@ def feature_network(config: RunConfig, vocabulary: int, seeds: Sequence[str], fe
 
 def shard_recipe(manifest: Manifest, stage: Stage, path: PathIndex) -> ShardRecipe:
     """What decides the bytes of a path's shard; names it in the cache."""
-    return ShardRecipe(manifest.config.data, manifest.config.router, manifest.tokenizer, stage.router, path)
+    config = manifest.config
+    return ShardRecipe(config.data, config.router, manifest.tokenizer, stage.router, path, stage.overlap)

@@ -235,6 +235,8 @@ class ShardRecipe:
     router: str | None
     """Digest of the router's bytes; none in a stage of one path."""
     path: PathIndex
+    overlap: int = 1
+    """Nearest paths that a document goes to."""
 
     def key(self) -> str:
         """The name of the shard in the cache: equal recipes, equal keys."""
@@ -246,6 +248,8 @@ class ShardRecipe:
             "router": self.router,
             "path": self.path,
         }
+        if self.overlap > 1:  # shards that do not overlap keep the names they always had
+            parts["overlap"] = self.overlap
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

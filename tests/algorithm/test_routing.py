@@ -146,6 +146,8 @@ def test_shares_are_positive_and_sum_to_one() -> None:
     router = line_router(0.0, 10.0, 1000.0)
     shares = path_shares(router, floats(1, 2, 9)[:, None])
     assert shares == pytest.approx((2 / 3.5, 1 / 3.5, 0.5 / 3.5))
+    both = path_shares(router, floats(1, 2, 9)[:, None], overlap=2)
+    assert both == pytest.approx((3 / 6.5, 3 / 6.5, 0.5 / 6.5))  # everything goes to paths 0 and 1
     assert sum(path_shares(router, np.zeros((0, 1), dtype=np.float32))) == pytest.approx(1.0)
 
 

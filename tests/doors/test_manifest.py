@@ -101,6 +101,9 @@ BAD = {
     "a block too many": ("blocks = [1]", "blocks = [1, 2]", "levels", "the model has no [2]"),
     "no head": ("head = true\n", "", "head=true", "now 0"),
     "two heads": ("embedding = true", "embedding = true\nhead = true", "head=true", "now 2"),
+    "no path for a text": ("[2, 2]", "[2, 2]\noverlap = 0", "stages[1].overlap", "got 0"),
+    "more paths for a text than there are": ("[2, 2]", "[2, 2]\noverlap = 5", "stages[1].overlap=5", "has 4 paths"),
+    "one path twice": ("rounds = 3", "rounds = 3\noverlap = 2", "stages[0].overlap=2", "has 1 path;"),
     "a prefix as long as the text": ("[data]", "[router]\nprefix_tokens = 256\n[data]", "router.prefix_tokens", "256"),
     "a text longer than the model": ('"python"', '"python"\nsequence_length = 2048', "data.sequence_length", "2048"),
 }  # fmt: skip
@@ -118,6 +121,19 @@ def test_a_bad_run_file_is_refused_with_field_and_reason(case: str) -> None:
     assert reason in message
     assert "\n" not in message
     assert "literal" not in message  # pydantic's own words for a union
+
+
+def test_a_discriminative_stage_overlaps_within_the_paths_it_takes_over() -> None:
+    stage = '[[stages]]\nrouter = "discriminative"\noverlap = '
+    assert parse_run_file(f"{GOOD}\n{stage}4").stages[2].overlap == 4
+    with pytest.raises(RunFileError, match=r"stages\[2\].overlap=5 but the stage has 4 paths"):
+        parse_run_file(f"{GOOD}\n{stage}5")
+
+
+def test_a_manifest_from_before_shards_could_overlap_is_still_read() -> None:
+    old = json.loads(manifest().canonical_bytes())
+    del old["stages"][0]["overlap"], old["config"]["stages"][0]["overlap"], old["config"]["stages"][1]["overlap"]
+    assert Manifest.model_validate_json(json.dumps(old)) == manifest()
 
 
 def test_text_that_is_not_toml_is_refused_with_the_place() -> None:
@@ -220,6 +236,7 @@ def test_a_manifest_of_another_version_says_what_it_has_that_we_do_not_know() ->
         ({"path_weights": (0.9,)}, "sum to one"),
         ({"seeds": {"L0M0": "a" * 64}}, "one seed for each module"),
         ({"table": ((0, 1),)}, "no module 0"),
+        ({"overlap": 2}, "overlap=2 but there are 1 paths"),
     ],
 )
 def test_a_stage_that_does_not_fit_itself_is_refused(change: dict[str, object], reason: str) -> None:

@@ -196,8 +196,9 @@ def test_recipes_that_differ_have_different_keys() -> None:
         ShardRecipe(DATA, ROUTER, "u", "r", P0),
         ShardRecipe(DATA, ROUTER, "t", None, P0),
         ShardRecipe(DATA, ROUTER, "t", "r", P1),
+        ShardRecipe(DATA, ROUTER, "t", "r", P0, overlap=2),
     ]
-    assert len({r.key() for r in [recipe, *others]}) == 6
+    assert len({r.key() for r in [recipe, *others]}) == 7
     assert recipe.key() == ShardRecipe(DATA, RouterConfig(prefix_tokens=4, components=3), "t", "r", P0).key()
 
 
