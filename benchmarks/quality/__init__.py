@@ -1,1 +1,1 @@
-"""How good the models are that a swarm trains: DiPaCo in its variants against dense models, DiLoCo and flat mixtures."""
+"""How good the models are that a swarm trains: DiPaCo and its variants, dense models, DiLoCo, flat mixtures."""

@@ -73,7 +73,7 @@ def from_roff(text: str) -> str:
     """A manual page's source as text: macros keep their words and lose their names."""
     lines = []
     for line in text.splitlines():
-        if line.startswith((".\\\"", "'\\\"", ".de", ".ds", ".nr", ".if", ".ie", ".el", ".TH", ".so")):
+        if line.startswith(('.\\"', "'\\\"", ".de", ".ds", ".nr", ".if", ".ie", ".el", ".TH", ".so")):
             continue
         if line.startswith((".", "'")):
             name, _, line = line[1:].partition(" ")
@@ -170,9 +170,8 @@ def _of_packages(domain: Domain, folder: Path, say: Callable[[str], None]) -> It
     chosen = [(name, file) for name, file in files if fnmatch(name, domain.pattern)]
     for _, file in sorted(chosen, key=lambda item: hashlib.sha256(item[0].encode()).digest()):
         raw = file.read_bytes()
-        try:
-            text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8")
-        except (UnicodeDecodeError, OSError, EOFError):
+        text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8", errors="replace")
+        if text.count("\ufffd") > len(text) / 100:
             continue  # another encoding: one page of hundreds
         text = domain.clean(text)
         if domain.cut is None:
