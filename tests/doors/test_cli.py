@@ -139,6 +139,7 @@ def test_the_template_explains_every_section() -> None:
         "wire",
         "limits",
         "router",
+        "rerouting",
         "stages",
     }
     assert sections == {name for name in type(config).model_fields if f"[{name}]" in text}
@@ -273,17 +274,24 @@ def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_p
 
     program(
         "use",
-        evaluate=lambda source, data: (asked.append((source, data)), evaluation())[1],
+        evaluate=lambda source, data, window: (asked.append((source, data, window)), evaluation())[1],
         generate=generate,
         export=lambda source, path, out: asked.append((source, path, out)),
     )
     home, address = ["--home", str(tmp_path)], RunAddress.parse(ADDRESS)
-    assert "60.34" in runner.invoke(swarm_cli.app, ["eval", *home, "--data", "*.txt"]).output
+    assert "60.34" in runner.invoke(swarm_cli.app, ["eval", *home, "--data", "*.txt", "--reroute", "64"]).output
     written = runner.invoke(swarm_cli.app, ["generate", "once", "--run", ADDRESS, "--tokens", "2", "--seed", "7"])
     assert written.stdout == "once upon a time\n"
     assert runner.invoke(swarm_cli.app, ["export", *home, "--path", "3", "--out", "o"]).exit_code == 0
-    options = {"tokens": 2, "temperature": 0.8, "top_k": 40, "seed": 7}
-    assert asked == [(tmp_path, "*.txt"), (address, "once", options), (tmp_path, 3, Path("o"))]
+    options = {"tokens": 2, "temperature": 0.8, "top_k": 40, "seed": 7, "window": None}
+    assert asked == [(tmp_path, "*.txt", 64), (address, "once", options), (tmp_path, 3, Path("o"))]
+
+
+@pytest.mark.parametrize("command", [["eval"], ["generate", "once"]], ids=lambda c: c[0])
+def test_routing_anew_every_no_tokens_is_one_line(command: list[str], tmp_path: Path) -> None:
+    result = runner.invoke(swarm_cli.app, [*command, "--home", str(tmp_path), "--reroute", "0"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --reroute 0 is no number of tokens")
 
 
 def test_the_demo_ends_with_its_own_code(program: Install) -> None:

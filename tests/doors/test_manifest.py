@@ -105,6 +105,8 @@ BAD = {
     "more paths for a text than there are": ("[2, 2]", "[2, 2]\noverlap = 5", "stages[1].overlap=5", "has 4 paths"),
     "one path twice": ("rounds = 3", "rounds = 3\noverlap = 2", "stages[0].overlap=2", "has 1 path;"),
     "a prefix as long as the text": ("[data]", "[router]\nprefix_tokens = 256\n[data]", "router.prefix_tokens", "256"),
+    "nothing to reroute": ("[data]", "[rerouting]\n[data]", "rerouting needs", "stages[1] has"),
+    "a window of nothing": ("[data]", "[rerouting]\nwindow = 0\n[data]", "rerouting.window", "got 0"),
     "a text longer than the model": ('"python"', '"python"\nsequence_length = 2048', "data.sequence_length", "2048"),
 }  # fmt: skip
 
@@ -174,6 +176,25 @@ def test_canonical_bytes_are_stable() -> None:
     # sorted and without spaces, whatever order the fields were written in
     shuffled = json.dumps(dict(reversed(json.loads(once.canonical_bytes()).items())), indent=3)
     assert Manifest.model_validate_json(shuffled).digest() == once.digest()
+
+
+def test_a_manifest_from_before_the_window_router_is_read() -> None:
+    old = json.loads(manifest().canonical_bytes())
+    assert old.pop("window_router", "absent") is None
+    assert old["config"].pop("rerouting", "absent") is None
+    body = json.dumps(old)
+    envelope = json.loads(sign_manifest(manifest(), OPERATOR))
+    envelope |= {"manifest": body, "signature": OPERATOR.sign(body.encode()).hex()}
+    assert open_manifest(json.dumps(envelope).encode(), FINGERPRINT) == manifest()
+
+
+def test_rerouting_needs_a_last_stage_of_several_paths_that_ends() -> None:
+    ends = GOOD.replace("[data]", "[rerouting]\nwindow = 16\n[data]") + "rounds = 2\n"
+    rerouting = parse_run_file(ends).rerouting
+    assert rerouting is not None
+    assert (rerouting.window, rerouting.steps) == (16, 2000)
+    with pytest.raises(RunFileError, match=r'stages\[2\] has router="single" and rounds=2: the window router chooses'):
+        parse_run_file(ends + '[[stages]]\nrouter = "single"\nrounds = 2\n')
 
 
 def test_the_digest_depends_on_every_constant_of_the_run() -> None:

@@ -151,7 +151,14 @@ def test_evaluation_gives_each_path_and_the_whole() -> None:
     assert f"{math.exp(4.0):.2f}" in line_with(text, "120", "30,000")
     assert f"{math.exp(4.1):.2f}" in line_with(text, "all")  # (4.0*30 + 4.4*10) / 40
     assert "first 32 tokens" in text
+    assert "anew" not in text
     assert math.isinf(PathScore(0, 1, 1, loss=1e6).perplexity)
+
+
+def test_evaluation_says_when_it_routes_every_window() -> None:
+    text = text_of(replace(evaluation(), window=64), width=140)
+    assert "routed anew every 64 tokens" in text
+    assert "windows" in line_with(text, "perplexity", "loss")
 
 
 # ------------------------------------------------------------------------------------------------------ words and bars

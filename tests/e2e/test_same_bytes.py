@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId, grid
+from dipaco_swarm.manifest import Manifest, open_manifest, signer_of
 from dipaco_swarm.simulate import final_states
 from dipaco_swarm.swarm.identity import load_identity
 
@@ -26,11 +27,17 @@ states = simulate(read_run_file(Path(run_file)), Path(home), json.loads(peers))
 """
 
 
+def read_manifest(file: Path) -> Manifest:
+    signed = file.read_bytes()
+    return open_manifest(signed, signer_of(signed))
+
+
 @pytest.mark.timeout(240)
 def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: Commands, tmp_path: Path) -> None:
     run_file = write_run_file(tmp_path / "RUN.toml", rounds=3)
     with run_file.open("a") as more:
         more.write('\n[[stages]]\nrouter = "discriminative"\nrounds = 2\n')
+        more.write("\n[rerouting]\nwindow = 16\nsteps = 10\nbatch_sequences = 8\n")
     names = [load_identity(tmp_path / f"peer-{path}").peer for path in range(4)]
     address = commands.bootstrap(run_file, "--until-finished")
     peers = [commands.peer(f"peer-{path}", address, path, "--until-finished") for path in range(4)]
@@ -53,6 +60,9 @@ def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: 
             assert bytes(ours.momentum.numpy()) == bytes(theirs.momentum.numpy()), module
             assert ours.digest == theirs.digest
             assert float(ours.momentum.abs().sum()) > 0  # something was learned at all
+    # and from the same modules the same window router was trained
+    manifests = [read_manifest(home / "bootstrap" / "manifest.json") for home in (tmp_path, simulated)]
+    assert manifests[0].window_router == manifests[1].window_router is not None
     # every round was shared by everybody: nobody went on alone, unnoticed
     for path in range(4):
         assert "with 0 others" not in commands.log(f"peer-{path}")

@@ -11,9 +11,11 @@ from dipaco_swarm.manifest import ModelConfig
 from dipaco_swarm.training.evaluation import (
     Score,
     evaluate,
+    evaluate_rerouted,
     evaluate_routed,
     sequence_log_likelihoods,
     token_log_likelihoods,
+    window_paths,
 )
 from dipaco_swarm.training.modules import build_network
 from dipaco_swarm.training.shards import EvaluationSet
@@ -126,3 +128,63 @@ def test_routed_evaluation_scores_each_piece_on_its_own_path() -> None:
     assert routed.by_domain["code"].log_likelihood == pytest.approx(own[1] + own[3])
     assert routed.total.log_likelihood == pytest.approx(sum(own))
     assert routed.total.tokens == sum(score.tokens for score in routed.by_domain.values()) == 34
+
+
+def test_the_first_window_belongs_to_the_prefix_router_and_later_ones_to_what_was_chosen_before_them() -> None:
+    choices = np.arange(24).reshape(2, 12)
+    paths = window_paths(np.array([50, 60]), choices, skip=3, window=4)
+    assert paths[0].tolist() == [50] * 7 + [6] * 4 + [10]  # windows of tokens 3-6, 7-10, 11
+    assert paths[1].tolist() == [60] * 7 + [18] * 4 + [22]
+    one = window_paths(np.array([50, 60]), choices, skip=3, window=1)
+    assert one[0].tolist() == [50] * 4 + list(range(3, 11))
+    assert choices.tolist() == np.arange(24).reshape(2, 12).tolist()
+
+
+def test_rerouted_evaluation_scores_every_token_under_its_own_path_with_all_the_text_before_it() -> None:
+    networks = {PathIndex(path): opinionated_network(path) for path in (0, 1, 2)}
+    asked: list[PathIndex] = []
+
+    def load_path(path: PathIndex) -> PreTrainedModel:
+        asked.append(path)
+        return networks[path]
+
+    paths = np.random.default_rng(0).integers(0, 3, (5, 12))
+    paths[:, 4] = 2
+    found = evaluate_rerouted(pieces(), paths, load_path, skip=2, batch=2)
+
+    assert asked == [0, 1, 2]
+    expected = {path: Score() for path in networks}
+    domains = dict.fromkeys(("code", "licence", "prose"), Score())
+    for row, length, domain in zip(range(5), LENGTHS.tolist(), pieces().domains, strict=True):
+        for t in range(2, length):
+            path, ids = PathIndex(int(paths[row, t])), tokens()[row]
+            with torch.no_grad():
+                logits = networks[path](input_ids=ids[None, :t]).logits[0, -1]
+            score = Score(float(logits.log_softmax(-1)[ids[t]]), 1)
+            expected[path] += score
+            domains[domain] += score
+    for mine, theirs in ((found.by_path, expected), (found.by_domain, domains)):
+        assert list(mine) == list(theirs)
+        assert {key: score.tokens for key, score in mine.items()} == {k: score.tokens for k, score in theirs.items()}
+        for key, score in mine.items():
+            assert score.log_likelihood == pytest.approx(theirs[key].log_likelihood, rel=1e-5)  # type: ignore[index]
+    assert found.total.tokens == 34
+
+
+def test_rerouting_that_never_changes_its_mind_is_routed_evaluation() -> None:
+    networks = {PathIndex(path): opinionated_network(path) for path in (0, 1)}
+    first = np.array([1, 0, 1, 1, 0])
+    constant = np.repeat(first[:, None], 12, axis=1)
+    rerouted = evaluate_rerouted(pieces(), window_paths(first, constant, 2, 3), networks.__getitem__, skip=2)
+    assert rerouted == evaluate_routed(pieces(), first, networks.__getitem__, skip=2)
+
+
+def test_the_oracle_of_single_tokens_is_at_least_as_good_as_any_path() -> None:
+    networks = {PathIndex(path): opinionated_network(path) for path in (0, 1)}
+    scores = [token_log_likelihoods(network, tokens(), LENGTHS, skip=2) for network in networks.values()]
+    oracle = torch.stack(scores).argmax(0).numpy()
+    best = evaluate_rerouted(pieces(), oracle, networks.__getitem__, skip=2).total.log_likelihood
+    assert best == pytest.approx(float(torch.stack(scores).amax(0).sum()), rel=1e-5)
+    for path in networks:
+        alone = evaluate_routed(pieces(), np.full(5, path), networks.__getitem__, skip=2)
+        assert best > alone.total.log_likelihood

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -5,9 +6,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.manifest import ModelConfig
-from dipaco_swarm.training.inference import Sampling, generate, generate_tokens
+from dipaco_swarm.training.inference import Sampling, generate, generate_rerouted, generate_tokens
 from dipaco_swarm.training.modules import build_network
 
 VOCABULARY, POSITIONS = 50, 16
@@ -18,9 +20,9 @@ PROMPT = [3, 1, 4, 1, 5]
 GREEDY = Sampling(temperature=0)
 
 
-def opinionated_network() -> PreTrainedModel:
+def opinionated_network(seed: int = 0) -> PreTrainedModel:
     network = build_network(TINY, VOCABULARY, seed=0)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_(0.0, 0.3, generator=generator)
@@ -127,3 +129,90 @@ def test_impossible_wishes_are_refused_in_words() -> None:
         Sampling(temperature=-1)
     with pytest.raises(UsageError, match="top_k 0 leaves no token"):
         Sampling(top_k=0)
+
+
+# -------------------------------------------------------------------------------------------------- routed every window
+
+
+class TwoPaths:
+    """One network that is filled with path 0 or path 1, as in use, and a count of what it computes."""
+
+    def __init__(self) -> None:
+        self.weights = [opinionated_network(path).state_dict() for path in (0, 1)]
+        self.network = opinionated_network()
+        self.loaded: list[int] = []
+        self.computed: list[int] = []
+        self.network.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        self.computed.append(kwargs["input_ids"].shape[1])
+
+    def load(self, path: PathIndex) -> PreTrainedModel:
+        self.loaded.append(path)
+        self.network.load_state_dict(self.weights[path])
+        return self.network
+
+
+def by_length(ids: Sequence[int]) -> PathIndex:
+    """A router that stays, switches, stays and switches back, for a prompt of 5 and windows of 3."""
+    return PathIndex({8: 0, 11: 1, 14: 1}.get(len(ids), 0))
+
+
+def test_rerouted_text_is_what_it_is_without_any_cache_token_by_token() -> None:
+    apart, ids = [opinionated_network(path) for path in (0, 1)], list(PROMPT)
+    for i in range(11):
+        path = PathIndex(0) if i < 3 else by_length(ids[: 5 + i // 3 * 3])
+        ids.append(likeliest_next(apart[path], ids))
+    paths = TwoPaths()
+    new = generate_rerouted(PathIndex(0), by_length, paths.load, 3, PROMPT, GREEDY, dice())
+    assert list(islice(new, 11)) == ids[5:]
+    assert paths.loaded == [0, 1]
+    assert generate(apart[0], PROMPT, 11, GREEDY, dice()) != ids[5:]  # the switch made a difference
+
+
+def test_the_cache_is_kept_while_the_path_stays_and_made_anew_when_it_changes() -> None:
+    paths = TwoPaths()
+    switching = generate_rerouted(PathIndex(0), by_length, paths.load, 3, PROMPT, GREEDY, dice())
+    assert len(list(islice(switching, 11))) == 11
+    # windows of 3: path 0 reads the prompt of 5; stays; path 1 reads all 11 tokens; stays
+    assert paths.computed == [5, 1, 1, 1, 1, 1, 11, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("window", [1, 3, 100])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.5, top_k=20)], ids=["greedy", "drawn"])
+def test_rerouting_that_never_changes_its_mind_is_plain_generation(window: int, sampling: Sampling) -> None:
+    """Beyond the model's positions as well."""
+    plain = list(islice(generate_tokens(opinionated_network(1), PROMPT, sampling, dice()), 30))
+    always = lambda ids: PathIndex(1)  # noqa: E731
+    new = generate_rerouted(PathIndex(1), always, TwoPaths().load, window, PROMPT, sampling, dice())
+    assert list(islice(new, 30)) == plain
+
+
+def test_the_router_reads_the_whole_text_after_every_window() -> None:
+    read: list[list[int]] = []
+
+    def choose(ids: Sequence[int]) -> PathIndex:
+        read.append(list(ids))
+        return PathIndex(0)
+
+    new = generate_rerouted(PathIndex(0), choose, TwoPaths().load, 4, PROMPT, GREEDY, dice())
+    text = PROMPT + list(islice(new, 13))
+    assert read == [text[:9], text[:13], text[:17]]
+
+
+def test_the_stop_token_ends_rerouted_text_too() -> None:
+    plain = generate(opinionated_network(), PROMPT, 8, GREEDY, dice())
+    for stop in plain:
+        new = generate_rerouted(
+            PathIndex(0), lambda ids: PathIndex(0), TwoPaths().load, 2, PROMPT, GREEDY, dice(), stop
+        )
+        assert list(new) == plain[: plain.index(stop)]
+
+
+def test_a_switch_beyond_the_models_positions_goes_on_from_the_end_of_the_text() -> None:
+    always_other = lambda ids: PathIndex(len(ids) // 10 % 2)  # noqa: E731
+    new = generate_rerouted(PathIndex(0), always_other, TwoPaths().load, 10, PROMPT, GREEDY, dice())
+    text = PROMPT + list(islice(new, 41))
+    after = likeliest_next(opinionated_network(always_other(text[:35])), text[35 - POSITIONS : 35])
+    assert always_other(text[:35]) != always_other(text[:25])
+    assert text[35] == after

@@ -1,0 +1,210 @@
+"""Routing anew every W tokens: from a run file with [rerouting] to evaluation and text; in memory, with real models."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from dipaco_swarm import use
+from dipaco_swarm.bootstrap import Kept, Operator, load_operator_key
+from dipaco_swarm.dashboard.drawing import draw
+from dipaco_swarm.dashboard.screens import NoScreen
+from dipaco_swarm.errors import CheckpointError, UsageError
+from dipaco_swarm.manifest import Manifest, fingerprint_of, parse_run_file, sign_manifest
+from dipaco_swarm.simulate import simulate
+from dipaco_swarm.stopping import Stopping
+from dipaco_swarm.swarm.blobs import BlobStore
+from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+
+from .conftest import write_run_file
+
+pytestmark = pytest.mark.timeout(300)
+
+REROUTING = """
+[rerouting]
+window = 8
+steps = 20
+learning_rate = 3e-3
+batch_sequences = 8
+max_documents = 100
+"""
+
+
+class Listening(NoScreen):
+    """Keeps what is said, and calls somebody about it."""
+
+    def __init__(self, call: Callable[[str], None] = lambda text: None) -> None:
+        self.said: list[str] = []
+        self._call = call
+
+    def event(self, text: str) -> None:
+        self.said.append(text)
+        self._call(text)
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The homes of a run in memory that was trained to its end, window router and all."""
+    folder = tmp_path_factory.mktemp("run")
+    run_file = write_run_file(folder / "RUN.toml", min_peers=2)
+    screen = Listening()
+    threads = torch.get_num_threads()
+    simulate(parse_run_file(run_file.read_text() + REROUTING), folder, {"ada": 0, "ben": 3}, screen=screen)
+    assert screen.said.index("training the window router of 4 paths") < screen.said.index(
+        "the last stage is done: the run is finished"
+    )
+    yield folder
+    torch.set_num_threads(threads)
+
+
+def manifest_at(home: Path) -> Manifest:
+    manifest = Kept(home).manifest(fingerprint_of(load_operator_key(home).public_key()))
+    assert manifest is not None
+    return manifest
+
+
+# --------------------------------------------------------------------------------------------------------- using a run
+
+
+def test_rerouted_evaluation_scores_the_same_targets(homes: Path) -> None:
+    once = use.evaluate(homes / "bootstrap", None)
+    rerouted = use.evaluate(homes / "bootstrap", None, 8)
+    assert rerouted.tokens == once.tokens > 1000
+    assert (once.window, rerouted.window) == (None, 8)
+    windows, documents = (sum(path.documents for path in e.paths) for e in (rerouted, once))
+    assert once.tokens / 8 <= windows < once.tokens / 8 + documents  # only the last window of a document may be short
+    assert rerouted.loss != once.loss
+    assert all(path.documents <= path.tokens <= 8 * path.documents for path in rerouted.paths)
+    console = Console(width=150)
+    with console.capture() as drawn:
+        console.print(draw(rerouted))
+    assert "routed anew every 8 tokens" in drawn.get()
+
+
+def test_a_window_longer_than_any_text_is_routing_once(homes: Path) -> None:
+    once, rerouted = use.evaluate(homes / "bootstrap", None), use.evaluate(homes / "bootstrap", None, 1000)
+    assert replace(rerouted, window=None) == once
+
+
+def text(home: Path, prompt: str, window: int | None, tokens: int = 24) -> str:
+    return "".join(use.generate(home, prompt, tokens=tokens, temperature=0, top_k=0, seed=0, window=window))
+
+
+def test_generated_text_follows_the_window_router(homes: Path) -> None:
+    """Against the same by hand, without any cache."""
+    home, prompt = homes / "bootstrap", "def read_lines(path):"
+    with use.open_run(home) as run:
+        tokenizer, router, model = run.routing().tokenizer, run.window_router(), run.model()
+        ids = tokenizer.encode(prompt).ids
+        before = len(ids)
+        path = int(run.routing().paths(torch.tensor([ids]).numpy())[0])
+        for i in range(24):
+            if i and i % 4 == 0:
+                path = router.choose(ids)
+            with torch.no_grad():
+                logits = run.load(model, use.PathIndex(path))(input_ids=torch.tensor([ids])).logits[0, -1]
+            ids.append(int(logits.argmax()))
+        assert tokenizer.decode(ids[before:]) == text(home, prompt, 4)
+    assert text(home, prompt, 24) == text(home, prompt, None)
+
+
+def test_a_long_prompt_is_read_by_the_window_router_from_the_start(homes: Path) -> None:
+    home, prompt = homes / "bootstrap", "import os\n" * 12
+    with use.open_run(home) as run:
+        ids = run.routing().tokenizer.encode(prompt).ids
+        assert run.manifest.config.router.prefix_tokens < len(ids) < 64
+        network = run.load(run.model(), run.window_router().choose(ids))
+        with torch.no_grad():
+            likeliest = int(network(input_ids=torch.tensor([ids])).logits[0, -1].argmax())
+        assert run.routing().tokenizer.decode([likeliest]) == text(home, prompt, 4, tokens=1)
+
+
+@pytest.mark.parametrize("window", [0, -3])
+def test_a_window_of_no_tokens_is_refused(homes: Path, window: int) -> None:
+    with pytest.raises(UsageError, match=f"--reroute {window} is no number of tokens"):
+        use.evaluate(homes / "bootstrap", None, window)
+    with pytest.raises(UsageError, match=f"--reroute {window} is no number of tokens"):
+        text(homes / "bootstrap", "x", window)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"config": "without"}, r"its run file has no \[rerouting\]; leave out --reroute"),
+        ({"finished": False}, "it is trained when the last stage is done"),
+        ({}, "its training failed"),
+    ],
+)
+def test_a_run_without_a_window_router_says_why(homes: Path, change: dict[str, object], reason: str) -> None:
+    with use.open_run(homes / "bootstrap") as run:
+        if "config" in change:
+            change = {"config": run.manifest.config.model_copy(update={"rerouting": None})}
+        without = run.manifest.model_copy(update={"window_router": None, **change})
+        with pytest.raises(UsageError, match=reason):
+            replace(run, manifest=without).window_router()
+
+
+def test_a_home_without_the_other_paths_says_so(homes: Path, tmp_path: Path) -> None:
+    """What a peer's home has: its own path, and no window router."""
+    shutil.copytree(homes / "ben", tmp_path / "ben")
+    shutil.copy(homes / "bootstrap" / "manifest.json", tmp_path / "ben")
+    with pytest.raises(CheckpointError, match=r"use --run"):
+        use.evaluate(tmp_path / "ben", None, 8)
+
+
+# --------------------------------------------------------------------------------------------------- the bootstrap node
+
+
+def before_the_end(homes: Path, home: Path, **rerouting: object) -> Manifest:
+    """A copy of the bootstrap home as it was when the last stage was done but nothing more; its manifest."""
+    shutil.copytree(homes / "bootstrap", home)
+    done = manifest_at(home)
+    assert done.config.rerouting is not None
+    config = done.config.model_copy(update={"rerouting": done.config.rerouting.model_copy(update=rerouting)})
+    earlier = done.model_copy(update={"finished": False, "window_router": None, "config": config})
+    Kept(home).keep_manifest(sign_manifest(earlier, load_operator_key(home)))
+    return earlier
+
+
+def operate(home: Path, screen: Listening, stop: Stopping) -> Manifest:
+    """A bootstrap node on this home until it is done; the manifest it leaves."""
+    swarm = MemorySwarm(MemoryHub(BlobStore(home / "blobs")), "bootstrap")
+    config = manifest_at(home).config
+    Operator(config, load_operator_key(home), swarm, Kept(home), screen, stop, "address").run(until_finished=True)
+    return manifest_at(home)
+
+
+def test_the_same_modules_give_the_same_window_router_after_a_restart(homes: Path, tmp_path: Path) -> None:
+    before_the_end(homes, tmp_path / "again")
+    finished = operate(tmp_path / "again", Listening(), Stopping())
+    assert finished.window_router == manifest_at(homes / "bootstrap").window_router is not None
+
+
+def test_ctrl_c_in_the_middle_of_training_it_ends_the_node_and_not_the_run(homes: Path, tmp_path: Path) -> None:
+    stop = Stopping()
+    stopped_at: list[float] = []
+
+    def ask(text: str) -> None:
+        if text.startswith("training the window router"):
+            threading.Timer(1.0, lambda: (stopped_at.append(time.monotonic()), stop.request())).start()
+
+    before_the_end(homes, tmp_path / "stopped", steps=1_000_000)
+    left = operate(tmp_path / "stopped", Listening(ask), stop)
+    assert time.monotonic() - stopped_at[0] < 5
+    assert (left.finished, left.window_router) == (False, None)
+
+
+def test_a_window_router_that_cannot_be_trained_does_not_hold_up_the_end_of_the_run(
+    homes: Path, tmp_path: Path
+) -> None:
+    before_the_end(homes, tmp_path / "wild", learning_rate=1e30)
+    screen = Listening()
+    left = operate(tmp_path / "wild", screen, Stopping())
+    assert (left.finished, left.window_router) == (True, None)
+    assert any("goes on without a window router" in text and "1e+30" in text for text in screen.said)
