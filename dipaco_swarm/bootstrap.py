@@ -35,12 +35,14 @@ from dipaco_swarm.manifest import (
     sign_manifest,
 )
 from dipaco_swarm.rerouting import ScoreCollection
+from dipaco_swarm.serving import SnapshotKeeper, keeper_of
 from dipaco_swarm.settings import BootstrapSettings
 from dipaco_swarm.status import status_of
 from dipaco_swarm.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.swarm.interface import Announcement, Swarm
 from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state, write_whole
 from dipaco_swarm.training.documents import Document, read_documents, split_of
+from dipaco_swarm.training.early import run_of
 from dipaco_swarm.training.features import prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import feature_network
@@ -107,6 +109,10 @@ class Kept:
     def __init__(self, home: Path) -> None:
         self._home = home
 
+    @property
+    def home(self) -> Path:
+        return self._home
+
     def manifest(self, fingerprint: str) -> Manifest | None:
         """The manifest that was published last; None before the first."""
         try:
@@ -154,6 +160,7 @@ class Operator:
         self._collection: ScoreCollection | None = None
         self._published = 0.0
         """When the manifest was published last."""
+        self._snapshots: SnapshotKeeper | None = None
 
     def run(self, *, until_finished: bool = False) -> None:
         """Begin the run or go on with it; keep modules and open stages until asked to stop."""
@@ -166,9 +173,11 @@ class Operator:
         self._screen.event(f"run address: {self._address}")
         while not self._stop():
             self._keep_modules(manifest.stage)
+            self._keep_snapshots(manifest)
             self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
             if manifest.finished:
                 if until_finished and not self._trainers(manifest.stage):
+                    self._keep_snapshots(manifest)  # what the last of them said before they left
                     return
             elif self._is_done(manifest.stage) and (successor := self._next(manifest)) is not None:
                 manifest = successor
@@ -266,6 +275,16 @@ class Operator:
         if changed:
             self._announce(stage)
 
+    def _keep_snapshots(self, manifest: Manifest) -> None:
+        """With early stopping, keep the best snapshot of each path for serving."""
+        if self._config.early_stopping is None:
+            return
+        if self._snapshots is None:
+            run = run_of(self._config.name, fingerprint_of(self._key.public_key()))
+            self._snapshots = keeper_of(manifest, self._swarm, self._kept.home, run, self._fetch)
+        for line in self._snapshots.collect(self._states, self._is_done(manifest.stage)):
+            self._screen.event(line)
+
     def _announce(self, stage: Stage) -> None:
         self._swarm.announce(
             [
@@ -318,6 +337,7 @@ class Operator:
             update={"revision": manifest.revision + 1, "stages": (*manifest.stages, stage), "scoring": None}
         )
         self._collection = None
+        self._snapshots = None
         self._take_up(successor)
         self._screen.event(f"stage {index} is open: {len(stage.table)} paths")
         return successor

@@ -195,6 +195,17 @@ class ReroutingConfig(Frozen):
     """Pieces of the routing sample that are used at most. The bootstrap node scores each of them under every path."""
 
 
+class EarlyStoppingConfig(Frozen):
+    """Per path, the parameters with the lowest loss on a slice of its shard are kept, for serving (paper section 4)."""
+
+    share: float = Field(default=0.01, gt=0, lt=0.5)
+    """Share of each shard's documents in its slice, chosen by a hash of the text; never trained on."""
+    max_sequences: int = Field(default=256, gt=0)
+    """Sequences of the slice that are scored at most."""
+    every: int = Field(default=5, gt=0)
+    """Outer rounds between two scorings."""
+
+
 class StageConfig(Frozen):
     """A part of the run with one path table and one router."""
 
@@ -262,6 +273,8 @@ class RunConfig(Frozen):
     router: RouterConfig = RouterConfig()
     rerouting: ReroutingConfig | None = None
     """Train a window router when the last stage is done; none: text stays with the path that its prefix chose."""
+    early_stopping: EarlyStoppingConfig | None = None
+    """None: shards are trained on whole, and no snapshots are kept."""
     stages: tuple[StageConfig, ...] = Field(min_length=1)
 
     @model_validator(mode="after")

@@ -46,6 +46,7 @@ from dipaco_swarm.outer_round import (
     catch_ups,
     run_outer_round,
 )
+from dipaco_swarm.serving import OwnSnapshots
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Kept, ModuleGroup, Swarm
@@ -119,6 +120,8 @@ class Volunteer:
         self._rounds = 0
         self._scored: str | None = None
         """The routing sample that we have scored last."""
+        self._snapshots: OwnSnapshots | None = None
+        """Of the path of now, in a run with early stopping."""
         self._path: PathIndex | None = None
         """The path of now, or the one to move to; None before a stage with several paths."""
 
@@ -198,7 +201,19 @@ class Volunteer:
         seed = manifest.config.seed + _number_of(self._swarm.peer)
         peer.batches = shard.batches(manifest.config.inner.batch_sequences, seed, peer.batches_consumed)
         announce(peer)
+        self._snapshots = self._own_snapshots(manifest, peer, shard)
         return peer
+
+    def _own_snapshots(self, manifest: Manifest, peer: PathInTraining, shard: Shard) -> OwnSnapshots | None:
+        config = manifest.config
+        if config.early_stopping is None:
+            return None
+        own = OwnSnapshots(
+            peer, config.early_stopping, config.router.prefix_tokens, shard, self._settings.home, self._run
+        )
+        if own.too_small is not None:
+            self._screen.event(own.too_small)
+        return own
 
     def _keep_manifest(self) -> None:
         """Keep the manifest beside the checkpoints, so that they can be used without the swarm."""
@@ -271,6 +286,7 @@ class Volunteer:
             if progress.documents % 2048 == 0:
                 self._screen.event(f"reading documents: {progress.documents:,}, {progress.sequences:,} sequences")
 
+        recipe = shard_recipe(manifest, stage, path)
         shard = build_shard(
             lambda: read_documents(manifest.config.data),
             routing.tokenizer,
@@ -279,7 +295,8 @@ class Volunteer:
             routing.assign,
             path,
             cache=self._cache / "shards",
-            key=shard_recipe(manifest, stage, path).key(),
+            key=recipe.key(),
+            hold_out=recipe.hold_out,
             remember=self._cache / "tokens" / manifest.tokenizer[:32],
             on_progress=tell,
         )
@@ -327,6 +344,8 @@ class Volunteer:
         said, saved_at, look_at = "", time.monotonic(), self._rounds
         while True:
             newest = watch.newest or manifest
+            if self._snapshots is not None and not self._stop() and (best := self._snapshots.look()) is not None:
+                self._screen.event(best)
             done = all(peer.is_done(module) for module in peer.modules)
             peers = 1 if begun else _peers_in_sight(peer)
             now = Situation(

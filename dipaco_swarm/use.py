@@ -6,7 +6,7 @@ A home folder is a bootstrap node's, which has every module, or a peer's, which 
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -22,10 +22,12 @@ from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes
 from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
 from dipaco_swarm.errors import CheckpointError, UnreachableError, UsageError
 from dipaco_swarm.manifest import DataConfig, Manifest, RunAddress, open_manifest, signer_of
+from dipaco_swarm.serving import Offers
 from dipaco_swarm.status import status_of
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import load_path, load_state, module_file
 from dipaco_swarm.training.documents import Split, read_documents
+from dipaco_swarm.training.early import Snapshot, load_into, load_snapshot, misfit, run_of, snapshot_file
 from dipaco_swarm.training.evaluation import RoutedScore, evaluate_rerouted, evaluate_routed, window_paths
 from dipaco_swarm.training.export import export_path
 from dipaco_swarm.training.inference import Sampling, generate_rerouted, generate_tokens
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from dipaco_swarm.swarm.libp2p import LibP2PSwarm
 
 Source = RunAddress | Path
+Tell = Callable[[str], None]
+"""Says one line to a person."""
 
 MANIFEST_SECONDS = 30.0
 LOOK_UP_SECONDS = 30.0
@@ -56,6 +60,10 @@ class TrainedRun:
     fetch: Callable[[str], bytes]
     state_of: Callable[[ModuleId], ModuleState]
     """Raises CheckpointError or UnreachableError when a module cannot be had."""
+    snapshot_of: Callable[[PathModel, PathIndex], Snapshot | None] | None = None
+    """The best snapshot of a path that fits the model; None: not asked for, the agreed modules are used."""
+    served: dict[PathIndex, Snapshot | None] = field(default_factory=dict)
+    """What was loaded of each path: a snapshot, or its agreed modules."""
 
     @property
     def table(self) -> PathTable:
@@ -93,19 +101,41 @@ class TrainedRun:
                 f"path {path} does not exist: this stage of the run {self.manifest.config.name} has paths 0 to "
                 f"{self.table.num_paths - 1}"
             )
-        return load_path(model, self.table, path, {m: self.state_of(m) for m in self.table.modules_of(path)})
+        snapshot = self.snapshot_of(model, path) if self.snapshot_of is not None else None
+        self.served[path] = snapshot
+        if snapshot is None:
+            return load_path(model, self.table, path, {m: self.state_of(m) for m in self.table.modules_of(path)})
+        load_into(model, snapshot)
+        return model.network
+
+    def fallen_back(self) -> str | None:
+        """Which of the loaded paths had no snapshot although snapshots were asked for, in one line; None: all had."""
+        without = sorted(path for path, snapshot in self.served.items() if snapshot is None)
+        if self.snapshot_of is None or not without:
+            return None
+        which = ", ".join(map(str, without)) if len(without) <= 8 else f"{without[0]} and {len(without) - 1} others"
+        return f"no early-stopping snapshot of path {which} can be had; using the agreed modules there"
 
 
 @contextmanager
-def open_run(source: Source) -> Iterator[TrainedRun]:
-    """A run from the swarm or from a home folder. Raises SwarmError when it is not there."""
+def open_run(source: Source, *, best: bool = False) -> Iterator[TrainedRun]:
+    """A run from the swarm or from a home folder. Raises SwarmError when it is not there.
+
+    `best`: load the early-stopping snapshot of a path where there is one (SPEC 2.6).
+    """
     if isinstance(source, Path):
-        yield _run_at_home(source)
+        yield _run_at_home(source, best)
         return
     with _visit(source) as (swarm, manifest):
         # one state of each module, so that what is scored or written is one model, however long it takes
         state_of = cache(lambda module: _state_in_swarm(swarm, manifest, module))
-        yield TrainedRun(manifest, lambda digest: swarm.fetch_blob(digest, timeout=BLOB_SECONDS), state_of)
+        run = run_of(manifest.config.name, source.fingerprint)
+        yield TrainedRun(
+            manifest,
+            lambda digest: swarm.fetch_blob(digest, timeout=BLOB_SECONDS),
+            state_of,
+            (lambda model, path: Offers(swarm, manifest, run, model).best(path)) if best else None,
+        )
 
 
 @contextmanager
@@ -142,7 +172,7 @@ def _state_in_swarm(swarm: "LibP2PSwarm", manifest: Manifest, module: ModuleId) 
     )
 
 
-def _run_at_home(home: Path) -> TrainedRun:
+def _run_at_home(home: Path, best: bool) -> TrainedRun:
     try:
         signed = (home / "manifest.json").read_bytes()
     except OSError:
@@ -151,6 +181,7 @@ def _run_at_home(home: Path) -> TrainedRun:
         ) from None
     manifest = open_manifest(signed, signer_of(signed))
     stage = manifest.stage
+    run = run_of(manifest.config.name, signer_of(signed))
 
     def fetch(digest: str) -> bytes:
         try:
@@ -160,7 +191,7 @@ def _run_at_home(home: Path) -> TrainedRun:
 
     own: dict[ModuleId, ModuleState] = {}
     for file in sorted((home / "checkpoints").glob(f"stage-{stage.index}-path-*.safetensors")):
-        saved = checkpoints.load(file, f"{manifest.config.name}:{signer_of(signed)}")
+        saved = checkpoints.load(file, run)
         own.update(saved.base if saved is not None else {})
 
     def state_of(module: ModuleId) -> ModuleState:
@@ -171,7 +202,14 @@ def _run_at_home(home: Path) -> TrainedRun:
             raise CheckpointError(f"{home} has no {module}: a peer keeps its own path only; use --run for the others")
         return state
 
-    return TrainedRun(manifest, fetch, state_of)
+    def snapshot_of(model: PathModel, path: PathIndex) -> Snapshot | None:
+        file = snapshot_file(home, stage.index, path)
+        snapshot = load_snapshot(file, run)
+        if snapshot is not None and (problem := misfit(snapshot, model, PathTable(stage.table))):
+            raise CheckpointError(f"the snapshot {file} cannot be used: {problem}; move it away, or leave out --best")
+        return snapshot
+
+    return TrainedRun(manifest, fetch, state_of, snapshot_of if best else None)
 
 
 # ----------------------------------------------------------------------------------------------------------- commands
@@ -183,23 +221,28 @@ def status(address: RunAddress) -> SwarmStatus:
         return status_of(swarm, manifest)
 
 
-def evaluate(source: Source, data: str | None, window: int | None = None) -> Evaluation:
+def evaluate(
+    source: Source, data: str | None, window: int | None = None, *, best: bool = False, tell: Tell = lambda line: None
+) -> Evaluation:
     """Routed perplexity per path and in all; on text files matching `data`, or on the run's held-out documents.
 
-    `window`: route anew every so many tokens; None: each document once, by its prefix.
+    `window`: route anew every so many tokens; None: each document once, by its prefix. `best`: of the best snapshots of
+    the paths; `tell` then says which paths have none.
     """
     _check_window(window)
-    with open_run(source) as run:
+    with open_run(source, best=best) as run:
         router = run.window_router() if window is not None else None  # what can fail fails before the slow part
         pieces = held_out(run, data)
         if router is not None and window is not None:
             scores, documents = score_rerouted(run, pieces, router, window)
         else:
             scores, documents = score(run, pieces)
+        _tell_what_fell_back(run, tell)
         return Evaluation(
             run=run.manifest.config.name,
             stage=run.manifest.stage.index,
-            data=data or f"held-out documents of {run.manifest.config.data.source}",
+            data=(data or f"held-out documents of {run.manifest.config.data.source}")
+            + (", best snapshot of each path" if best else ""),
             prefix_tokens=run.manifest.config.router.prefix_tokens,
             paths=tuple(
                 PathScore(path, documents[path], found.tokens, found.loss)
@@ -212,6 +255,12 @@ def evaluate(source: Source, data: str | None, window: int | None = None) -> Eva
 def _check_window(window: int | None) -> None:
     if window is not None and window < 1:
         raise UsageError(f"--reroute {window} is no number of tokens; give 1 or more, for example 64")
+
+
+def _tell_what_fell_back(run: TrainedRun, tell: Tell) -> None:
+    line = run.fallen_back()
+    if line is not None:
+        tell(line)
 
 
 def held_out(run: TrainedRun, data: str | None = None) -> EvaluationSet:
@@ -249,15 +298,24 @@ def score_rerouted(
 
 
 def generate(
-    source: Source, prompt: str, *, tokens: int, temperature: float, top_k: int, seed: int, window: int | None = None
+    source: Source,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float,
+    top_k: int,
+    seed: int,
+    window: int | None = None,
+    best: bool = False,
+    tell: Tell = lambda line: None,
 ) -> Iterator[str]:
     """Text that follows the prompt, in pieces: routed on the prompt's first tokens, written by that one path.
 
     `window`: route anew every so many new tokens, on all the text that there is by then; a prompt longer than what the
-    prefix router reads is routed by the window router from the start.
+    prefix router reads is routed by the window router from the start. `best`, `tell`: see `evaluate`.
     """
     _check_window(window)
-    with open_run(source) as run:
+    with open_run(source, best=best) as run:
         routing = run.routing()
         ids = routing.tokenizer.encode(prompt).ids
         if not ids:
@@ -269,7 +327,9 @@ def generate(
         generator = torch.Generator().manual_seed(seed)
         stream = DecodeStream(ids=[], skip_special_tokens=True)
         if window is None:
-            new = generate_tokens(run.load(model, path), ids, sampling, generator, stop)
+            network = run.load(model, path)
+            _tell_what_fell_back(run, tell)
+            new = generate_tokens(network, ids, sampling, generator, stop)
         else:
             router = run.window_router()
             path = router.choose(ids) if len(ids) > prefix.shape[1] else path
@@ -279,18 +339,29 @@ def generate(
             text = stream.step(routing.tokenizer, token)
             if text:
                 yield text
+        if window is not None:
+            _tell_what_fell_back(run, tell)
 
 
-def export(source: Source, path: int, out: Path) -> None:
-    """Write one path as an ordinary transformers folder."""
-    with open_run(source) as run:
+def export(source: Source, path: int, out: Path, *, best: bool = False, tell: Tell = lambda line: None) -> None:
+    """Write one path as an ordinary transformers folder. `best`, `tell`: see `evaluate`."""
+    with open_run(source, best=best) as run:
         model = run.model()
         run.load(model, PathIndex(path))
-        states = {module: run.state_of(module) for module in run.table.modules_of(PathIndex(path))}
-        versions = ", ".join(f"{module} at version {state.version}" for module, state in states.items())
+        _tell_what_fell_back(run, tell)
+        versions = _versions_of(run, PathIndex(path))
         config, stage = run.manifest.config, run.manifest.stage.index
         description = (
             f"Path {path} of {run.table.num_paths} of the DiPaCo run `{config.name}`, stage {stage}: "
             f"{versions}. It was trained on the documents that the run's router sends to it, and is at home there."
         )
         export_path(model, run.routing().tokenizer_json, out, description)
+
+
+def _versions_of(run: TrainedRun, path: PathIndex) -> str:
+    """Which parameters of a path were loaded, for a model card."""
+    snapshot = run.served[path]
+    if snapshot is not None:
+        return str(snapshot)
+    states = {module: run.state_of(module) for module in run.table.modules_of(path)}
+    return ", ".join(f"{module} at version {state.version}" for module, state in states.items())

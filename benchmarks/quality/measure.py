@@ -67,6 +67,8 @@ class Result:
     """Training and routing, the shared warm-up included; without the scoring."""
     seconds: float
     """Wall clock, as `cpu_seconds`."""
+    best: tuple[float, int] | None = None
+    """Of the best snapshot of each path, with early stopping: log-likelihood and targets, of all domains."""
 
     @property
     def total(self) -> Score:
@@ -218,6 +220,11 @@ def _paths(workshop: Workshop, row: Row, seed: int) -> Result:
         model = run.model()
         sizes = [model.size(level) for level in range(model.num_levels)]
         manifest = run.manifest
+    best = None
+    if config.early_stopping is not None:
+        with open_run(home / "bootstrap", best=True) as run:
+            found, _ = score(run, pieces)
+            best = (found.total.log_likelihood, found.total.tokens)
     for peer in peers:
         shutil.rmtree(home / peer)
     unique = _shard_tokens(workshop, manifest)
@@ -234,13 +241,14 @@ def _paths(workshop: Workshop, row: Row, seed: int) -> Result:
         bytes_sent=bytes_sent(manifest, sizes, row.peers),
         cpu_seconds=cpu,
         seconds=wall,
+        best=best,
     )
 
 
 def _warmed_up(workshop: Workshop, config: RunConfig) -> Path:
     """The home of a finished run of the first stage alone, trained by one peer; in fp32, as nothing travels."""
-    first = {"stages": config.stages[:1], "min_peers": 1, "wire": WireConfig(codec="fp32"), "rerouting": None}
-    warm = config.model_copy(update=first)
+    alone = {"stages": config.stages[:1], "min_peers": 1, "wire": WireConfig(codec="fp32")}
+    warm = config.model_copy(update={**alone, "rerouting": None, "early_stopping": None})
     home = (
         workshop.folder
         / "warm-ups"

@@ -47,7 +47,7 @@ def perplexities(results: Sequence[Result], window: str | None = None) -> list[f
 
 
 def lines_of(rows: Sequence[Row], results: Results) -> list[tuple[str, str, list[float], Sequence[Result]]]:
-    """What the table has: name, about, perplexity by seed, results; re-routed scores are lines of their own."""
+    """What the table has: name, about, perplexity by seed, results. Re-routed and early-stopped scores have lines."""
     lines = []
     for row in rows:
         found = results.get(row.name, ())
@@ -57,6 +57,9 @@ def lines_of(rows: Sequence[Row], results: Results) -> list[tuple[str, str, list
                 values = perplexities(found, str(window))
                 if values:
                     lines.append((f"{row.name}, W {window}", f"re-routed every {window} tokens", values, found))
+            best = [Score(*result.best).perplexity for result in found if result.best is not None]
+            if best:
+                lines.append((f"{row.name}, best", "the best snapshot of each path", best, found))
     return lines
 
 

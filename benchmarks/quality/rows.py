@@ -221,6 +221,13 @@ def rows_of(scale: Scale) -> tuple[Row, ...]:
             [stage("k-means", modules=table, overlap=2)],
         ),
         paths_of(f"scarce: flat {paths}", f"{scale.scarce_documents} documents", flat, **scarce),
+        paths_of(
+            f"scarce: flat {paths} early",
+            "same, a tenth of each shard held out",
+            flat,
+            **scarce,
+            early_stopping={"share": 0.1, "every": 2},
+        ),
         paths_of(f"scarce: {grid} k-means", f"{scale.scarce_documents} documents", clustered, **scarce),
         paths_of(f"scarce: {grid} ends", f"{scale.scarce_documents} documents", with_ends, **scarce, **ends),
     )

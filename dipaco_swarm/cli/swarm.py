@@ -17,6 +17,10 @@ Home = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The home folder of a peer or bootstrap node: no network.")
 ]
 
+Best = Annotated[
+    bool, typer.Option("--best", help="Of each path the snapshot with the lowest loss on its shard, if there is one.")
+]
+
 
 Reroute = Annotated[
     int | None,
@@ -90,6 +94,7 @@ def evaluate(
         str | None, typer.Option(metavar="GLOB", help="Documents to score.  [default: the run's held-out documents]")
     ] = None,
     reroute: Reroute = None,
+    best: Best = False,
 ) -> None:
     """Routed perplexity: every document scored by its own path, per path and in all."""
     with worded_failures():
@@ -97,7 +102,7 @@ def evaluate(
         from dipaco_swarm import use
         from dipaco_swarm.dashboard.drawing import draw
 
-        _print(draw(use.evaluate(source, data, reroute)))
+        _print(draw(use.evaluate(source, data, reroute, best=best, tell=_tell)))
 
 
 @app.command()
@@ -110,6 +115,7 @@ def generate(
     top_k: Annotated[int, typer.Option(metavar="N", min=0, help="Choose among the N likeliest tokens; 0: all.")] = 40,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same text.")] = 0,
     reroute: Reroute = None,
+    best: Best = False,
 ) -> None:
     """Route the prompt by its first tokens, and let the path it belongs to go on with it."""
     with worded_failures():
@@ -117,7 +123,15 @@ def generate(
         from dipaco_swarm import use
 
         pieces = use.generate(
-            source, prompt, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed, window=reroute
+            source,
+            prompt,
+            tokens=tokens,
+            temperature=temperature,
+            top_k=top_k,
+            seed=seed,
+            window=reroute,
+            best=best,
+            tell=_tell,
         )
         first = next(pieces, "")  # what can fail has failed before anything is written
         typer.echo(prompt + first, nl=False)
@@ -132,13 +146,14 @@ def export(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
     run: Run = None,
     home: Home = None,
+    best: Best = False,
 ) -> None:
     """Write one path as an ordinary transformers folder."""
     with worded_failures():
         source = _source(run, home)
         from dipaco_swarm import use
 
-        use.export(source, path, out)
+        use.export(source, path, out, best=best, tell=_tell)
         typer.echo(f'wrote path {path} to {out}; AutoModelForCausalLM.from_pretrained("{out}") loads it')
 
 
@@ -169,6 +184,11 @@ def _source(run: str | None, home: Path | None) -> "RunAddress | Path":
         return home
     given = "both were given" if run is not None else "neither was given"
     raise UsageError(f"say where the modules are: --run ADDRESS (the swarm) or --home DIR (this machine); {given}")
+
+
+def _tell(line: str) -> None:
+    """Beside the result, not in it."""
+    typer.echo(line, err=True)
 
 
 def _print(renderable: object) -> None:

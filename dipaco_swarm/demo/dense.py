@@ -56,6 +56,7 @@ def train_dense(bootstrap: Path, cache: Path, out: Path, screen: Screen, stop: S
             PathIndex(0),
             cache=cache / "shards",
             key=recipe.key(),
+            hold_out=recipe.hold_out,
             remember=cache / "tokens" / manifest.tokenizer[:32],
         )
         model = run.model()

@@ -32,6 +32,13 @@ class BlobStore:
                 raise HomeError(f"{self.folder} cannot be written: {error.strerror}; free some space there") from None
         return digest
 
+    def drop(self, digest: str) -> None:
+        """Remove a blob, if we have it; who is reading it reads on. Raises HomeError when that is not allowed."""
+        try:
+            self.path_of(digest).unlink(missing_ok=True)
+        except OSError as error:
+            raise HomeError(f"{self.path_of(digest)} cannot be removed: {error.strerror}") from None
+
     def get(self, digest: str) -> bytes | None:
         """A blob that we have, verified; a damaged file is removed and counts as missing."""
         try:

@@ -173,6 +173,10 @@ class Swarm(Protocol):
         """Keep a blob and serve it; returns its SHA-256."""
         ...
 
+    def drop_blob(self, digest: str) -> None:
+        """Stop serving a blob that something newer has replaced, and make room."""
+        ...
+
     def fetch_blob(self, digest: str, *, timeout: float) -> bytes:
         """A blob, from our own store or from any peer, verified. Raises UnreachableError when nobody had it in time."""
         ...

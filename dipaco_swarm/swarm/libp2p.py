@@ -293,6 +293,9 @@ class LibP2PSwarm:
     def put_blob(self, data: bytes) -> str:
         return self._store.blobs.put(data)
 
+    def drop_blob(self, digest: str) -> None:
+        self._store.blobs.drop(digest)
+
     def fetch_blob(self, digest: str, *, timeout: float) -> bytes:
         peers = [peer for peer in (*self._bootstrap_peers(), *self._known_peers()) if peer != self.peer]
         data = self._call(self._store.fetch_blob(list(dict.fromkeys(peers)), digest), timeout)

@@ -59,7 +59,7 @@ def save(file: Path, checkpoint: Checkpoint) -> None:
     """
     tensors = _tensors(checkpoint)
     body = json.dumps(_numbers(checkpoint), sort_keys=True)
-    metadata = {"format": str(FORMAT), "checkpoint": body, "digest": _digest(body, tensors)}
+    metadata = {"format": str(FORMAT), "checkpoint": body, "digest": digest_of(body, tensors)}
     unfinished = file.with_name(file.name + ".tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def load(file: Path, run: str) -> Checkpoint | None:
             "version of dipaco-swarm. Use that version, or move the file away to start from the swarm's state"
         )
     body = metadata.get("checkpoint", "")
-    if metadata.get("digest") != _digest(body, tensors):
+    if metadata.get("digest") != digest_of(body, tensors):
         raise CheckpointError(_damaged(file, "its digest does not match what it holds"))
     numbers = json.loads(body)
     if numbers["run"] != run:
@@ -158,7 +158,7 @@ def _assemble(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Chec
 # --------------------------------------------------------------------------------------------------- bytes and the disk
 
 
-def _digest(body: str, tensors: Mapping[str, Tensor]) -> str:
+def digest_of(body: str, tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over the metadata and every tensor's name, type, shape and bytes."""
     digest = hashlib.sha256(body.encode())
     for name, tensor in sorted(tensors.items()):

@@ -69,4 +69,5 @@ def feature_network(config: RunConfig, vocabulary: int, seeds: Sequence[str], fe
 def shard_recipe(manifest: Manifest, stage: Stage, path: PathIndex) -> ShardRecipe:
     """What decides the bytes of a path's shard; names it in the cache."""
     config = manifest.config
-    return ShardRecipe(config.data, config.router, manifest.tokenizer, stage.router, path, stage.overlap)
+    hold_out = config.early_stopping.share if config.early_stopping is not None else 0.0
+    return ShardRecipe(config.data, config.router, manifest.tokenizer, stage.router, path, stage.overlap, hold_out)

@@ -3,7 +3,8 @@
     document --cut--> pieces of at most T tokens --assign--> path --pack--> sequences of exactly T tokens
 
 A piece is routed on its own first tokens, as a chunk of text is at generation time. Held-out and routing documents are
-set apart by document, so no piece of them is ever trained on. A shard is built once, in chunks that survive an
+set apart by document, so no piece of them is ever trained on; so is a slice of each shard, if the run stops its paths
+early. A shard is built once, in chunks that survive an
 interruption, and then read through a memory map.
 """
 
@@ -63,6 +64,12 @@ class ShardProgress:
     """Pieces of this path."""
     characters: int = 0
     """Characters of the training documents consumed."""
+    held_out: int = 0
+    """Pieces of this path that are held out of its training."""
+    reserve: tuple[tuple[int, ...], ...] = ()
+    """While nothing is held out: the pieces of the document that will be if no other is."""
+    reserve_place: float = 1.0
+    """Where the hash of that document places it; the lowest so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +80,16 @@ class Shard:
     """Memory map, shape (sequences, T)."""
     progress: ShardProgress
     """How it was built."""
+    held_out: NDArray[np.int32] | None = None
+    """Memory map of the pieces that are not trained on, (pieces, 1 + T): length and tokens. None without any."""
+
+    def slice(self, at_most: int) -> "EvaluationSet | None":
+        """What is held out, or `at_most` pieces spread over it; None when nothing is."""
+        if self.held_out is None:
+            return None
+        count = len(self.held_out)
+        rows = self.held_out[np.linspace(0, count - 1, min(count, at_most)).astype(np.int64)].astype(np.int64)
+        return EvaluationSet(rows[:, 1:], rows[:, 0], ("",) * len(rows))
 
     @property
     def num_sequences(self) -> int:
@@ -237,6 +254,8 @@ class ShardRecipe:
     path: PathIndex
     overlap: int = 1
     """Nearest paths that a document goes to."""
+    hold_out: float = 0.0
+    """Share of the documents that are not trained on; 0: none."""
 
     def key(self) -> str:
         """The name of the shard in the cache: equal recipes, equal keys."""
@@ -250,6 +269,8 @@ class ShardRecipe:
         }
         if self.overlap > 1:  # shards that do not overlap keep the names they always had
             parts["overlap"] = self.overlap
+        if self.hold_out:
+            parts["hold_out"] = self.hold_out
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -263,6 +284,7 @@ def build_shard(
     *,
     cache: Path,
     key: str,
+    hold_out: float = 0.0,
     remember: Path | None = None,
     on_progress: Callable[[ShardProgress], None] = lambda progress: None,
 ) -> Shard:
@@ -271,6 +293,8 @@ def build_shard(
     `documents()` starts from the first document; it is not called at all when the cache has the shard. `assign` gives
     the path of each piece; with None all pieces are this path's. `key` names the shard in `cache` (`ShardRecipe.key`).
     `remember`: a folder, of this tokenizer alone, for the tokens of all documents; all stages and paths share it.
+    `hold_out`: this share of the documents, chosen by a hash of the text, is kept out of the training sequences
+    (`Shard.slice`); one document at least, but never all: a shard of one document is trained on whole.
     `on_progress` is called after each saved chunk and may raise to interrupt; a later call with the same key goes on
     from there and ends with the same bytes. If the documents have changed in between, the build starts afresh.
 
@@ -278,7 +302,7 @@ def build_shard(
     """
     folder = cache / key
     encode = encoder(tokenizer) if remember is None else remembered_encoding(encoder(tokenizer), remember)
-    cutter = _Cutter(tokenizer, encode, data, router_config.prefix_tokens, assign, path)
+    cutter = _Cutter(tokenizer, encode, data, router_config.prefix_tokens, assign, path, hold_out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone_in(folder):
@@ -307,49 +331,109 @@ class _Cutter:
         prefix_tokens: int,
         assign: Assign | None,
         path: PathIndex,
+        hold_out: float,
     ) -> None:
         self.encode = encode
         self.data = data
         self.prefix_tokens = prefix_tokens
         self.assign = assign
         self.path = path
+        self.hold_out = hold_out
         self.end_of_text = end_of_text_id(tokenizer)
         self.dtype = np.dtype("<u2" if vocabulary_size(tokenizer) <= 2**16 else "<u4")
 
-    def advance(self, progress: ShardProgress, chunk: Sequence[Document]) -> tuple[ShardProgress, NDArray[np.generic]]:
-        """The progress after a chunk of documents, and the sequences it completed, (sequences, T)."""
-        length = self.data.sequence_length
+    def advance(self, progress: ShardProgress, chunk: Sequence[Document]) -> "_Advance":
+        """The progress after a chunk of documents, the sequences it completed, and what of it is held out."""
         training = [document for document in chunk if split_of(document.text, self.data) == "train"]
-        pieces = [
-            piece
+        documents = [
+            cut_into_pieces(ids, self.data.sequence_length, self.prefix_tokens)
             for ids in self.encode([document.text for document in training])
-            for piece in cut_into_pieces(ids, length, self.prefix_tokens)
         ]
-        kept = self._of_path(pieces)
-        full = [piece for piece in kept if len(piece) == length]
+        pieces = [piece for cut in documents for piece in cut]
+        mine = iter(self._of_path(pieces))
+        kept = [[piece for piece in cut if next(mine)] for cut in documents]
+        progress = replace(
+            progress,
+            documents=progress.documents + len(chunk),
+            last_document=_digest(chunk[-1]),
+            pieces=progress.pieces + len(pieces),
+            pieces_kept=progress.pieces_kept + sum(map(len, kept)),
+            characters=progress.characters + sum(len(document.text) for document in training),
+        )
+        if not self.hold_out:
+            return self.train_on(progress, [piece for cut in kept for piece in cut])
+        return self._divide(progress, [(_place(d.text), cut) for d, cut in zip(training, kept, strict=True) if cut])
+
+    def train_on(self, progress: ShardProgress, pieces: Sequence[Indices], held: Sequence[Indices] = ()) -> "_Advance":
+        """Pack pieces into sequences; `held` are held out."""
+        length = self.data.sequence_length
+        full = [piece for piece in pieces if len(piece) == length]
         pending = list(progress.pending)
-        for piece in kept:
+        for piece in pieces:
             if len(piece) < length:  # the end of a document: shares its sequence with others
                 pending += [*piece.tolist(), self.end_of_text]
         packed = len(pending) // length * length
         tokens = np.concatenate([*full, np.array(pending[:packed], dtype=np.int64)])
         sequences: NDArray[np.generic] = tokens.astype(self.dtype).reshape(-1, length)
-        after = ShardProgress(
-            documents=progress.documents + len(chunk),
-            last_document=_digest(chunk[-1]),
+        rows = np.zeros((len(held), 1 + length), dtype=np.int32)
+        for row, piece in zip(rows, held, strict=True):
+            row[0], row[1 : 1 + len(piece)] = len(piece), piece
+        after = replace(
+            progress,
             sequences=progress.sequences + len(sequences),
             pending=tuple(pending[packed:]),
-            pieces=progress.pieces + len(pieces),
-            pieces_kept=progress.pieces_kept + len(kept),
-            characters=progress.characters + sum(len(document.text) for document in training),
+            held_out=progress.held_out + len(held),
         )
-        return after, sequences
+        return _Advance(after, sequences, rows)
 
-    def _of_path(self, pieces: list[Indices]) -> list[Indices]:
+    def _divide(self, progress: ShardProgress, documents: Sequence[tuple[float, list[Indices]]]) -> "_Advance":
+        """Hold documents out by their place in 0..1, and until there is one, the lowest in reserve."""
+        trained: list[Indices] = []
+        held: list[Indices] = []
+        reserve = [np.array(piece, dtype=np.int64) for piece in progress.reserve]
+        lowest = progress.reserve_place
+        for place, pieces in documents:
+            if place < self.hold_out:
+                held += pieces
+                trained, reserve = trained + reserve, []
+            elif held or progress.held_out or place >= lowest:
+                trained += pieces
+            else:
+                trained += reserve
+                reserve, lowest = pieces, place
+        kept = tuple(tuple(piece.tolist()) for piece in reserve)
+        return self.train_on(replace(progress, reserve=kept, reserve_place=lowest), trained, held)
+
+    def finish(self, progress: ShardProgress, held: Sequence[Indices]) -> "_Advance":
+        """After the last document: use the reserve; `held` are the pieces held out so far.
+
+        A shard that would be held out whole is trained on whole.
+        """
+        spare = [np.array(piece, dtype=np.int64) for piece in progress.reserve]
+        progress = replace(progress, reserve=(), reserve_place=1.0)
+        if progress.sequences == 0 and not progress.pending:
+            return self.train_on(replace(progress, held_out=0), [*held, *spare])
+        return self.train_on(progress, [], spare)
+
+    def _of_path(self, pieces: list[Indices]) -> Sequence[bool]:
+        """Whether each piece belongs to the path."""
         if self.assign is None or not pieces:
-            return pieces
+            return [True] * len(pieces)
         paths = self.assign(prefixes_of(pieces, self.prefix_tokens)).reshape(len(pieces), -1)
-        return [piece for piece, mine in zip(pieces, (paths == self.path).any(axis=1), strict=True) if mine]
+        mine: list[bool] = (paths == self.path).any(axis=1).tolist()
+        return mine
+
+
+@dataclass(frozen=True, eq=False)
+class _Advance:
+    """A step of the build."""
+
+    progress: ShardProgress
+    """After it."""
+    sequences: NDArray[np.generic]
+    """To train on, (sequences, T)."""
+    held: NDArray[np.int32]
+    """Pieces to hold out, (pieces, 1 + T): length and tokens."""
 
 
 def _build(
@@ -358,19 +442,30 @@ def _build(
     cutter: _Cutter,
     on_progress: Callable[[ShardProgress], None],
 ) -> None:
-    """Write `tokens.bin` and `progress.json` chunk by chunk; `shard.json` says that it is complete."""
-    row_bytes = cutter.data.sequence_length * cutter.dtype.itemsize
-    progress, stream = _resume(folder, documents, row_bytes)
-    with open(folder / "tokens.bin", "ab") as file:
+    """Write `tokens.bin`, `held.bin` and `progress.json` chunk by chunk; `shard.json` says that it is complete."""
+    length = cutter.data.sequence_length
+    row_bytes, held_bytes = length * cutter.dtype.itemsize, _held_bytes(length)
+    progress, stream = _resume(folder, documents, row_bytes, held_bytes)
+    with open(folder / "tokens.bin", "ab") as file, open(folder / "held.bin", "ab") as held_file:
         file.truncate(progress.sequences * row_bytes)  # what was written but not yet counted
+        held_file.truncate(progress.held_out * held_bytes)
+
+        def write(step: _Advance) -> ShardProgress:
+            held_file.truncate((step.progress.held_out - len(step.held)) * held_bytes)
+            for to, rows in ((file, step.sequences), (held_file, step.held)):
+                to.write(rows.tobytes())
+                _flush(to)
+            return step.progress
+
         for chunk in _chunks(stream, CHUNK_DOCUMENTS):
-            progress, sequences = cutter.advance(progress, chunk)
-            file.write(sequences.tobytes())
-            _flush(file)
+            progress = write(cutter.advance(progress, chunk))
             _write_whole(folder / "progress.json", json.dumps(asdict(progress)))
             on_progress(progress)
         if progress.pieces_kept == 0:
             raise DataError(_nothing(progress, cutter))
+        if cutter.hold_out:
+            held = _held(folder, progress.held_out, length)
+            progress = write(cutter.finish(progress, [row[1 : 1 + row[0]].astype(np.int64) for row in held]))
         if progress.sequences == 0:  # a few short pieces: one sequence that repeats them
             row = np.resize(np.array(progress.pending, dtype=cutter.dtype), cutter.data.sequence_length)
             file.write(row.tobytes())
@@ -378,10 +473,12 @@ def _build(
             progress = replace(progress, sequences=1)
     _write_whole(folder / "shard.json", json.dumps(asdict(progress)))
     (folder / "progress.json").unlink(missing_ok=True)
+    if not progress.held_out:
+        (folder / "held.bin").unlink()
 
 
 def _resume(
-    folder: Path, documents: Callable[[], Iterable[Document]], row_bytes: int
+    folder: Path, documents: Callable[[], Iterable[Document]], row_bytes: int, held_bytes: int
 ) -> tuple[ShardProgress, Iterator[Document]]:
     """Where an interrupted build stands, and the documents that follow."""
     progress = _read(folder / "progress.json")
@@ -389,8 +486,11 @@ def _resume(
         return ShardProgress(), iter(documents())
     stream = iter(documents())
     skipped = deque(islice(stream, progress.documents), maxlen=1)  # the last of them
-    written = _size(folder / "tokens.bin")
-    if skipped and _digest(skipped[0]) == progress.last_document and written >= progress.sequences * row_bytes:
+    written = (
+        _size(folder / "tokens.bin") >= progress.sequences * row_bytes
+        and _size(folder / "held.bin") >= progress.held_out * held_bytes
+    )
+    if skipped and _digest(skipped[0]) == progress.last_document and written:
         return progress, stream
     log.info("the documents have changed since this shard was begun; it is built afresh")
     return ShardProgress(), iter(documents())
@@ -405,16 +505,32 @@ def _open(folder: Path, sequence_length: int) -> Shard | None:
     width, rest = divmod(_size(file), rows * sequence_length)
     if rest or width not in (2, 4):
         return None
+    if progress.held_out and _size(folder / "held.bin") != progress.held_out * _held_bytes(sequence_length):
+        return None
     dtype = np.uint16 if width == 2 else np.uint32
-    return Shard(np.memmap(file, dtype=dtype, mode="r", shape=(rows, sequence_length)), progress)
+    held = _held(folder, progress.held_out, sequence_length) if progress.held_out else None
+    return Shard(np.memmap(file, dtype=dtype, mode="r", shape=(rows, sequence_length)), progress, held)
+
+
+def _held(folder: Path, pieces: int, sequence_length: int) -> NDArray[np.int32]:
+    """The first pieces that are held out, (pieces, 1 + T)."""
+    shape = (pieces, 1 + sequence_length)
+    return (
+        np.memmap(folder / "held.bin", dtype=np.int32, mode="r", shape=shape) if pieces else np.empty(shape, np.int32)
+    )
+
+
+def _held_bytes(sequence_length: int) -> int:
+    return (1 + sequence_length) * np.dtype(np.int32).itemsize
 
 
 def _read(file: Path) -> ShardProgress | None:
     """A saved progress; None when there is none or it is torn (a machine that lost power)."""
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
-        return ShardProgress(**{**fields, "pending": tuple(fields["pending"])})
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        reserve = tuple(map(tuple, fields.get("reserve", ())))
+        return ShardProgress(**{**fields, "pending": tuple(fields["pending"]), "reserve": reserve})
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -452,6 +568,12 @@ def _nothing(progress: ShardProgress, cutter: _Cutter) -> str:
 
 def _digest(document: Document) -> str:
     return hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _place(text: str) -> float:
+    """Where a hash of the text puts a document, in 0..1; other bits of it than those that `split_of` looks at."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[8:16], "big") / 2**64
 
 
 def _flush(file: BinaryIO) -> None:

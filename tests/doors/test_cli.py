@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from dipaco_swarm.cli import bootstrap as bootstrap_cli
 from dipaco_swarm.cli import peer as peer_cli
 from dipaco_swarm.cli import swarm as swarm_cli
-from dipaco_swarm.dashboard.views import SwarmStatus
+from dipaco_swarm.dashboard.views import Evaluation, SwarmStatus
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.manifest import RunAddress, read_run_file
 from dipaco_swarm.settings import BootstrapSettings, PeerSettings, default_home
@@ -272,19 +272,26 @@ def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_p
         asked.append((source, prompt, options))
         return iter([" upon", " a time"])
 
-    program(
-        "use",
-        evaluate=lambda source, data, window: (asked.append((source, data, window)), evaluation())[1],
-        generate=generate,
-        export=lambda source, path, out: asked.append((source, path, out)),
-    )
+    def evaluate(source: object, data: str, window: int | None, **options: object) -> Evaluation:
+        asked.append((source, data, window, options))
+        return evaluation()
+
+    def export(source: object, path: int, out: Path, **options: object) -> None:
+        asked.append((source, path, out, options))
+
+    program("use", evaluate=evaluate, generate=generate, export=export)
+    tell = {"tell": swarm_cli._tell}
     home, address = ["--home", str(tmp_path)], RunAddress.parse(ADDRESS)
     assert "60.34" in runner.invoke(swarm_cli.app, ["eval", *home, "--data", "*.txt", "--reroute", "64"]).output
     written = runner.invoke(swarm_cli.app, ["generate", "once", "--run", ADDRESS, "--tokens", "2", "--seed", "7"])
     assert written.stdout == "once upon a time\n"
-    assert runner.invoke(swarm_cli.app, ["export", *home, "--path", "3", "--out", "o"]).exit_code == 0
-    options = {"tokens": 2, "temperature": 0.8, "top_k": 40, "seed": 7, "window": None}
-    assert asked == [(tmp_path, "*.txt", 64), (address, "once", options), (tmp_path, 3, Path("o"))]
+    assert runner.invoke(swarm_cli.app, ["export", *home, "--path", "3", "--out", "o", "--best"]).exit_code == 0
+    options = {"tokens": 2, "temperature": 0.8, "top_k": 40, "seed": 7, "window": None, "best": False, **tell}
+    assert asked == [
+        (tmp_path, "*.txt", 64, {"best": False, **tell}),
+        (address, "once", options),
+        (tmp_path, 3, Path("o"), {"best": True, **tell}),
+    ]
 
 
 @pytest.mark.parametrize("command", [["eval"], ["generate", "once"]], ids=lambda c: c[0])

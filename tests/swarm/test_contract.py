@@ -20,6 +20,7 @@ from dipaco_swarm.swarm.interface import (
     Outcome,
     Swarm,
 )
+from dipaco_swarm.swarm.libp2p import LibP2PSwarm
 
 from .conftest import MakeSwarms
 
@@ -204,3 +205,15 @@ def test_a_blob_is_fetched_by_its_digest(make_swarms: MakeSwarms) -> None:
     assert swarms[1].fetch_blob(digest, timeout=10) == data
     with pytest.raises(UnreachableError, match="000000000000"):
         swarms[1].fetch_blob("0" * 64, timeout=10)
+
+
+def test_a_blob_that_is_dropped_makes_room_and_others_keep_theirs(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(2)
+    old, new = (swarms[0].put_blob(data) for data in (b"old", b"new"))
+    assert swarms[1].fetch_blob(old, timeout=10) == b"old"
+    swarms[0].drop_blob(old)
+    swarms[0].drop_blob(old)  # twice is once
+    assert swarms[1].fetch_blob(old, timeout=10) == b"old"
+    assert swarms[1].fetch_blob(new, timeout=10) == b"new"
+    if isinstance(swarms[0], LibP2PSwarm):
+        assert not swarms[0]._store.blobs.has(old)
