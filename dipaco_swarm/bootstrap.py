@@ -17,12 +17,19 @@ from tokenizers import Tokenizer
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.plan import Claim, better_claim
-from dipaco_swarm.algorithm.routing import fit_discriminative_router, fit_router, path_shares, router_to_bytes
-from dipaco_swarm.algorithm.stages import ancestor, check_tables, table_of
-from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes, params_to_bytes
+from dipaco_swarm.algorithm.routing import (
+    Router,
+    fit_discriminative_router,
+    fit_router,
+    path_shares,
+    router_from_bytes,
+    router_to_bytes,
+)
+from dipaco_swarm.algorithm.stages import ancestor, check_tables, state_at_start, table_of
+from dipaco_swarm.algorithm.state import ModuleState, vector_to_bytes
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.dashboard.views import BootstrapView
-from dipaco_swarm.errors import HomeError, ManifestError, TrainingError
+from dipaco_swarm.errors import DataError, HomeError, ManifestError, TrainingError
 from dipaco_swarm.manifest import (
     Manifest,
     RunAddress,
@@ -43,7 +50,7 @@ from dipaco_swarm.swarm.interface import Announcement, Swarm
 from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state, write_whole
 from dipaco_swarm.training.documents import Document, read_documents, split_of
 from dipaco_swarm.training.early import run_of
-from dipaco_swarm.training.features import prefix_features
+from dipaco_swarm.training.features import Floats, prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import feature_network
 from dipaco_swarm.training.scoring import sample_from_bytes, sample_to_bytes
@@ -126,6 +133,20 @@ class Kept:
     def keep_address(self, address: str) -> None:
         write_whole(self._home / "address.txt", f"{address}\n".encode())
 
+    def tell_to_advance(self) -> None:
+        """Have the node that serves from here end the stage of now. Raises HomeError when there is no run here."""
+        if not (self._home / "manifest.json").exists():
+            raise HomeError(f"there is no run in {self._home} to advance; give the --home that `serve` was given")
+        write_whole(self._home / "advance", b"")
+
+    def was_told_to_advance(self) -> bool:
+        """Whether somebody has said so since we were last asked."""
+        try:
+            (self._home / "advance").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
     def state(self, stage: int, module: ModuleId) -> ModuleState | None:
         return load_state(self._file(stage, module))
 
@@ -182,6 +203,9 @@ class Operator:
             elif self._is_done(manifest.stage) and (successor := self._next(manifest)) is not None:
                 manifest = successor
                 self._publish(manifest)
+            elif self._kept.was_told_to_advance():
+                manifest = self._ending_soon(manifest)
+                self._publish(manifest)
             self._renew(manifest)
             self._stop.wait(TICK_SECONDS)
 
@@ -213,7 +237,7 @@ class Operator:
             routing_prefixes(read_documents(config.data), load_tokenizer(tokenizer), config.data, few)
         vocabulary = vocabulary_size(load_tokenizer(tokenizer))
         model = PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
-        seeds = [self._swarm.put_blob(params_to_bytes(model.vector(level))) for level in range(model.num_levels)]
+        seeds = [self._swarm.put_blob(vector_to_bytes(model.vector(level))) for level in range(model.num_levels)]
         bare = Manifest(
             revision=0,
             config=config,
@@ -237,7 +261,7 @@ class Operator:
             path_weights=(1.0,),
             router=None,
             seeds={str(ModuleId(level, 0)): seed for level, seed in enumerate(seeds)},
-            rounds=stage.rounds,
+            rounds=self._config.rounds_of(stage),
             first_step=first_step,
         )
 
@@ -248,13 +272,10 @@ class Operator:
         stage = manifest.stage
         self._states = {}
         for module in PathTable(stage.table).modules:
-            state = self._kept.state(stage.index, module) or self._seed(stage.seeds[str(module)])
+            state = self._kept.state(stage.index, module) or state_at_start(stage, module, self._fetch)
             self._states[module] = state
             self._swarm.hold(stage.index, module, state)
         self._announce(stage)
-
-    def _seed(self, digest: str) -> ModuleState:
-        return ModuleState.seed(params_from_bytes(self._swarm.fetch_blob(digest, timeout=STATE_SECONDS)))
 
     def _keep_modules(self, stage: Stage) -> None:
         """Fetch every module whose group has come further than what we hold."""
@@ -307,6 +328,20 @@ class Operator:
         """Whether we hold every module of the stage at its last version."""
         return stage.rounds is not None and all(state.version >= stage.rounds for state in self._states.values())
 
+    def _ending_soon(self, manifest: Manifest) -> Manifest:
+        """The manifest when the operator has said that the stage is to end: with the rounds that are under way."""
+        stage = manifest.stage
+        versions = [state.version for state in self._states.values()]
+        rounds = max(versions) + 1 if self._trainers(stage) else min(versions)
+        if not rounds:
+            self._screen.event("told to advance, but not every module of this stage has been trained yet; not now")
+            return manifest
+        ending = stage.model_copy(update={"rounds": min(rounds, stage.rounds or rounds)})
+        self._screen.event(f"told to advance: stage {stage.index} ends when every module has version {ending.rounds}")
+        return manifest.model_copy(
+            update={"revision": manifest.revision + 1, "stages": (*manifest.stages[:-1], ending)}
+        )
+
     def _next(self, manifest: Manifest) -> Manifest | None:
         """The manifest after a stage is done: the next stage, or the end. None while scores are still coming in."""
         index = manifest.stage.index + 1
@@ -323,7 +358,7 @@ class Operator:
             if not self._scores_are_in(manifest):
                 return None
         before = PathTable(manifest.stage.table)
-        blobs = {module: self._swarm.put_blob(params_to_bytes(s.params)) for module, s in self._states.items()}
+        blobs = {module: self._swarm.put_blob(vector_to_bytes(s.params)) for module, s in self._states.items()}
         first_step = manifest.stage.first_step + (manifest.stage.rounds or 0) * self._config.rounds.inner_steps
         if manifest.stage.router is None and manifest.stage.index == 0:
             # the dense model of the warm-up is what the router reads prefixes with, from now on and unchanged
@@ -333,6 +368,9 @@ class Operator:
             stage = self._single_stage(index, [blobs[ModuleId(lv, 0)] for lv in range(before.num_levels)], first_step)
         else:
             stage = self._routed_stage(manifest, index, lambda m: blobs[ancestor(m, before)], first_step)
+        if stage.table == manifest.stage.table:  # the modules go on as they were
+            momenta = {str(m): self._swarm.put_blob(vector_to_bytes(s.momentum)) for m, s in self._states.items()}
+            stage = stage.model_copy(update={"momenta": momenta})
         successor = manifest.model_copy(
             update={"revision": manifest.revision + 1, "stages": (*manifest.stages, stage), "scoring": None}
         )
@@ -355,8 +393,7 @@ class Operator:
         network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, self._fetch)
         features = prefix_features(network, prefixes)
         if stage.router == "discriminative":
-            assert self._collection is not None, "scores are collected before a stage that is fitted on them"
-            router = fit_discriminative_router(features, self._collection.matrix(), config.router)
+            router = self._discriminative_router(manifest, features)
         else:
             router = fit_router(features, table, config.router, _clustering(stage), config.seed)
         shares = path_shares(router, features, stage.overlap)
@@ -368,9 +405,19 @@ class Operator:
             router=self._swarm.put_blob(router_to_bytes(router)),
             overlap=stage.overlap,
             seeds={str(module): seed_of(module) for module in table.modules},
-            rounds=stage.rounds,
+            rounds=config.rounds_of(stage),
             first_step=first_step,
         )
+
+    def _discriminative_router(self, manifest: Manifest, features: Floats) -> Router:
+        """The router that the scores teach; where they teach nothing, the one of now goes on and nobody is stranded."""
+        assert self._collection is not None, "scores are collected before a stage that is fitted on them"
+        try:
+            return fit_discriminative_router(features, self._collection.matrix(), manifest.config.router)
+        except DataError as error:
+            self._screen.event(f"keeping the router of stage {manifest.stage.index}, for none can be learned: {error}")
+            assert manifest.stage.router is not None, "there are several paths, so there is a router"
+            return router_from_bytes(self._fetch(manifest.stage.router), len(manifest.stage.table))
 
     # a discriminative re-route: the peers score the routing sample first
 

@@ -219,7 +219,15 @@ class StageConfig(Frozen):
     overlap: int = Field(default=1, ge=1)
     """Nearest paths that train on a document; in evaluation it is always one (paper section 2.4.3: 2 of 256)."""
     rounds: int | None = Field(default=None, gt=0)
-    """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
+    """The stage ends when every module has made this many outer steps..."""
+    tokens: int | None = Field(default=None, gt=0)
+    """... or when each path has trained on this many tokens; without both, when the operator says so."""
+
+    @model_validator(mode="after")
+    def _ends_by_one_rule(self) -> Self:
+        if self.rounds is not None and self.tokens is not None:
+            raise ValueError(f"rounds={self.rounds} and tokens={self.tokens}: give one of them, a stage ends once")
+        return self
 
     @model_validator(mode="after")
     def _table_fits_router(self) -> Self:
@@ -276,6 +284,20 @@ class RunConfig(Frozen):
     early_stopping: EarlyStoppingConfig | None = None
     """None: shards are trained on whole, and no snapshots are kept."""
     stages: tuple[StageConfig, ...] = Field(min_length=1)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens in the batch of one inner step."""
+        return self.inner.batch_sequences * self.data.sequence_length
+
+    def rounds_of(self, stage: StageConfig) -> int | None:
+        """Outer rounds after which a stage ends; None: when the operator says so.
+
+        However rounds are paced, one of them is `inner_steps` batches of every path, so tokens are rounds as well.
+        """
+        if stage.tokens is None:
+            return stage.rounds
+        return math.ceil(stage.tokens / (self.rounds.inner_steps * self.tokens_per_step))
 
     @model_validator(mode="after")
     def _levels_add_up(self) -> Self:
@@ -370,6 +392,9 @@ class Stage(Frozen):
     """Nearest paths that train on a document."""
     seeds: dict[str, Digest]
     """Blob of the parameters that each module (written L0M1) starts from."""
+    momenta: dict[str, Digest] = Field(default_factory=dict)
+    """Blob of the outer momentum that each module starts with, where modules go on with the paths that they had. None
+    where paths are new: momentum starts from zero then, and the outer learning rate ramps up."""
     rounds: int | None = Field(default=None, gt=0)
     """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
     first_step: int = Field(default=0, ge=0)
@@ -388,6 +413,8 @@ class Stage(Frozen):
         modules = {f"L{level}M{index}" for row in self.table for level, index in enumerate(row)}
         if set(self.seeds) != modules:
             raise ValueError("there must be exactly one seed for each module of the path table")
+        if self.momenta and set(self.momenta) != modules:
+            raise ValueError("there must be the outer momentum of each module of the path table, or of none")
         return self
 
 

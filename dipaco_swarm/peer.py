@@ -9,12 +9,13 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from dipaco_swarm.algorithm.assignment import neediest_path, settled
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
@@ -30,13 +31,13 @@ from dipaco_swarm.algorithm.plan import (
     better_claim,
     next_action,
 )
-from dipaco_swarm.algorithm.stages import covering_modules, most_paths
-from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes
+from dipaco_swarm.algorithm.stages import covering_modules, most_paths, state_at_start
+from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.dashboard.views import ModuleView, PeerView
 from dipaco_swarm.errors import ManifestError, UnreachableError, UsageError
-from dipaco_swarm.manifest import Manifest, Stage, open_manifest
+from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage, open_manifest
 from dipaco_swarm.outer_round import (
     PathInTraining,
     RoundReport,
@@ -71,7 +72,7 @@ log = logging.getLogger(__name__)
 
 MANIFEST_SECONDS = 20.0
 MANIFEST_PAUSES = (2, 4, 8, 16, 30)
-"""A bootstrap node that has just been started has its manifest after a minute; one of another run never has."""
+"""A bootstrap node that has just been started has its manifest after a minute."""
 BLOB_SECONDS = 600.0
 LOOK_UP_SECONDS = 20.0
 STATE_SECONDS = 600.0
@@ -147,7 +148,12 @@ class Volunteer:
     def _first_manifest(self) -> Manifest | None:
         """The run's manifest. None when asked to stop; raises UnreachableError when nobody here knows the run."""
         for pause in (*MANIFEST_PAUSES, None):
-            signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+            try:
+                signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+            except UnreachableError:
+                if pause != MANIFEST_PAUSES[0]:
+                    raise
+                signed = None  # a node in its first second does not speak for its run yet
             if signed is not None:
                 return open_manifest(signed, self._settings.address.fingerprint)
             if pause is not None:
@@ -185,9 +191,9 @@ class Volunteer:
             path=path,
             groups={module: _group(stage, table, module) for module in modules},
             rules=RoundRules(
-                manifest.config.outer,
+                _outer_rules(manifest.config, stage),
                 manifest.config.rounds,
-                manifest.config.inner.batch_sequences * manifest.config.data.sequence_length,
+                manifest.config.tokens_per_step,
                 stage.rounds,
             ),
             model=model,
@@ -236,7 +242,13 @@ class Volunteer:
             self._screen.event(f"going on from the checkpoint at step {saved.inner.steps_done}")
             return
         versions = min(state.version for state in peer.base.values())
-        peer.trainer.load_state(InnerState(stage.first_step + versions * manifest.config.rounds.inner_steps))
+        steps = stage.first_step + versions * manifest.config.rounds.inner_steps
+        peer.trainer.load_state(InnerState(steps, self._moments_before(stage, peer.path)))
+
+    def _moments_before(self, stage: Stage, path: PathIndex) -> Mapping[str, Tensor]:
+        """Of the inner optimizer, from the stage before, where the path goes on and was ours; else none."""
+        before = checkpoints.load(self._checkpoint_file(stage.index - 1, path), self._run) if stage.momenta else None
+        return {} if before is None else before.inner.tensors
 
     def _choose_path(self, stage: Stage, table: PathTable) -> PathIndex:
         """The path asked for; else the one that we have been on; else the one that needs help most."""
@@ -305,10 +317,7 @@ class Volunteer:
 
     def _state_of(self, stage: Stage, module: ModuleId, saved: Checkpoint | None) -> ModuleState:
         """The state that the group is at: from the checkpoint, the seed, or whoever holds it."""
-        if saved is not None:
-            ours = saved.base[module]
-        else:
-            ours = ModuleState.seed(params_from_bytes(self._fetch(stage.seeds[str(module)])))
+        ours = saved.base[module] if saved is not None else state_at_start(stage, module, self._fetch)
         while not self._stop():
             self._swarm.look_up(stage.index, [module], timeout=LOOK_UP_SECONDS)
             members = self._swarm.members(stage.index, module)
@@ -344,6 +353,8 @@ class Volunteer:
         said, saved_at, look_at = "", time.monotonic(), self._rounds
         while True:
             newest = watch.newest or manifest
+            if newest.stage.index == peer.stage:  # the operator may have said when it ends
+                peer.rules = replace(peer.rules, last_version=newest.stage.rounds)
             if self._snapshots is not None and not self._stop() and (best := self._snapshots.look()) is not None:
                 self._screen.event(best)
             done = all(peer.is_done(module) for module in peer.modules)
@@ -493,6 +504,9 @@ class ManifestWatch:
             except ManifestError as error:
                 log.warning("ignored a manifest: %s", error)
                 continue
+            except UnreachableError as error:
+                log.debug("%s", error)
+                continue
             if signed is not None:
                 manifest = open_manifest(signed, self._fingerprint)
                 if self.newest is None or manifest.revision > self.newest.revision:
@@ -589,6 +603,11 @@ def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announce
 def _group(stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
     weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
     return ModuleGroup(stage.index, module, weights)
+
+
+def _outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:
+    """A ramp is for modules that have no outer momentum yet."""
+    return config.outer.model_copy(update={"ramp_rounds": 0}) if stage.momenta else config.outer
 
 
 def _trainers(swarm: Swarm, stage: int, table: PathTable) -> list[Announcement]:

@@ -41,7 +41,7 @@ def status_of(swarm: Swarm, manifest: Manifest) -> SwarmStatus:
 def _round_seconds(manifest: Manifest, staffed: int, tokens_per_second: float) -> float | None:
     """Seconds of training in a round at the present pace."""
     config = manifest.config
-    tokens = config.rounds.inner_steps * config.inner.batch_sequences * config.data.sequence_length
+    tokens = config.rounds.inner_steps * config.tokens_per_step
     return staffed * tokens / tokens_per_second if tokens_per_second else None
 
 

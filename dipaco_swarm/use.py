@@ -18,7 +18,8 @@ from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
-from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes
+from dipaco_swarm.algorithm.stages import state_at_start
+from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
 from dipaco_swarm.errors import CheckpointError, UnreachableError, UsageError
 from dipaco_swarm.manifest import DataConfig, Manifest, RunAddress, open_manifest, signer_of
@@ -197,7 +198,7 @@ def _run_at_home(home: Path, best: bool) -> TrainedRun:
     def state_of(module: ModuleId) -> ModuleState:
         state = own.get(module) or load_state(module_file(home, stage.index, module))
         if state is None and not own:
-            return ModuleState.seed(params_from_bytes(fetch(stage.seeds[str(module)])))
+            return state_at_start(stage, module, fetch)
         if state is None:
             raise CheckpointError(f"{home} has no {module}: a peer keeps its own path only; use --run for the others")
         return state

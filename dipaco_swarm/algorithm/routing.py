@@ -182,7 +182,7 @@ def fit_discriminative_router(features: Floats, scores: NDArray[np.float64], con
     regression on the scaled principal components, then the biases are re-fitted so that the predicted shares are those
     of the labels (the regression under-predicts rare paths, the paper found, until they are empty), and then lowered
     until every path has at least `min_share` of an equal split. Needs some 80 documents a path to beat k-means
-    (QUALITY.md point 5). Raises DataError when too few documents have a score.
+    (QUALITY.md point 5). Raises DataError when too few documents have a score, or all like the same path best.
     """
     labels = best_paths(scores)
     known = labels >= 0
@@ -191,6 +191,10 @@ def fit_discriminative_router(features: Floats, scores: NDArray[np.float64], con
         raise DataError(
             f"only {documents} documents of the routing sample have a usable score for {paths} paths; raise "
             "data.routing_sample, or wait until more paths are served"
+        )
+    if len(set(labels[known].tolist())) == 1 and paths > 1:
+        raise DataError(
+            f"path {labels[known][0]} likes every document best; the others have been trained too little to compare"
         )
     features, labels = features[known], labels[known]
     mean, components, scale = _principal_components(features, config.components)
@@ -214,8 +218,6 @@ def _logistic_regression(
     """Weights (paths, C) and offsets (paths,) of a linear classifier; what is nobody's best gets the lowest offset."""
     weights, offsets = np.zeros((paths, z.shape[1])), np.zeros(paths)
     present = np.unique(labels)
-    if len(present) == 1:
-        return weights, offsets
     from sklearn.linear_model import LogisticRegression
 
     fitted = LogisticRegression(C=REGRESSION_STRENGTH, max_iter=2000).fit(z, labels)

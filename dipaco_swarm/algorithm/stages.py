@@ -1,8 +1,11 @@
 """From the stages of a run file to path tables, and which old module a new one starts from."""
 
+from collections.abc import Callable
+
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
+from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
 from dipaco_swarm.errors import ManifestError, RunFileError
-from dipaco_swarm.manifest import RunConfig
+from dipaco_swarm.manifest import RunConfig, Stage
 
 
 def table_of(config: RunConfig, index: int) -> PathTable:
@@ -40,6 +43,22 @@ def ancestor(module: ModuleId, before: PathTable) -> ModuleId:
     """
     width = sum(1 for old in before.modules if old.level == module.level)
     return ModuleId(module.level, module.index % width)
+
+
+def state_at_start(stage: Stage, module: ModuleId, fetch: Callable[[str], bytes]) -> ModuleState:
+    """A module before the first outer step of a stage. `fetch`: a blob by its digest.
+
+    Raises ManifestError when the blobs are not what they should be, or whatever `fetch` raises.
+    """
+    params = vector_from_bytes(fetch(stage.seeds[str(module)]))
+    if str(module) not in stage.momenta:
+        return ModuleState.seed(params)
+    momentum = vector_from_bytes(fetch(stage.momenta[str(module)]))
+    if len(momentum) != len(params):
+        raise ManifestError(
+            f"{module} starts with {len(params)} parameters and the momentum of {len(momentum)}; ask the operator"
+        )
+    return ModuleState(0, params, momentum)
 
 
 def covering_modules(table: PathTable) -> tuple[ModuleId, ...]:

@@ -44,16 +44,16 @@ def vector_bytes(vector: Tensor) -> memoryview:
     return vector.detach().view(torch.uint8).numpy().data
 
 
-def params_to_bytes(params: Tensor) -> bytes:
-    """The blob of a module's seed: its parameters, fp32, little-endian, nothing else."""
-    return bytes(vector_bytes(params))
+def vector_to_bytes(vector: Tensor) -> bytes:
+    """The blob of what a module starts from, parameters or momentum: fp32, little-endian, nothing else."""
+    return bytes(vector_bytes(vector))
 
 
-def params_from_bytes(data: bytes) -> Tensor:
-    """The parameters in a seed's blob, fp32 (parameters,). Raises ManifestError when it cannot be one."""
+def vector_from_bytes(data: bytes) -> Tensor:
+    """The vector in such a blob, fp32 (parameters,). Raises ManifestError when it cannot be one."""
     if not data or len(data) % 4:
         raise ManifestError(f"a module seed of {len(data)} bytes is not a vector of fp32; ask the operator")
-    params = torch.frombuffer(bytearray(data), dtype=torch.float32)
-    if not bool(torch.isfinite(params).all()):
+    vector = torch.frombuffer(bytearray(data), dtype=torch.float32)
+    if not bool(torch.isfinite(vector).all()):
         raise ManifestError("a module seed holds values that are not finite; ask the operator")
-    return params
+    return vector

@@ -66,6 +66,25 @@ def serve(
         serve_run(settings)
 
 
+@app.command()
+def advance(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file that is being served.")],
+    home: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder that `serve` keeps.  [default: as for serve]")
+    ] = None,
+) -> None:
+    """End the stage of now: the node that serves the run opens the next one when the rounds under way are done."""
+    with worded_failures():
+        from dipaco_swarm.manifest import read_run_file
+        from dipaco_swarm.settings import default_home
+
+        folder = home or default_home(read_run_file(run_file).name, "bootstrap")
+        from dipaco_swarm.bootstrap import Kept
+
+        Kept(folder).tell_to_advance()
+        typer.echo("told the node; its screen says when the stage ends, and one that is down will do it when it is up")
+
+
 def write_run_file(path: Path, *, force: bool) -> None:
     """Write the run file template. Raises UsageError when the file exists and `force` is not given."""
     from dipaco_swarm.errors import UsageError

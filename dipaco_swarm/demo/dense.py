@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
-from dipaco_swarm.algorithm.state import ModuleState, params_from_bytes
+from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import UnreachableError
@@ -31,7 +31,7 @@ MANIFEST_SECONDS = 300.0
 
 def steps_of_a_path(config: RunConfig) -> int:
     """Inner steps that a path has behind it when the run is over."""
-    return sum(stage.rounds or 0 for stage in config.stages) * config.rounds.inner_steps
+    return sum(config.rounds_of(stage) or 0 for stage in config.stages) * config.rounds.inner_steps
 
 
 def train_dense(bootstrap: Path, cache: Path, out: Path, screen: Screen, stop: Stopping) -> None:
@@ -61,7 +61,7 @@ def train_dense(bootstrap: Path, cache: Path, out: Path, screen: Screen, stop: S
         )
         model = run.model()
         for level in range(model.num_levels):
-            model.load(level, params_from_bytes(run.fetch(manifest.stages[0].seeds[str(ModuleId(level, 0))])))
+            model.load(level, vector_from_bytes(run.fetch(manifest.stages[0].seeds[str(ModuleId(level, 0))])))
     trainer = InnerTrainer(model, config.inner, TrainingSettings(threads=1))
     metrics = Metrics(out / "metrics.jsonl")
 

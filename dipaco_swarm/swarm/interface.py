@@ -186,7 +186,11 @@ class Swarm(Protocol):
         ...
 
     def newest_manifest(self, *, timeout: float) -> bytes | None:
-        """The signed manifest with the highest revision that can be found; None when nobody answers in time."""
+        """The signed manifest with the highest revision that can be found; None when nobody answers in time.
+
+        Raises UnreachableError when everybody who answers takes part in other runs only, ManifestError when the one
+        manifest to be had is not signed by the run's operator.
+        """
         ...
 
     # ourselves ---------------------------------------------------------------------------------------------------
@@ -194,5 +198,5 @@ class Swarm(Protocol):
     def traffic(self) -> Traffic: ...
 
     def interrupt(self) -> None:
-        """Let every call that waits return soon, with nothing; for Ctrl+C. May be called from any thread."""
+        """Let every call that waits, now or later, return soon with nothing; for Ctrl+C, from any thread."""
         ...

@@ -40,7 +40,7 @@ from dipaco_swarm.swarm.interface import (
     Traffic,
 )
 from dipaco_swarm.swarm.leading import Standing
-from dipaco_swarm.swarm.node import Node, NodeSettings, open_node
+from dipaco_swarm.swarm.node import Node, NodeSettings, NotOfThisRun, open_node
 from dipaco_swarm.swarm.rounds import Rounds
 from dipaco_swarm.swarm.store import Store
 
@@ -188,6 +188,7 @@ class LibP2PSwarm:
         self._groups: dict[tuple[int, ModuleId], ModuleGroup] = {}
         self._called: set[tuple[int, ModuleId, int]] = set()
         self._pending: set[asyncio.Task[Any]] = set()
+        self._interrupted = False
 
     @property
     def peer(self) -> PeerName:
@@ -320,16 +321,17 @@ class LibP2PSwarm:
     async def _newest_manifest(self) -> bytes | None:
         """Ask the bootstrap nodes and some peers directly, and the DHT; the highest revision that is signed wins."""
         peers = list(dict.fromkeys((*self._bootstrap_peers(), *self._known_peers()[:4])))
-        answers = await asyncio.gather(*(self._ask_manifest(peer) for peer in peers if peer != self.peer))
-        if not any(answers):
-            answers.append(await self._manifest_from_dht())
+        found = await asyncio.gather(*(self._ask_manifest(peer) for peer in peers if peer != self.peer))
+        if found and self._store.manifest is None and all(isinstance(answer, NotOfThisRun) for answer in found):
+            raise UnreachableError(self._address.nobody_knows_it)
+        answers = [answer for answer in found if isinstance(answer, bytes)]
+        if not answers and (signed := await self._manifest_from_dht()) is not None:
+            answers.append(signed)
         newest, revision = self._store.manifest, -1
         if newest is not None:
             revision = open_manifest(newest, self._address.fingerprint).revision
         refused: ManifestError | None = None
         for signed in answers:
-            if signed is None:
-                continue
             try:
                 manifest = open_manifest(signed, self._address.fingerprint)
             except ManifestError as error:
@@ -342,9 +344,11 @@ class LibP2PSwarm:
         self._store.manifest = newest
         return newest
 
-    async def _ask_manifest(self, peer: str) -> bytes | None:
+    async def _ask_manifest(self, peer: str) -> bytes | NotOfThisRun | None:
         try:
             return await self._store.ask_manifest(peer)
+        except NotOfThisRun as error:
+            return error
         except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
             log.debug("peer %s does not send the manifest: %s", peer[-8:], error)
             return None
@@ -367,8 +371,14 @@ class LibP2PSwarm:
         return Traffic(self._node.meter.sent, self._node.meter.received)
 
     def interrupt(self) -> None:
-        """Let every call that waits return soon, with nothing; for Ctrl+C."""
-        self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._pending])
+        """Let every call that waits, now or later, return at once with nothing; for Ctrl+C."""
+
+        def interrupt() -> None:
+            self._interrupted = True
+            for task in self._pending:
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(interrupt)
 
     async def stop(self) -> None:
         """Say goodbye; the node closes afterwards."""
@@ -388,6 +398,9 @@ class LibP2PSwarm:
         """Run in the loop and wait; None when time is up or we were interrupted."""
 
         async def tracked() -> T | None:
+            if self._interrupted:
+                work.close()
+                return None
             task = asyncio.ensure_future(work)
             self._pending.add(task)
             try:

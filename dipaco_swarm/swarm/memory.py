@@ -44,6 +44,8 @@ class Meeting:
     waiting: set[PeerName] = field(default_factory=set)
     """Members that have not collected the outcome yet; after the last one nothing big is kept."""
     over: bool = False
+    members: frozenset[PeerName] = frozenset()
+    """Who agreed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +109,7 @@ class MemorySwarm:
         self._codec: Codec = "fp32"
         self._norm_clip = 4.0
         self._residuals: dict[tuple[int, ModuleId, int], Tensor] = {}
-        self._interrupts = 0
+        self._interrupted = False
 
     @property
     def peer(self) -> PeerName:
@@ -150,10 +152,9 @@ class MemorySwarm:
         self._codec, self._norm_clip = codec, norm_clip
 
     def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
-        interrupts = self._interrupts
         for part in contributions:
             self._join(part, patience)
-        return {part.group.module: self._outcome(part, interrupts) for part in contributions}
+        return {part.group.module: self._outcome(part) for part in contributions}
 
     def _join(self, contribution: Contribution, patience: float) -> None:
         left_over = self._residuals.get(_feedback_key(contribution)) if self._codec != "fp32" else None
@@ -162,17 +163,31 @@ class MemorySwarm:
         norm = claimed_norm(self._codec, contribution.gradient, left_over)
         part = Part(contribution.path, contribution.tokens, norm, patience, received, outgoing - received)
         with self._hub.changed:
-            meeting = self._hub.meetings.setdefault(_key(contribution), Meeting(time.monotonic()))
+            meeting = self._hub.meetings.get(_key(contribution))
+            if meeting is None or (meeting.over and self._is_forgotten(meeting, contribution)):
+                meeting = self._hub.meetings[_key(contribution)] = Meeting(time.monotonic())
             if meeting.outcome is None and not meeting.over:
                 meeting.parts[self.peer] = part
             self._hub.changed.notify_all()
 
-    def _outcome(self, contribution: Contribution, interrupts: int) -> Outcome:
+    def _is_forgotten(self, meeting: Meeting, contribution: Contribution) -> bool:
+        """Whether all who agreed have left and nobody went on from there: then the round is free to be held again."""
+        stage, module, version = _key(contribution)
+        return not any(
+            (said.stage, said.module) == (stage, module)
+            and said.path is not None
+            and said.peer != self.peer
+            and (said.version > version or said.peer in meeting.members)
+            for all_said in self._hub.announced.values()
+            for said in all_said
+        )
+
+    def _outcome(self, contribution: Contribution) -> Outcome:
         key = _key(contribution)
         with self._hub.changed:
             meeting = self._hub.meetings[key]
             while meeting.outcome is None and not meeting.over:
-                if self._interrupts != interrupts:
+                if self._interrupted:
                     meeting.parts.pop(self.peer, None)
                     return Kept("interrupted")
                 patience = statistics.median(part.patience for part in meeting.parts.values())
@@ -180,6 +195,7 @@ class MemorySwarm:
                 if self._hub.expected(*key) <= set(meeting.parts) or left <= 0:
                     meeting.outcome = self._decide(meeting, contribution.group)
                     meeting.waiting = set(meeting.parts)
+                    meeting.members = frozenset(meeting.parts)
                     self._hub.changed.notify_all()
                 else:
                     self._hub.changed.wait(left)
@@ -264,7 +280,7 @@ class MemorySwarm:
 
     def interrupt(self) -> None:
         with self._hub.changed:
-            self._interrupts += 1
+            self._interrupted = True
             self._hub.changed.notify_all()
 
 

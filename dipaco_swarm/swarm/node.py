@@ -8,6 +8,7 @@ us alone, and we say goodbye first.
 import asyncio
 import contextlib
 import logging
+import re
 import secrets
 import socket
 import sys
@@ -53,6 +54,10 @@ class NodeSettings:
     """Addresses to tell others instead of the ones found; for ports forwarded by a router."""
     reachable: bool = True
     """False: nobody can dial us; we dial out, store no records for others, lead and reduce nothing."""
+
+
+class NotOfThisRun(ConnectionError):
+    """A peer that can be reached and does not speak the protocol, whose name has the run's fingerprint in it."""
 
 
 class Node:
@@ -114,6 +119,8 @@ class Node:
             async with asyncio.timeout(timeout):
                 pipe = await self._open(peer, protocol)
         except (ControlFailure, P2PDaemonError, TimeoutError, EOFError, OSError) as error:
+            if "protocols not supported" in str(error):
+                raise NotOfThisRun(f"peer {peer[-8:]} is there and takes no part in this run") from None
             raise ConnectionError(f"peer {peer[-8:]} cannot be reached: {str(error) or 'no answer'}") from None
         except ValueError:
             raise ConnectionError(f"{peer[:80]!r} is not the name of a peer") from None
@@ -282,10 +289,16 @@ async def _until_ready(process: asyncio.subprocess.Process, bootstraps: Sequence
             f"the network daemon did not start within {START_SECONDS:.0f} s; the machine may be overloaded, "
             f"or its temporary folder full. It said: {'; '.join(said[-3:]) or 'nothing'}"
         ) from None
-    last = said[-1] if said else "nothing"
+    await process.wait()  # reaped here, and not by whoever ends it next
+    last = _without_time(said[-1]) if said else "nothing"
     if any("bootstrap" in line for line in said):
         raise UnreachableError(_nobody_answers(bootstraps, last))
     raise NodeError(f"the network daemon stopped at once; it said: {last}")
+
+
+def _without_time(line: str) -> str:
+    """What the daemon said, without the date that Go puts before it."""
+    return re.sub(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ", "", line)
 
 
 async def _drain(process: asyncio.subprocess.Process) -> None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.algorithm.routing import router_from_bytes
-from dipaco_swarm.algorithm.state import params_from_bytes
+from dipaco_swarm.algorithm.state import vector_from_bytes
 from dipaco_swarm.manifest import Manifest, RunConfig, Stage
 from dipaco_swarm.training.features import Floats, prefix_features, remembered_features
 from dipaco_swarm.training.modules import PathModel, build_network
@@ -62,7 +62,7 @@ def feature_network(config: RunConfig, vocabulary: int, seeds: Sequence[str], fe
     """The frozen dense model whose hidden states are the router's features (paper section 2.4)."""
     model = PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
     for level, digest in enumerate(seeds):
-        model.load(level, params_from_bytes(fetch(digest)))
+        model.load(level, vector_from_bytes(fetch(digest)))
     return model.network
 
 
