@@ -34,6 +34,7 @@ class Scale:
     seeds: tuple[int, ...]
     scarce_documents: int
     """Documents read in the rows of scarce data."""
+    router: Mapping[str, Any]
     rerouting: Mapping[str, Any]
 
     @property
@@ -51,11 +52,12 @@ SMALL = Scale(
     side=2,
     domain_bytes=700_000,
     sequence_length=128,
-    steps=400,
-    warmup=100,
-    inner_steps=25,
+    steps=500,
+    warmup=140,
+    inner_steps=20,
     seeds=(0, 1, 2),
     scarce_documents=80,
+    router={"min_share": 0.5},
     rerouting={"window": 64, "steps": 150, "batch_sequences": 16, "learning_rate": 1e-3, "max_documents": 1500},
 )
 FULL = Scale(
@@ -68,6 +70,7 @@ FULL = Scale(
     inner_steps=50,
     seeds=(0,),
     scarce_documents=700,
+    router={"min_share": 0.5, "max_documents": 4000},
     rerouting={"window": 64, "steps": 600, "batch_sequences": 16, "learning_rate": 1e-3, "max_documents": 3000},
 )
 
@@ -136,7 +139,7 @@ def run_file(
         "outer": {"learning_rate": 0.7, "momentum": 0.6, "rescale": True, "ramp_rounds": 3},
         "rounds": {"pacing": "synchronous", "inner_steps": scale.inner_steps},
         "wire": {"codec": "fp32"},
-        "router": {"min_share": 0.5},
+        "router": scale.router,
         "stages": [{"router": "single", "rounds": scale.warmup // scale.inner_steps}, *after],
     }
     for section, values in changes.items():
