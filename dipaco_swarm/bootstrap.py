@@ -179,9 +179,9 @@ class Operator:
         self._address = address
         self._states: dict[ModuleId, ModuleState] = {}
         self._collection: ScoreCollection | None = None
+        self._snapshots: SnapshotKeeper | None = None
         self._published = 0.0
         """When the manifest was published last."""
-        self._snapshots: SnapshotKeeper | None = None
 
     def run(self, *, until_finished: bool = False) -> None:
         """Begin the run or go on with it; keep modules and open stages until asked to stop."""

@@ -181,6 +181,17 @@ class RouterConfig(Frozen):
     """No shard smaller than this share of an equal split."""
 
 
+class EarlyStoppingConfig(Frozen):
+    """Per path, the parameters with the lowest loss on a slice of its shard are kept, for serving (paper section 4)."""
+
+    share: float = Field(default=0.01, gt=0, lt=0.5)
+    """Share of each shard's documents in its slice, chosen by a hash of the text; never trained on."""
+    max_sequences: int = Field(default=256, gt=0)
+    """Sequences of the slice that are scored at most."""
+    every: int = Field(default=5, gt=0)
+    """Outer rounds between two scorings."""
+
+
 class ReroutingConfig(Frozen):
     """The window router: at test time it picks a path anew, every W tokens (paper section 2.4.4 and 7.2.1)."""
 
@@ -193,17 +204,6 @@ class ReroutingConfig(Frozen):
     batch_sequences: int = Field(default=32, ge=1)
     max_documents: int = Field(default=20_000, ge=1)
     """Pieces of the routing sample that are used at most. The bootstrap node scores each of them under every path."""
-
-
-class EarlyStoppingConfig(Frozen):
-    """Per path, the parameters with the lowest loss on a slice of its shard are kept, for serving (paper section 4)."""
-
-    share: float = Field(default=0.01, gt=0, lt=0.5)
-    """Share of each shard's documents in its slice, chosen by a hash of the text; never trained on."""
-    max_sequences: int = Field(default=256, gt=0)
-    """Sequences of the slice that are scored at most."""
-    every: int = Field(default=5, gt=0)
-    """Outer rounds between two scorings."""
 
 
 class StageConfig(Frozen):
@@ -279,10 +279,10 @@ class RunConfig(Frozen):
     wire: WireConfig = WireConfig()
     limits: LimitsConfig = LimitsConfig()
     router: RouterConfig = RouterConfig()
-    rerouting: ReroutingConfig | None = None
-    """Train a window router when the last stage is done; none: text stays with the path that its prefix chose."""
     early_stopping: EarlyStoppingConfig | None = None
     """None: shards are trained on whole, and no snapshots are kept."""
+    rerouting: ReroutingConfig | None = None
+    """Train a window router when the last stage is done; none: text stays with the path that its prefix chose."""
     stages: tuple[StageConfig, ...] = Field(min_length=1)
 
     @property

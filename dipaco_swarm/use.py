@@ -104,10 +104,10 @@ class TrainedRun:
             )
         snapshot = self.snapshot_of(model, path) if self.snapshot_of is not None else None
         self.served[path] = snapshot
-        if snapshot is None:
-            return load_path(model, self.table, path, {m: self.state_of(m) for m in self.table.modules_of(path)})
-        load_into(model, snapshot)
-        return model.network
+        if snapshot is not None:
+            load_into(model, snapshot)
+            return model.network
+        return load_path(model, self.table, path, {m: self.state_of(m) for m in self.table.modules_of(path)})
 
     def fallen_back(self) -> str | None:
         """Which of the loaded paths had no snapshot although snapshots were asked for, in one line; None: all had."""
@@ -223,12 +223,17 @@ def status(address: RunAddress) -> SwarmStatus:
 
 
 def evaluate(
-    source: Source, data: str | None, window: int | None = None, *, best: bool = False, tell: Tell = lambda line: None
+    source: Source,
+    data: str | None,
+    *,
+    window: int | None = None,
+    best: bool = False,
+    tell: Tell = lambda line: None,
 ) -> Evaluation:
     """Routed perplexity per path and in all; on text files matching `data`, or on the run's held-out documents.
 
-    `window`: route anew every so many tokens; None: each document once, by its prefix. `best`: of the best snapshots of
-    the paths; `tell` then says which paths have none.
+    `window`: route anew every so many tokens; None: each document once, by its prefix. `best`: score the best snapshots
+    of the paths; `tell` then says which paths have none.
     """
     _check_window(window)
     with open_run(source, best=best) as run:
@@ -328,9 +333,7 @@ def generate(
         generator = torch.Generator().manual_seed(seed)
         stream = DecodeStream(ids=[], skip_special_tokens=True)
         if window is None:
-            network = run.load(model, path)
-            _tell_what_fell_back(run, tell)
-            new = generate_tokens(network, ids, sampling, generator, stop)
+            new = generate_tokens(run.load(model, path), ids, sampling, generator, stop)
         else:
             router = run.window_router()
             path = router.choose(ids) if len(ids) > prefix.shape[1] else path
@@ -340,8 +343,7 @@ def generate(
             text = stream.step(routing.tokenizer, token)
             if text:
                 yield text
-        if window is not None:
-            _tell_what_fell_back(run, tell)
+        _tell_what_fell_back(run, tell)
 
 
 def export(source: Source, path: int, out: Path, *, best: bool = False, tell: Tell = lambda line: None) -> None:

@@ -289,7 +289,7 @@ def _principal_components(features: Floats, most: int) -> tuple[Floats, Floats, 
     count = min(most, features.shape[1], len(features) - 1)
     from sklearn.decomposition import PCA  # a fifth of every peer's start, and peers fit no routers
 
-    pca = PCA(n_components=count, svd_solver="full").fit(features.astype(np.float64))
+    pca = PCA(n_components=count, svd_solver="covariance_eigh").fit(features.astype(np.float64))
     useful = pca.explained_variance_ > 1e-12 * pca.explained_variance_[0]
     scale = pca.explained_variance_[useful] ** -0.25
     return pca.mean_.astype(np.float32), pca.components_[useful].astype(np.float32), scale.astype(np.float32)

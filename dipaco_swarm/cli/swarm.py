@@ -93,8 +93,8 @@ def evaluate(
     data: Annotated[
         str | None, typer.Option(metavar="GLOB", help="Documents to score.  [default: the run's held-out documents]")
     ] = None,
-    reroute: Reroute = None,
     best: Best = False,
+    reroute: Reroute = None,
 ) -> None:
     """Routed perplexity: every document scored by its own path, per path and in all."""
     with worded_failures():
@@ -102,7 +102,7 @@ def evaluate(
         from dipaco_swarm import use
         from dipaco_swarm.dashboard.drawing import draw
 
-        _print(draw(use.evaluate(source, data, reroute, best=best, tell=_tell)))
+        _print(draw(use.evaluate(source, data, window=reroute, best=best, tell=_tell)))
 
 
 @app.command()
@@ -114,8 +114,8 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,
     top_k: Annotated[int, typer.Option(metavar="N", min=0, help="Choose among the N likeliest tokens; 0: all.")] = 40,
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same text.")] = 0,
-    reroute: Reroute = None,
     best: Best = False,
+    reroute: Reroute = None,
 ) -> None:
     """Route the prompt by its first tokens, and let the path it belongs to go on with it."""
     with worded_failures():

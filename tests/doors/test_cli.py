@@ -272,8 +272,8 @@ def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_p
         asked.append((source, prompt, options))
         return iter([" upon", " a time"])
 
-    def evaluate(source: object, data: str, window: int | None, **options: object) -> Evaluation:
-        asked.append((source, data, window, options))
+    def evaluate(source: object, data: str, **options: object) -> Evaluation:
+        asked.append((source, data, options))
         return evaluation()
 
     def export(source: object, path: int, out: Path, **options: object) -> None:
@@ -288,7 +288,7 @@ def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_p
     assert runner.invoke(swarm_cli.app, ["export", *home, "--path", "3", "--out", "o", "--best"]).exit_code == 0
     options = {"tokens": 2, "temperature": 0.8, "top_k": 40, "seed": 7, "window": None, "best": False, **tell}
     assert asked == [
-        (tmp_path, "*.txt", 64, {"best": False, **tell}),
+        (tmp_path, "*.txt", {"window": 64, "best": False, **tell}),
         (address, "once", options),
         (tmp_path, 3, Path("o"), {"best": True, **tell}),
     ]

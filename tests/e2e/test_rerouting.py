@@ -74,7 +74,7 @@ def manifest_at(home: Path) -> Manifest:
 
 def test_rerouted_evaluation_scores_the_same_targets(homes: Path) -> None:
     once = use.evaluate(homes / "bootstrap", None)
-    rerouted = use.evaluate(homes / "bootstrap", None, 8)
+    rerouted = use.evaluate(homes / "bootstrap", None, window=8)
     assert rerouted.tokens == once.tokens > 1000
     assert (once.window, rerouted.window) == (None, 8)
     windows, documents = (sum(path.documents for path in e.paths) for e in (rerouted, once))
@@ -88,7 +88,7 @@ def test_rerouted_evaluation_scores_the_same_targets(homes: Path) -> None:
 
 
 def test_a_window_longer_than_any_text_is_routing_once(homes: Path) -> None:
-    once, rerouted = use.evaluate(homes / "bootstrap", None), use.evaluate(homes / "bootstrap", None, 1000)
+    once, rerouted = use.evaluate(homes / "bootstrap", None), use.evaluate(homes / "bootstrap", None, window=1000)
     assert replace(rerouted, window=None) == once
 
 
@@ -128,7 +128,7 @@ def test_a_long_prompt_is_read_by_the_window_router_from_the_start(homes: Path) 
 @pytest.mark.parametrize("window", [0, -3])
 def test_a_window_of_no_tokens_is_refused(homes: Path, window: int) -> None:
     with pytest.raises(UsageError, match=f"--reroute {window} is no number of tokens"):
-        use.evaluate(homes / "bootstrap", None, window)
+        use.evaluate(homes / "bootstrap", None, window=window)
     with pytest.raises(UsageError, match=f"--reroute {window} is no number of tokens"):
         text(homes / "bootstrap", "x", window)
 
@@ -155,7 +155,7 @@ def test_a_home_without_the_other_paths_says_so(homes: Path, tmp_path: Path) -> 
     shutil.copytree(homes / "ben", tmp_path / "ben")
     shutil.copy(homes / "bootstrap" / "manifest.json", tmp_path / "ben")
     with pytest.raises(CheckpointError, match=r"use --run"):
-        use.evaluate(tmp_path / "ben", None, 8)
+        use.evaluate(tmp_path / "ben", None, window=8)
 
 
 # --------------------------------------------------------------------------------------------------- the bootstrap node

@@ -1,6 +1,8 @@
-"""Promise 1: the swarm computes what one machine would, bit for bit, through three stages and two routers."""
+"""Promise 1: the swarm computes what one machine would, bit for bit, through stages, routers, shared and
+path-specific modules, and overlapping shards."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,9 +37,10 @@ def read_manifest(file: Path) -> Manifest:
 @pytest.mark.timeout(240)
 def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: Commands, tmp_path: Path) -> None:
     run_file = write_run_file(tmp_path / "RUN.toml", rounds=3)
-    with run_file.open("a") as more:
-        more.write('\n[[stages]]\nrouter = "discriminative"\nrounds = 2\n')
-        more.write("\n[rerouting]\nwindow = 16\nsteps = 10\nbatch_sequences = 8\n")
+    text = run_file.read_text().replace("modules = [2, 2]", 'modules = ["path", 2, 2]')
+    text = text.replace("blocks = [0]\nembedding = true", "embedding = true\n\n[[levels]]\nblocks = [0]")
+    text += '\n[[stages]]\nrouter = "discriminative"\noverlap = 2\nrounds = 2\n'
+    run_file.write_text(text + "\n[rerouting]\nwindow = 16\nsteps = 10\nbatch_sequences = 8\n")
     names = [load_identity(tmp_path / f"peer-{path}").peer for path in range(4)]
     address = commands.bootstrap(run_file, "--until-finished")
     peers = [commands.peer(f"peer-{path}", address, path, "--until-finished") for path in range(4)]
@@ -49,7 +52,8 @@ def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: 
         assert peer.wait(120) == 0, commands.log(f"peer-{path}")
     assert commands.running["bootstrap"].wait(60) == 0, commands.log("bootstrap")
 
-    for stage, table in ((0, grid([1, 1])), (1, grid([2, 2])), (2, grid([2, 2]))):
+    four = grid([1, 2, 2], frozenset({0}))  # every path has an embedding of its own
+    for stage, table in ((0, grid([1, 1, 1])), (1, four), (2, four)):
         over_libp2p = final_states(tmp_path / "bootstrap", stage, table)
         in_memory = final_states(simulated / "bootstrap", stage, table)
         assert set(over_libp2p) == set(in_memory) == set(table.modules)
@@ -63,10 +67,11 @@ def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: 
     # and from the same modules the same window router was trained
     manifests = [read_manifest(home / "bootstrap" / "manifest.json") for home in (tmp_path, simulated)]
     assert manifests[0].window_router == manifests[1].window_router is not None
-    # every round was shared by everybody: nobody went on alone, unnoticed
+    # every round of what is shared was shared by everybody: nobody went on alone, unnoticed
     for path in range(4):
-        assert "with 0 others" not in commands.log(f"peer-{path}")
-        assert str(ModuleId(0, path // 2)) in commands.log(f"peer-{path}")
+        assert re.search(r"L[12]M\d v\d with 0 others", commands.log(f"peer-{path}")) is None
+        assert f"{ModuleId(0, path)} v3 with 0 others" in commands.log(f"peer-{path}")
+        assert f"{ModuleId(1, path // 2)} v3 with 1 other" in commands.log(f"peer-{path}")
         # and the discriminative router of the last stage was learned from what the peers scored
         assert f"of the routing sample under path {path}" in commands.log(f"peer-{path}")
     assert "ignored peer" not in commands.log("bootstrap")

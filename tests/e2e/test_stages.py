@@ -234,11 +234,16 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
     world = make_world(FOUR_PATHS)
     world.operator().until("run address")
     manifest, hub = world.manifest(), world.hub
-    tokenizer = load_tokenizer(hub.blobs[manifest.tokenizer])
+    operator = MemorySwarm(hub, "operator")
+
+    def fetch(digest: str) -> bytes:
+        return operator.fetch_blob(digest, timeout=1)
+
+    tokenizer = load_tokenizer(fetch(manifest.tokenizer))
     sample = routing_pieces(read_documents(world.config.data), tokenizer, world.config.data, world.config.router)
-    manifest = manifest.model_copy(update={"scoring": MemorySwarm(hub, "operator").put_blob(sample_to_bytes(sample))})
+    manifest = manifest.model_copy(update={"scoring": operator.put_blob(sample_to_bytes(sample))})
     table = PathTable(manifest.stage.table)
-    states = {m: state_at_start(manifest.stage, m, hub.blobs.__getitem__) for m in table.modules}
+    states = {m: state_at_start(manifest.stage, m, fetch) for m in table.modules}
     network = build_network(world.config.model, vocabulary_size(tokenizer), 0)
     model = PathModel(network, world.config.levels)
     honest_model = PathModel(build_network(world.config.model, vocabulary_size(tokenizer), 0), world.config.levels)
@@ -260,7 +265,7 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
     say("d: invented", honest - 100)
     say("e: no such path", honest, path=99)
     MemorySwarm(hub, "f: no statement").say(topic_of(manifest), b"{")
-    collection = ScoreCollection(manifest, MemorySwarm(hub, "operator"), sample, model, states)
+    collection = ScoreCollection(manifest, operator, sample, model, states)
     collection.collect({PathIndex(path) for path in range(4)})
     assert collection.missing == [0, 1, 2, 3]
     named = [

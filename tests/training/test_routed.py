@@ -8,7 +8,7 @@ import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, grid
 from dipaco_swarm.algorithm.routing import fit_router, path_shares, router_to_bytes
-from dipaco_swarm.algorithm.state import params_to_bytes
+from dipaco_swarm.algorithm.state import vector_to_bytes
 from dipaco_swarm.manifest import (
     DataConfig,
     LevelConfig,
@@ -53,7 +53,7 @@ class Run:
         tokenizer_json = train_tokenizer(["plain letters"], 257)  # one token for each byte
         self.tokenizer = load_tokenizer(tokenizer_json)
         model = PathModel(build_network(MODEL, vocabulary_size(self.tokenizer), 0), CONFIG.levels)
-        seeds = [self.put(f"{level}" * 64, params_to_bytes(model.vector(level))) for level in range(2)]
+        seeds = [self.put(f"{level}" * 64, vector_to_bytes(model.vector(level))) for level in range(2)]
         training = [d.text for d in corpus() if split_of(d.text, CONFIG.data) == "train"]
         self.pieces = [
             piece for text in training for piece in cut_into_pieces(np.array(self.tokenizer.encode(text).ids), 16, 4)
