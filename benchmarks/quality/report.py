@@ -94,8 +94,9 @@ def size(count: int) -> str:
 
 
 def by_domain(rows: Sequence[Row], results: Results) -> str:
-    """Perplexity of each domain under a few rows, as markdown."""
-    named = [row.name for row in rows if results.get(row.name)]
+    """Perplexity of each domain under the rows of plentiful data, without variants of their wiring, as markdown."""
+    variants = (", lr", "int8", "scarce")
+    named = [row.name for row in rows if results.get(row.name) and not any(word in row.name for word in variants)]
     domains = sorted({domain for name in named for result in results[name] for domain in result.domains})
     text = ["| domain | " + " | ".join(named) + " |", "|---|" + "---|" * len(named)]
     for domain in domains:
@@ -137,24 +138,30 @@ def verdicts(rows: Sequence[Row], results: Results, scale: Scale) -> str:
 
 
 def draw(file: Path, rows: Sequence[Row], results: Results, title: str) -> None:
-    """Perplexity of every row as PNG: a dot for each seed, a bar to the mean."""
+    """Perplexity of every row as PNG: a dot for each seed, a bar to the mean; scarce data on an axis of its own."""
     from matplotlib.figure import Figure
 
-    lines = lines_of(rows, results)[::-1]
-    figure = Figure(figsize=(9, 0.36 * len(lines) + 1.4), dpi=150)
-    axes: Any = figure.subplots()
-    low = min(min(values) for _, _, values, _ in lines)
-    for place, (name, _, values, _) in enumerate(lines):
-        mean = statistics.fmean(values)
-        colour = "#d1495b" if name.startswith(("dense", "larger")) else "#e0b354" if "scarce" in name else "#00798c"
-        axes.barh(place, mean, color=colour, alpha=0.35, height=0.7)
-        axes.scatter(values, [place] * len(values), color=colour, s=14, zorder=3)
-        axes.annotate(f"{mean:.1f}", (max(values), place), xytext=(6, 0), textcoords="offset points", va="center",
-                      fontsize=8)  # fmt: skip
-    axes.set_yticks(range(len(lines)), [name for name, *_ in lines], fontsize=8)
-    axes.set_xlim(0.9 * low, None)
-    axes.set_xlabel("perplexity on held-out documents, the first 32 tokens not scored; less is better", fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(title, fontsize=10, loc="left")
+    lines = lines_of(rows, results)
+    scarce = [line for line in lines if line[0].startswith("scarce")]
+    plenty = [line for line in lines if line not in scarce]
+    parts = [part for part in (plenty, scarce) if part]
+    figure = Figure(figsize=(9, 0.34 * len(lines) + 1.4 * len(parts)), dpi=150)
+    heights = [len(part) for part in parts]
+    for axes, part in zip(figure.subplots(len(parts), squeeze=False, height_ratios=heights)[:, 0], parts, strict=True):
+        _bars(axes, part[::-1])
+    figure.suptitle(title, fontsize=11, x=0.02, ha="left")
     figure.tight_layout()
     figure.savefig(file)
+
+
+def _bars(axes: Any, lines: Sequence[tuple[str, str, list[float], Sequence[Result]]]) -> None:
+    for place, (name, _, values, _) in enumerate(lines):
+        colour = "#d1495b" if name.startswith(("dense", "larger")) else "#00798c"
+        axes.barh(place, statistics.fmean(values), color=colour, alpha=0.35, height=0.7)
+        axes.scatter(values, [place] * len(values), color=colour, s=14, zorder=3)
+        label = f"{statistics.fmean(values):.1f}"
+        axes.annotate(label, (max(values), place), xytext=(6, -3), textcoords="offset points", fontsize=8)
+    axes.set_yticks(range(len(lines)), [name for name, *_ in lines], fontsize=8)
+    axes.set_xlim(0.85 * min(min(values) for _, _, values, _ in lines), None)
+    axes.set_xlabel("perplexity on held-out documents, the first 32 tokens not scored; less is better", fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
