@@ -138,7 +138,7 @@ def verdicts(rows: Sequence[Row], results: Results, scale: Scale) -> str:
 
 
 def draw(file: Path, rows: Sequence[Row], results: Results, title: str) -> None:
-    """Perplexity of every row as PNG: a dot for each seed, a bar to the mean; scarce data on an axis of its own."""
+    """Perplexity of every row as PNG: a dot for each seed, a stroke for the mean; scarce data on an axis of its own."""
     from matplotlib.figure import Figure
 
     lines = lines_of(rows, results)
@@ -157,7 +157,8 @@ def draw(file: Path, rows: Sequence[Row], results: Results, title: str) -> None:
 def _bars(axes: Any, lines: Sequence[tuple[str, str, list[float], Sequence[Result]]]) -> None:
     for place, (name, _, values, _) in enumerate(lines):
         colour = "#d1495b" if name.startswith(("dense", "larger")) else "#00798c"
-        axes.barh(place, statistics.fmean(values), color=colour, alpha=0.35, height=0.7)
+        axes.axhline(place, color="#8a97a3", lw=0.5, alpha=0.4, zorder=1)
+        axes.scatter([statistics.fmean(values)], [place], color=colour, marker="|", s=180, lw=2, zorder=2)
         axes.scatter(values, [place] * len(values), color=colour, s=14, zorder=3)
         label = f"{statistics.fmean(values):.1f}"
         axes.annotate(label, (max(values), place), xytext=(6, -3), textcoords="offset points", fontsize=8)
