@@ -94,9 +94,10 @@ class ScoreCollection:
         if not self._trains(peer, path):
             self._refuse(peer, said.scores, f"scores of path {path}, which it does not train")
             return
+        pieces = len(self._sample.lengths)
         try:
             scores = scores_from_bytes(
-                self._swarm.fetch_blob(said.scores, timeout=BLOB_SECONDS), len(self._sample.lengths)
+                self._swarm.fetch_blob(said.scores, timeout=BLOB_SECONDS, limit=8 * pieces), pieces
             )
         except UnreachableError:
             return  # it may be on its way; asked again with the next look

@@ -55,6 +55,7 @@ from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 log = logging.getLogger(__name__)
 
 HEAR_SECONDS = 20.0
+SNAPSHOT_HEADER_BYTES = 1 << 20
 BLOB_SECONDS = 600.0
 LAST_BLOB_SECONDS = 30.0
 """When a stage is over, whoever has a snapshot may have left."""
@@ -167,8 +168,9 @@ class Offers:
         self, peer: PeerName, said: SnapshotStatement, timeout: float = BLOB_SECONDS
     ) -> tuple[Snapshot, bytes] | None:
         """The snapshot of a statement, if it comes and is what the statement says."""
+        parameters = sum(len(self.model.vector(level)) for level in range(self.model.num_levels))
         try:
-            data = self.swarm.fetch_blob(said.snapshot, timeout=timeout)
+            data = self.swarm.fetch_blob(said.snapshot, timeout=timeout, limit=4 * parameters + SNAPSHOT_HEADER_BYTES)
         except UnreachableError:
             return None  # it may be on its way, or a better one has replaced it
         try:

@@ -163,6 +163,7 @@ def _bars(axes: Any, lines: Sequence[tuple[str, str, list[float], Sequence[Resul
         label = f"{statistics.fmean(values):.1f}"
         axes.annotate(label, (max(values), place), xytext=(6, -3), textcoords="offset points", fontsize=8)
     axes.set_yticks(range(len(lines)), [name for name, *_ in lines], fontsize=8)
+    axes.set_ylim(-0.6, len(lines) - 0.4)
     axes.set_xlim(0.85 * min(min(values) for _, _, values, _ in lines), None)
     axes.set_xlabel("perplexity on held-out documents, the first 32 tokens not scored; less is better", fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -177,8 +177,11 @@ class Swarm(Protocol):
         """Stop serving a blob that something newer has replaced, and make room."""
         ...
 
-    def fetch_blob(self, digest: str, *, timeout: float) -> bytes:
-        """A blob, from our own store or from any peer, verified. Raises UnreachableError when nobody had it in time."""
+    def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
+        """A blob, from our own store or from any peer, verified. Raises UnreachableError when nobody had it in time.
+
+        `limit`: bytes that it may have, where it is named by a stranger and not by the operator.
+        """
         ...
 
     def publish_manifest(self, signed: bytes) -> None:

@@ -297,9 +297,9 @@ class LibP2PSwarm:
     def drop_blob(self, digest: str) -> None:
         self._store.blobs.drop(digest)
 
-    def fetch_blob(self, digest: str, *, timeout: float) -> bytes:
+    def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
         peers = [peer for peer in (*self._bootstrap_peers(), *self._known_peers()) if peer != self.peer]
-        data = self._call(self._store.fetch_blob(list(dict.fromkeys(peers)), digest), timeout)
+        data = self._call(self._store.fetch_blob(list(dict.fromkeys(peers)), digest, limit), timeout)
         if data is None:
             raise UnreachableError(
                 f"none of {len(set(peers))} peers sent the run's file {digest[:12]} within {timeout:.0f} s; try again "

@@ -257,10 +257,10 @@ class MemorySwarm:
     def drop_blob(self, digest: str) -> None:
         """Blobs are shared here and cost nothing; the hub keeps them."""
 
-    def fetch_blob(self, digest: str, *, timeout: float) -> bytes:
+    def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
         with self._hub.changed:
             data = self._hub.blobs.get(digest)
-        if data is None:
+        if data is None or (limit is not None and len(data) > limit):
             raise UnreachableError(f"no peer has the run's file {digest[:12]}; is the bootstrap node up?")
         return data
 

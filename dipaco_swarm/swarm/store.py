@@ -127,22 +127,25 @@ class Store:
             raise RemoteDataError(peer, f"sends a state of {module} that does not have the digest it was asked by")
         return state
 
-    async def fetch_blob(self, peers: Sequence[str], digest: str) -> bytes | None:
-        """A blob from our own store, else from the first of `peers` that has it; interrupted downloads go on."""
+    async def fetch_blob(self, peers: Sequence[str], digest: str, limit: int | None = None) -> bytes | None:
+        """A blob from our own store, else from the first of `peers` that has it; interrupted downloads go on.
+
+        One of more than `limit` bytes counts as missing.
+        """
         data = await asyncio.to_thread(self.blobs.get, digest)
         if data is not None:
             return data
         received = bytearray()
         for peer in peers:
             try:
-                if await self._fetch_blob_from(peer, digest, received):
+                if await self._fetch_blob_from(peer, digest, received, limit or MAX_BLOB_BYTES):
                     await asyncio.to_thread(self.blobs.put, bytes(received))
                     return bytes(received)
             except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
                 log.info("could not fetch blob %s from peer %s: %s", digest[:8], peer[-8:], error)
         return None
 
-    async def _fetch_blob_from(self, peer: str, digest: str, received: bytearray) -> bool:
+    async def _fetch_blob_from(self, peer: str, digest: str, received: bytearray, limit: int) -> bool:
         """Append what is missing to `received`; False when the peer does not have the blob."""
         async with self._node.dial(peer, self._protocol) as stream:
             await stream.send(AskBlob(digest=digest, offset=len(received)))
@@ -150,8 +153,8 @@ class Store:
                 answer = await stream.receive()
             if not isinstance(answer, BlobFollows):
                 return False
-            if not len(received) <= answer.size <= MAX_BLOB_BYTES:
-                raise RemoteDataError(peer, f"offers a blob of {answer.size} bytes")
+            if not len(received) <= answer.size <= limit:
+                raise RemoteDataError(peer, f"offers a blob of {answer.size} bytes where {limit} are the most")
             while len(received) < answer.size:
                 chunk = bytearray(min(BLOB_CHUNK, answer.size - len(received)))
                 await stream.receive_into(memoryview(chunk))

@@ -361,14 +361,14 @@ class Simulated:
             in_memory(swarm, data)
             return BlobStore(folder / swarm.peer / "blobs").put(data)
 
-        def fetch_blob(swarm: MemorySwarm, digest: str, *, timeout: float) -> bytes:
-            data = fetched(swarm, digest, timeout=timeout)
+        def fetch_blob(swarm: MemorySwarm, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
+            data = fetched(swarm, digest, timeout=timeout, limit=limit)
             BlobStore(folder / swarm.peer / "blobs").put(data)
             return data
 
         monkeypatch.setattr(MemorySwarm, "put_blob", put_blob)
         monkeypatch.setattr(MemorySwarm, "fetch_blob", fetch_blob)
-        monkeypatch.setattr(simulate, "MemoryHub", lambda: self.hub)
+        monkeypatch.setattr(simulate, "MemoryHub", lambda blobs: self.hub)
         self.states = simulate.simulate(parse_run_file(text), folder, {"ada": 0, "ben": 3})
         signed = (self.bootstrap / "manifest.json").read_bytes()
         self.manifest = open_manifest(signed, signer_of(signed))
