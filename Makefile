@@ -25,6 +25,7 @@ check: .venv/.installed
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks.inner
 	$(BIN)/python -m benchmarks.reduce
+	$(BIN)/python -m benchmarks.quality --small
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else \

@@ -1,11 +1,11 @@
 """dipaco-swarm: look at a run, use what it learned, try it all on one machine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dipaco_swarm.cli.words import new_app, worded_failures
+from dipaco_swarm.cli.words import EXIT_INTERRUPTED, new_app, screen_choice, worded_failures
 
 if TYPE_CHECKING:  # only for signatures that typer never reads
     from dipaco_swarm.manifest import RunAddress
@@ -38,6 +38,32 @@ def demo(
 
         code = run_demo(out)
     raise typer.Exit(code)
+
+
+@app.command()
+def simulate(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file, as for dipaco-bootstrap serve.")],
+    peers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many peers.  [default: one for each path]")
+    ] = None,
+    home: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where to keep the run; `eval --home DIR/bootstrap` and so on use it.")
+    ] = Path("simulate-out"),
+    seed: Annotated[int | None, typer.Option(metavar="N", min=0, help="Instead of the run file's seed.")] = None,
+    screen: Annotated[
+        Literal["live", "plain", "none"] | None,
+        typer.Option(help="What to show.  [default: live on a terminal, else plain]"),
+    ] = None,
+) -> None:
+    """A whole run in this process, bootstrap node and peers, over an in-memory swarm: for experiments."""
+    with worded_failures():
+        from dipaco_swarm.dashboard.drawing import draw
+        from dipaco_swarm.simulate import run_simulation
+
+        result = run_simulation(run_file, home, peers=peers, seed=seed, screen=screen_choice(screen))
+        if result is None:
+            raise typer.Exit(EXIT_INTERRUPTED)
+        _print(draw(result))
 
 
 @app.command()

@@ -1,0 +1,111 @@
+"""How good the models are that a swarm trains, next to dense models, DiLoCo and flat mixtures of paths.
+
+    python -m benchmarks.quality [--small] [--seeds 0 1 2] [--rows '2x2 *' dense] [--out DIR]
+
+Every row of paths is a run file given to `simulate`, the code of the product; dense rows are trained by the same inner
+trainer. All rows are scored on the same held-out tokens, none of them among the first 32 of a piece. Two rows run at a
+time, as processes with one thread each. Each result is a file: what is finished is not repeated, so the same command
+goes on after an interruption. Prints the table and writes it, with a chart, to benchmarks/results/.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.reduce import hardware
+
+if TYPE_CHECKING:
+    from benchmarks.quality.measure import Workshop
+    from benchmarks.quality.rows import Row
+
+ROOT = Path(__file__).parents[2]
+AT_ONCE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="2 x 2 paths, three seeds: about 15 minutes on two cores")
+    parser.add_argument("--seeds", type=int, nargs="+", help="instead of the scale's own")
+    parser.add_argument("--rows", nargs="+", default=[], help="names of rows, * and ? as in file names")
+    parser.add_argument("--list", action="store_true", help="the names of the rows, and nothing else")
+    parser.add_argument("--out", type=Path, default=Path("bench-out/quality"), help="corpus, caches, single results")
+    options = parser.parse_args(arguments)
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, here and in the processes
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.chdir(ROOT)  # paths in run files are relative, so that two checkouts make the same runs
+
+    from benchmarks.quality import report
+    from benchmarks.quality.corpus import build_corpus
+    from benchmarks.quality.measure import Workshop
+    from benchmarks.quality.rows import FULL, SMALL, chosen_rows, rows_of
+
+    scale = SMALL if options.small else FULL
+    rows = chosen_rows(rows_of(scale), options.rows)
+    if options.list or not rows:
+        print("\n".join(row.name for row in rows_of(scale)))
+        return 0 if options.list else 2
+    corpus = build_corpus(options.out, scale.domain_bytes, print)
+    workshop = Workshop(scale, options.out / scale.name, corpus)
+    workshop.prepare()
+    began = time.monotonic()
+    seeds = options.seeds or list(scale.seeds)
+    waiting = [(row, seed) for seed in seeds for row in rows if workshop.result(row, seed) is None]
+    failed = run_all(workshop, waiting)
+
+    found = {row.name: [r for seed in seeds if (r := workshop.result(row, seed)) is not None] for row in rows}
+    seconds, load = time.monotonic() - began, os.getloadavg()[0]
+    command = f"python -m benchmarks.quality{' --small' if options.small else ''}"
+    intro = f"`{command}`: {len(waiting)} results in {seconds:.0f} s, load average at the end {load:.1f}"
+    text = report.page(f"Quality, {scale.name}: {hardware()}", intro, scale, rows, found)
+    print(text)
+    if not (options.rows or options.seeds or failed):
+        place = Path("benchmarks") / "results" / f"quality-{scale.name}-{hardware()}.md"
+        place.write_text(text)
+        report.draw(place.with_suffix(".png"), rows, found, f"{scale.name}: {scale.side} x {scale.side} paths")
+        print(f"written to {place}, with a chart beside it")
+    return 1 if failed else 0
+
+
+def run_all(workshop: "Workshop", jobs: "Sequence[tuple[Row, int]]") -> list[str]:
+    """Each job as a process, AT_ONCE of them at a time; returns the names of those that failed. Ctrl+C ends them."""
+    from benchmarks.quality.measure import work
+
+    processes = multiprocessing.get_context("forkserver")  # libraries that take seconds to load are loaded once
+    processes.set_forkserver_preload(["benchmarks.quality.measure", "datasets", "sklearn.cluster"])
+    logs = workshop.folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    left = list(jobs)
+    running: dict[int, tuple[ForkServerProcess, str, float]] = {}
+    failed = []
+    try:
+        while left or running:
+            while left and len(running) < AT_ONCE:
+                row, seed = left.pop(0)
+                log = logs / workshop.file(row, seed).with_suffix(".log").name
+                process = processes.Process(target=work, args=(workshop, row, seed, log))
+                process.start()
+                running[process.sentinel] = process, f"{row.name}, seed {seed}", time.monotonic()
+            for sentinel in wait(list(running)):
+                assert isinstance(sentinel, int)
+                process, name, began = running.pop(sentinel)
+                process.join()
+                outcome = "done" if process.exitcode == 0 else f"FAILED, its log is in {logs}"
+                failed += [name] if process.exitcode else []
+                count = len(jobs) - len(left) - len(running)
+                print(f"{count:3} of {len(jobs)}  {name}: {outcome}, {time.monotonic() - began:.0f} s", flush=True)
+    finally:
+        for process, _, _ in running.values():
+            process.terminate()
+            process.join()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Results as a markdown table and a chart."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.quality.measure import Result
+from benchmarks.quality.rows import Row, Scale
+from dipaco_swarm.training.evaluation import Score
+
+Results = Mapping[str, Sequence[Result]]
+"""Row -> a result for each seed that there is."""
+
+
+def page(title: str, intro: str, scale: Scale, rows: Sequence[Row], results: Results) -> str:
+    """All of it as markdown."""
+    parts = (
+        f"# {title}",
+        intro,
+        about(scale),
+        table(rows, results),
+        verdicts(rows, results, scale),
+        by_domain(rows, results),
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def about(scale: Scale) -> str:
+    """What was done, in words."""
+    return (
+        f"Paths of 0.46 million parameters, {scale.steps} steps each of 4 x {scale.sequence_length} tokens. The first "
+        f"{scale.warmup} are one model's, trained once for all rows of paths with the same seed and data; then "
+        f"{scale.rounds} outer rounds of {scale.inner_steps} steps. Tokens count all paths, the warm-up once. Sent is "
+        "computed: per round and module of k members, 2 (k - 1) encoded modules, as in a butterfly all-reduce. Seconds "
+        "are those of training and routing with one thread, beside another row; they include the warm-up. Spread is "
+        "half the distance between the extremes of the seeds."
+    )
+
+
+def perplexities(results: Sequence[Result], window: str | None = None) -> list[float]:
+    """Of each seed; with a window, of re-routing by it."""
+    if window is None:
+        return [result.total.perplexity for result in results]
+    return [Score(*result.rerouted[window]).perplexity for result in results if window in result.rerouted]
+
+
+def lines_of(rows: Sequence[Row], results: Results) -> list[tuple[str, str, list[float], Sequence[Result]]]:
+    """What the table has: name, about, perplexity by seed, results. Re-routed and early-stopped scores have lines."""
+    lines = []
+    for row in rows:
+        found = results.get(row.name, ())
+        if found:
+            lines.append((row.name, row.about, perplexities(found), found))
+            for window in row.windows:
+                values = perplexities(found, str(window))
+                if values:
+                    lines.append((f"{row.name}, W {window}", f"re-routed every {window} tokens", values, found))
+            best = [Score(*result.best).perplexity for result in found if result.best is not None]
+            if best:
+                lines.append((f"{row.name}, best", "the best snapshot of each path", best, found))
+    return lines
+
+
+def table(rows: Sequence[Row], results: Results) -> str:
+    """Markdown; a row for everything that was measured."""
+    text = [
+        "| row | perplexity | spread | parameters: all / per token | tokens "
+        "| unique tokens of a path: smallest / median | sent | CPU s | s | seeds | what it is |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, about, values, found in lines_of(rows, results):
+        first = found[0]
+        mean = statistics.fmean
+        text.append(
+            f"| {name} | **{mean(values):.2f}** | {spread(values)} | "
+            f"{first.parameters / 1e6:.2f} M / {first.parameters_per_token / 1e6:.2f} M | {first.tokens / 1e6:.2f} M | "
+            f"{mean(r.unique_tokens[0] for r in found) / 1e3:,.0f} k / "
+            f"{mean(r.unique_tokens[1] for r in found) / 1e3:,.0f} k | "
+            f"{size(first.bytes_sent)} | {mean(r.cpu_seconds for r in found):.0f} | "
+            f"{mean(r.seconds for r in found):.0f} | {len(values)} | {about} |"
+        )
+    return "\n".join(text)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Half the distance of the extremes; of one value nothing is known."""
+    return f"±{(max(values) - min(values)) / 2:.2f}" if len(values) > 1 else "-"
+
+
+def size(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB" if count else "0"
+
+
+def by_domain(rows: Sequence[Row], results: Results) -> str:
+    """Perplexity of each domain under the rows of plentiful data, without variants of their wiring, as markdown."""
+    variants = (", lr", "int8", "scarce")
+    named = [row.name for row in rows if results.get(row.name) and not any(word in row.name for word in variants)]
+    domains = sorted({domain for name in named for result in results[name] for domain in result.domains})
+    text = ["| domain | " + " | ".join(named) + " |", "|---|" + "---|" * len(named)]
+    for domain in domains:
+        cells = []
+        for name in named:
+            values = [Score(*r.domains[domain]).perplexity for r in results[name] if domain in r.domains]
+            cells.append(f"{statistics.fmean(values):.1f}" if values else "-")
+        text.append(f"| {domain} | " + " | ".join(cells) + " |")
+    return "\n".join(text)
+
+
+def verdicts(rows: Sequence[Row], results: Results, scale: Scale) -> str:
+    """The aims, and whether they were met; an aim whose rows are missing is left out."""
+    grid, paths = f"{scale.side}x{scale.side}", scale.paths
+    means = {name: statistics.fmean(values) for name, _, values, _ in lines_of(rows, results)}
+    dense = min((m for n, m in means.items() if n in ("dense", "dense, lr 5e-3")), default=math.nan)
+    larger = min((m for n, m in means.items() if n.startswith("larger")), default=math.nan)
+    rerouted = means.get(f"{grid} discriminative, W 64", math.nan)
+    get = lambda name: means.get(name, math.nan)  # noqa: E731
+    aims = (
+        (f"{grid} product k-means is at most dense at equal steps (best lr)", get(f"{grid} product"), dense, 1.0),
+        ("discriminative is at most product k-means", get(f"{grid} discriminative"), get(f"{grid} product"), 1.0),
+        ("re-routed every 64 tokens it is 15 % below the larger dense (best lr)", rerouted, larger, 0.85),
+        ("path-specific ends are no worse than flat", get(f"{grid} ends"), get(f"flat {paths}"), 1.0),
+        (
+            "path-specific ends are better than flat where data is scarce",
+            get(f"scarce: {grid} ends"),
+            get(f"scarce: flat {paths}"),
+            1.0,
+        ),
+        ("int8 is within 0.5 % of fp32", get(f"{grid} int8"), get(f"{grid} k-means"), 1.005),
+    )
+    return "\n".join(
+        f"- {words}: {'**yes**' if ours <= factor * other else '**no**'}, {ours:.2f} against {other:.2f} "
+        f"({100 * (ours / other - 1):+.1f} %)"
+        for words, ours, other, factor in aims
+        if not (math.isnan(ours) or math.isnan(other))
+    )
+
+
+def draw(file: Path, rows: Sequence[Row], results: Results, title: str) -> None:
+    """Perplexity of every row as PNG: a dot for each seed, a stroke for the mean; scarce data on an axis of its own."""
+    from matplotlib.figure import Figure
+
+    lines = lines_of(rows, results)
+    scarce = [line for line in lines if line[0].startswith("scarce")]
+    plenty = [line for line in lines if line not in scarce]
+    parts = [part for part in (plenty, scarce) if part]
+    figure = Figure(figsize=(9, 0.34 * len(lines) + 1.4 * len(parts)), dpi=150)
+    heights = [len(part) for part in parts]
+    for axes, part in zip(figure.subplots(len(parts), squeeze=False, height_ratios=heights)[:, 0], parts, strict=True):
+        _bars(axes, part[::-1])
+    figure.suptitle(title, fontsize=11, x=0.02, ha="left")
+    figure.tight_layout()
+    figure.savefig(file)
+
+
+def _bars(axes: Any, lines: Sequence[tuple[str, str, list[float], Sequence[Result]]]) -> None:
+    for place, (name, _, values, _) in enumerate(lines):
+        colour = "#d1495b" if name.startswith(("dense", "larger")) else "#00798c"
+        axes.axhline(place, color="#8a97a3", lw=0.5, alpha=0.4, zorder=1)
+        axes.scatter([statistics.fmean(values)], [place], color=colour, marker="|", s=180, lw=2, zorder=2)
+        axes.scatter(values, [place] * len(values), color=colour, s=14, zorder=3)
+        label = f"{statistics.fmean(values):.1f}"
+        axes.annotate(label, (max(values), place), xytext=(6, -3), textcoords="offset points", fontsize=8)
+    axes.set_yticks(range(len(lines)), [name for name, *_ in lines], fontsize=8)
+    axes.set_ylim(-0.6, len(lines) - 0.4)
+    axes.set_xlim(0.85 * min(min(values) for _, _, values, _ in lines), None)
+    axes.set_xlabel("perplexity on held-out documents, the first 32 tokens not scored; less is better", fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)

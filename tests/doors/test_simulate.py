@@ -1,0 +1,114 @@
+"""A whole run in one process: turns, the command, and what it leaves behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dipaco_swarm import use
+from dipaco_swarm.errors import UsageError
+from dipaco_swarm.simulate import StoppingInTurns, Turns, run_simulation
+from dipaco_swarm.stopping import Stopping
+from tests.e2e.conftest import ENVIRONMENT, write_run_file
+
+COMMAND = [sys.executable, "-c", "from dipaco_swarm.cli.swarm import main; main()"]
+
+
+def test_no_more_peers_compute_at_once_than_there_are_turns() -> None:
+    turns, lock = Turns(2), threading.Lock()
+    computing, most = 0, 0
+
+    def peer() -> None:
+        nonlocal computing, most
+        with turns.taken():
+            with lock:
+                computing += 1
+                most = max(most, computing)
+            time.sleep(0.02)
+            with lock:
+                computing -= 1
+
+    with ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(peer) for _ in range(6)]:
+            done.result(timeout=10)
+    assert most == 2
+
+
+def test_a_peer_that_sleeps_lets_another_have_its_turn() -> None:
+    turns, stop = Turns(1), Stopping()
+    computed = threading.Event()
+
+    def sleeper() -> bool:
+        with turns.taken():
+            return StoppingInTurns(stop, turns).wait(30)  # ends when the other has had its turn
+
+    def other() -> None:
+        with turns.taken():
+            computed.set()
+        stop.request()
+
+    with ThreadPoolExecutor(2) as pool:
+        asleep = pool.submit(sleeper)
+        pool.submit(other).result(timeout=10)
+        assert asleep.result(timeout=10)
+    assert computed.is_set()
+
+
+def test_fewer_peers_than_paths_would_never_end(tmp_path: Path) -> None:
+    run_file = write_run_file(tmp_path / "RUN.toml")
+    with pytest.raises(UsageError, match=r"3 peers cannot train the 4 paths .* --peers 4"):
+        run_simulation(run_file, tmp_path / "out", peers=3)
+
+
+@pytest.mark.timeout(300)
+def test_the_command_trains_and_leaves_a_home_to_use(tmp_path: Path) -> None:
+    # min_peers=1 in the run file: the command waits for all of its own peers nevertheless
+    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=1, inner_steps=2, rounds=2)
+    home = tmp_path / "out"
+
+    command = [*COMMAND, "simulate", run_file, "--peers", "5", "--seed", "3", "--home", home, "--screen", "plain"]
+    ended = subprocess.run(
+        list(map(str, command)), env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    said = ended.stdout
+    assert "stage 1 is open: 4 paths" in said
+    assert "peer-4: stage 1: path 0 of 4" in said  # the fifth is a replica of the first path
+    assert "with 2 others" in said  # both modules of path 0 have three peers
+    # what was left behind gives the same figures again, and can be written with and exported
+    again = use.evaluate(home / "bootstrap", None)
+    for score in again.paths:
+        assert f"{score.perplexity:,.2f}" in said[said.index("routed perplexity") :]
+    sampled = use.generate(home / "bootstrap", "def main():", tokens=4, temperature=0.8, top_k=40, seed=0)
+    assert "".join(sampled)
+    use.export(home / "bootstrap", 3, tmp_path / "model")
+    assert (tmp_path / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.timeout(200)
+def test_ctrl_c_ends_it_in_five_seconds_and_it_goes_on(tmp_path: Path) -> None:
+    run_file = write_run_file(tmp_path / "RUN.toml", inner_steps=400, rounds=50)
+    command = [*COMMAND, "simulate", str(run_file), "--home", str(tmp_path / "out"), "--screen", "plain"]
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            until = time.monotonic() + 120
+            while "round 1:" not in log.read_text():
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < until, log.read_text()
+                time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            # a crowded machine is given its time
+            assert process.wait(5 * max(1.0, os.getloadavg()[0])) == 130, log.read_text()
+        finally:
+            process.kill()
+            process.wait()
+    assert "stopped; the same command goes on from here" in log.read_text()
+    assert "Traceback" not in log.read_text()
