@@ -24,6 +24,8 @@ class PathChoice:
         self._home = home
         self._path: PathIndex | None = None
         """The path of now, or the one to move to; None before a stage with several paths."""
+        self._stays: tuple[int, int] = (-1, 0)
+        """A stage, and how often we have looked for a place in it."""
 
     @property
     def moves(self) -> bool:
@@ -56,7 +58,9 @@ class PathChoice:
             versions={m: max((s.version for s in said if s.module == m), default=0) for m in table.modules},
             last_version=last_version,
         )
-        self._path = path_to_be_on(table, staffing, self._swarm.peer)
+        turn = self._stays[1] if self._stays[0] == stage.index else 0
+        self._stays = (stage.index, turn + 1)
+        self._path = path_to_be_on(table, staffing, self._swarm.peer, turn)
         return self._path
 
     def _path_at_home(self, stage: int) -> PathIndex | None:

@@ -27,7 +27,7 @@ def neediest_path(
 
 @dataclass(frozen=True)
 class Staffing:
-    """Who trains what in a stage, and how far it has come: one view of it, the same for all who decide by it."""
+    """Who trains what in a stage, and how far it has come: one view of it."""
 
     staying: Mapping[str, PathIndex]
     """Peers that were told their path."""
@@ -39,30 +39,24 @@ class Staffing:
     """The stage is over when every module has this version; None: it goes on."""
 
 
-STAY_VERSIONS = 3
-"""How long movers stay where there are fewer of them than paths: moving costs a look at the disk, and fresh moments
-where nobody of this machine has been."""
-
-
-def path_to_be_on(table: PathTable, staffing: Staffing, name: str) -> PathIndex:
-    """Where the moving peer `name` should be: from one view of the swarm all movers compute the same places.
+def path_to_be_on(table: PathTable, staffing: Staffing, name: str, turn: int) -> PathIndex:
+    """Where the moving peer `name` should be for its next stay. `turn`: how many stays it has had in this stage.
 
     Paths with a module that has not come to the stage's end are open. Movers enough for every open path that nobody
-    stays on: they spread over them evenly, moving as little as possible. Fewer: they go round, each epoch of
-    STAY_VERSIONS outer steps to the next paths, so that all of these progress alike and, as far as they can, no
-    module is left out for long (the paper's paths are worked off in turns, too; section 3). Where everything is done
-    everybody stays.
+    stays on, or a mover that has just come: they spread evenly, moving as little as possible. Fewer: each goes round,
+    so many paths on as there are movers, from a place by its rank; so all of these paths progress alike, and at any
+    time movers are on paths that share little (the paper works off its paths in turns, too; section 3). Where
+    everything is done everybody stays.
     """
     paths = [path for path in _by_turns(table) if _is_open(table, path, staffing)]
+    if not paths:
+        return staffing.moving[name]
     stayed_on = set(staffing.staying.values())
     lonely = [path for path in paths if path not in stayed_on]
     movers = sorted(staffing.moving)
-    if not paths:
-        return staffing.moving[name]
-    if len(movers) < len(lonely):
-        epoch = max(staffing.versions.values(), default=0) // STAY_VERSIONS
-        return lonely[(epoch * len(movers) + movers.index(name)) % len(lonely)]
-    return settled(paths, staffing.staying, staffing.moving, name)
+    if turn == 0 or len(movers) >= len(lonely):
+        return settled(paths, staffing.staying, staffing.moving, name)
+    return lonely[(movers.index(name) + turn * len(movers)) % len(lonely)]
 
 
 def settled(

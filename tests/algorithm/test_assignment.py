@@ -1,6 +1,8 @@
 from collections import Counter
 
-from dipaco_swarm.algorithm.assignment import STAY_VERSIONS, Staffing, neediest_path, path_to_be_on, settled
+import pytest
+
+from dipaco_swarm.algorithm.assignment import Staffing, neediest_path, path_to_be_on, settled
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, grid
 
 TABLE = grid((2, 2))
@@ -69,25 +71,35 @@ def staffing(moving: dict[str, PathIndex], version: int, last: int | None = None
     return Staffing({}, moving, modules, last)
 
 
-def test_fewer_movers_than_paths_go_round_so_that_all_paths_progress_alike() -> None:
-    names = ["a", "b", "c", "d"]
+@pytest.mark.parametrize("movers", range(1, 16))
+def test_fewer_movers_than_paths_go_round_so_that_all_paths_progress_alike(movers: int) -> None:
+    names = [f"{i:02}" for i in range(movers)]
+    now = staffing(dict.fromkeys(names, P0), version=0)
     visits: Counter[PathIndex] = Counter()
-    for version in range(0, 16 * STAY_VERSIONS, STAY_VERSIONS):
-        places = [path_to_be_on(FOUR_BY_FOUR, staffing(dict.fromkeys(names, P0), version), name) for name in names]
-        # and at any time every module is trained by one of them
-        assert {module for path in places for module in FOUR_BY_FOUR.modules_of(path)} == set(FOUR_BY_FOUR.modules)
+    for turn in range(1, 17):
+        places = [path_to_be_on(FOUR_BY_FOUR, now, name, turn) for name in names]
+        assert len(set(places)) == movers
         visits.update(places)
-    assert visits == Counter({PathIndex(path): 4 for path in range(16)})
+    assert visits == Counter({PathIndex(path): movers for path in range(16)})
 
 
-def test_movers_stay_for_a_while() -> None:
-    moving = {"a": P0, "b": P1}
-    places = {path_to_be_on(FOUR_BY_FOUR, staffing(moving, version), "a") for version in range(STAY_VERSIONS)}
-    assert len(places) == 1
+def test_four_movers_on_sixteen_paths_always_train_every_module() -> None:
+    now = staffing(dict.fromkeys("abcd", P0), version=0)
+    for turn in range(1, 9):
+        places = [path_to_be_on(FOUR_BY_FOUR, now, name, turn) for name in "abcd"]
+        assert {module for path in places for module in FOUR_BY_FOUR.modules_of(path)} == set(FOUR_BY_FOUR.modules)
+
+
+def test_who_has_just_come_stays_where_it_chose_to_be_unless_it_is_crowded() -> None:
+    now = staffing({"a": P3, "b": PathIndex(7), "c": PathIndex(7)}, version=0)
+    assert path_to_be_on(FOUR_BY_FOUR, now, "a", 0) == P3
+    assert path_to_be_on(FOUR_BY_FOUR, now, "b", 0) == PathIndex(7)
+    assert path_to_be_on(FOUR_BY_FOUR, now, "c", 0) == P0
 
 
 def test_at_the_end_of_a_stage_movers_go_to_what_is_not_done() -> None:
     now = staffing({"a": P0, "b": P1}, version=9, last=9, L1M2=7)
     open_paths = set(FOUR_BY_FOUR.paths_through(ModuleId(1, 2)))
-    assert {path_to_be_on(FOUR_BY_FOUR, now, name) for name in "ab"} <= open_paths
-    assert path_to_be_on(FOUR_BY_FOUR, staffing({"a": P3}, version=9, last=9), "a") == P3
+    for turn in range(3):
+        assert {path_to_be_on(FOUR_BY_FOUR, now, name, turn) for name in "ab"} <= open_paths
+    assert path_to_be_on(FOUR_BY_FOUR, staffing({"a": P3}, version=9, last=9), "a", 5) == P3

@@ -238,7 +238,7 @@ def test_two_peers_train_four_paths_in_turns(make_world: MakeWorld) -> None:
         lines = read_metrics(world.folder / name / "metrics.jsonl")
         steps.update(line["path"] for line in lines if line["kind"] == "round" and line["stage"] == 1)
     assert set(steps) == {0, 1, 2, 3}, steps
-    assert max(steps.values()) <= 2 * min(steps.values()), steps
+    assert max(steps.values()) <= 3 * min(steps.values()), steps
     assert one.said("moving from path")
     assert one.said("going on from the checkpoint") or other.said("going on from the checkpoint")
 
