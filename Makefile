@@ -14,7 +14,7 @@ demo: .venv/.installed
 	$(BIN)/dipaco-swarm demo
 
 test: .venv/.installed
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 check: .venv/.installed
 	$(BIN)/ruff format --check .

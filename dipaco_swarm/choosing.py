@@ -3,6 +3,7 @@
 The rule is `algorithm/assignment.py`; this file gathers what the rule looks at.
 """
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from dipaco_swarm.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement, Swarm
 
 LOOK_UP_SECONDS = 20.0
+STAY_FACTOR = 5.0
+"""A stay on a path lasts at least so many times as long as getting there did."""
 
 
 class PathChoice:
@@ -24,8 +27,10 @@ class PathChoice:
         self._home = home
         self._path: PathIndex | None = None
         """The path of now, or the one to move to; None before a stage with several paths."""
-        self._stays: tuple[int, int] = (-1, 0)
-        """A stage, and how often we have looked for a place in it."""
+        self._turn = 0
+        """How often it has gone on because there are too few peers, in this stage."""
+        self._stage = -1
+        self._left = self._arrived = time.monotonic()
 
     @property
     def moves(self) -> bool:
@@ -34,6 +39,9 @@ class PathChoice:
 
     def on_entering(self, stage: Stage, table: PathTable) -> PathIndex:
         """The path asked for; else the one that we have been on; else the one that needs help most."""
+        self._left = time.monotonic()
+        if stage.index != self._stage:
+            self._stage, self._turn = stage.index, 0
         if table.num_paths == 1:
             return PathIndex(0)
         wanted = self._told if self._told is not None else self._path
@@ -44,6 +52,10 @@ class PathChoice:
         self._path = PathIndex(wanted)
         return self._path
 
+    def arrived(self) -> None:
+        """Ready to train: the shard is read, the modules are here."""
+        self._arrived = time.monotonic()
+
     def after_a_stay(self, stage: Stage, table: PathTable, path: PathIndex, last_version: int | None) -> PathIndex:
         """Where to be for the next rounds, with --path auto: mostly where we are."""
         if not self.moves or table.num_paths == 1:
@@ -51,16 +63,18 @@ class PathChoice:
         self._swarm.look_up(stage.index, table.modules, timeout=LOOK_UP_SECONDS)
         said = [s for module in table.modules for s in self._swarm.members(stage.index, module)]
         staying: dict[str, PathIndex] = {s.peer: s.path for s in said if s.path is not None and not s.moves}
-        moving: dict[str, PathIndex] = {s.peer: s.path for s in said if s.path is not None and s.moves}
+        moving: dict[str, PathIndex | None] = {s.peer: None for s in said if s.moves}
+        moving |= {s.peer: s.path for s in said if s.path is not None and s.moves}
         staffing = Staffing(
             staying=staying,
             moving=moving | {self._swarm.peer: path},
             versions={m: max((s.version for s in said if s.module == m), default=0) for m in table.modules},
             last_version=last_version,
         )
-        turn = self._stays[1] if self._stays[0] == stage.index else 0
-        self._stays = (stage.index, turn + 1)
-        self._path = path_to_be_on(table, staffing, self._swarm.peer, turn)
+        # whoever needed ten minutes to get here does not go on after three
+        stayed = time.monotonic() - self._arrived > STAY_FACTOR * (self._arrived - self._left)
+        self._turn += stayed
+        self._path = path_to_be_on(table, staffing, self._swarm.peer, self._turn if stayed else 0)
         return self._path
 
     def _path_at_home(self, stage: int) -> PathIndex | None:

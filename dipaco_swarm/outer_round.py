@@ -195,9 +195,9 @@ def catch_up(peer: PathInTraining, task: CatchUp) -> bool:
 
 
 def holdings(peer: PeerName, stage: int, states: Mapping[ModuleId, ModuleState]) -> list[Announcement]:
-    """What a peer says about modules that it holds and does not train."""
+    """What a peer says about modules that it holds and does not train, because it has moved to another path."""
     return [
-        Announcement(peer, stage, module, path=None, version=state.version, digest=state.digest)
+        Announcement(peer, stage, module, path=None, version=state.version, digest=state.digest, moves=True)
         for module, state in states.items()
     ]
 

@@ -214,6 +214,7 @@ class Volunteer:
         peer.batches = shard.batches(manifest.config.inner.batch_sequences, seed, peer.batches_consumed)
         announce(peer)
         self._snapshots = self._own_snapshots(manifest, peer, shard)
+        self._choice.arrived()
         return peer
 
     def _own_snapshots(self, manifest: Manifest, peer: PathInTraining, shard: Shard) -> OwnSnapshots | None:

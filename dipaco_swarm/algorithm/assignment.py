@@ -31,8 +31,8 @@ class Staffing:
 
     staying: Mapping[str, PathIndex]
     """Peers that were told their path."""
-    moving: Mapping[str, PathIndex]
-    """Peers that go where they are needed."""
+    moving: Mapping[str, PathIndex | None]
+    """Peers that go where they are needed; None: on the way from one path to another."""
     versions: Mapping[ModuleId, int]
     """The newest version of every module that anybody has."""
     last_version: int | None
@@ -40,17 +40,19 @@ class Staffing:
 
 
 def path_to_be_on(table: PathTable, staffing: Staffing, name: str, turn: int) -> PathIndex:
-    """Where the moving peer `name` should be for its next stay. `turn`: how many stays it has had in this stage.
+    """Where the moving peer `name` should be for its next stay. `turn`: how often it has gone on in this stage, this
+    time included; 0: it has not stayed long enough for that.
 
     Paths with a module that has not come to the stage's end are open. Movers enough for every open path that nobody
-    stays on, or a mover that has just come: they spread evenly, moving as little as possible. Fewer: each goes round,
-    so many paths on as there are movers, from a place by its rank; so all of these paths progress alike, and at any
-    time movers are on paths that share little (the paper works off its paths in turns, too; section 3). Where
+    stays on, or a mover that should stay for now: they spread evenly, moving as little as possible. Fewer: each goes
+    round, so many paths on as there are movers, from a place by its rank; so all of these paths progress alike, and at
+    any time movers are on paths that share little (the paper works off its paths in turns, too; section 3). Where
     everything is done everybody stays.
     """
     paths = [path for path in _by_turns(table) if _is_open(table, path, staffing)]
-    if not paths:
-        return staffing.moving[name]
+    now = staffing.moving[name]
+    if not paths and now is not None:
+        return now
     stayed_on = set(staffing.staying.values())
     lonely = [path for path in paths if path not in stayed_on]
     movers = sorted(staffing.moving)
@@ -60,7 +62,7 @@ def path_to_be_on(table: PathTable, staffing: Staffing, name: str, turn: int) ->
 
 
 def settled(
-    paths: Sequence[PathIndex], staying: Mapping[str, PathIndex], moving: Mapping[str, PathIndex], name: str
+    paths: Sequence[PathIndex], staying: Mapping[str, PathIndex], moving: Mapping[str, PathIndex | None], name: str
 ) -> PathIndex:
     """The path of the moving peer `name` when nobody is crowded: its own, or one with at least two peers fewer.
 
@@ -71,9 +73,10 @@ def settled(
     stay = Counter(path for path in staying.values() if path in paths)
     movers: dict[PathIndex, list[str]] = {path: [] for path in sorted(paths)}
     homeless = [peer for peer in sorted(moving) if moving[peer] not in movers]
-    for peer in sorted(moving):
-        if moving[peer] in movers:
-            movers[moving[peer]].append(peer)
+    for peer in sorted(set(moving) - set(homeless)):
+        at = moving[peer]
+        if at is not None:
+            movers[at].append(peer)
 
     def crowd(path: PathIndex) -> int:
         return stay[path] + len(movers[path])

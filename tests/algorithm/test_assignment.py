@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
@@ -66,7 +67,9 @@ def test_those_who_were_told_their_path_are_counted_and_never_moved() -> None:
     assert spread(moved, {"x": P0, "y": P0, "z": P1}) == moved
 
 
-def staffing(moving: dict[str, PathIndex], version: int, last: int | None = None, **versions: int) -> Staffing:
+def staffing(
+    moving: Mapping[str, PathIndex | None], version: int, last: int | None = None, **versions: int
+) -> Staffing:
     modules = {module: versions.get(str(module), version) for module in FOUR_BY_FOUR.modules}
     return Staffing({}, moving, modules, last)
 
@@ -95,6 +98,12 @@ def test_who_has_just_come_stays_where_it_chose_to_be_unless_it_is_crowded() -> 
     assert path_to_be_on(FOUR_BY_FOUR, now, "a", 0) == P3
     assert path_to_be_on(FOUR_BY_FOUR, now, "b", 0) == PathIndex(7)
     assert path_to_be_on(FOUR_BY_FOUR, now, "c", 0) == P0
+
+
+def test_who_is_on_the_way_counts_so_that_the_others_stay() -> None:
+    everywhere: dict[str, PathIndex | None] = {f"{path:02}": PathIndex(path) for path in range(16)}
+    now = staffing(everywhere | {"07": None}, version=0)
+    assert [path_to_be_on(FOUR_BY_FOUR, now, f"{path:02}", 3) for path in range(16)] == list(range(16))
 
 
 def test_at_the_end_of_a_stage_movers_go_to_what_is_not_done() -> None:
