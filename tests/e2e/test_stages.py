@@ -223,7 +223,7 @@ def test_a_peer_that_missed_two_stages_comes_back(make_world: MakeWorld) -> None
 
 
 def test_two_peers_train_four_paths_in_turns(make_world: MakeWorld) -> None:
-    """Each moves with its modules and finds its moments again where it has been; all paths get their share."""
+    """Each moves with its modules, and no path is left out; how evenly: tests/algorithm/test_assignment.py."""
     world = make_world(SINGLE + "rounds = 1\n" + FOUR_PATHS + "rounds = 12\n", min_peers=2)
     world.operator()
     one, other = world.peer("one", None)[0], world.peer("other", None)[0]
@@ -238,9 +238,8 @@ def test_two_peers_train_four_paths_in_turns(make_world: MakeWorld) -> None:
         lines = read_metrics(world.folder / name / "metrics.jsonl")
         steps.update(line["path"] for line in lines if line["kind"] == "round" and line["stage"] == 1)
     assert set(steps) == {0, 1, 2, 3}, steps
-    assert max(steps.values()) <= 3 * min(steps.values()), steps
     assert one.said("moving from path")
-    assert one.said("going on from the checkpoint") or other.said("going on from the checkpoint")
+    assert other.said("moving from path")
 
 
 def test_a_stage_whose_scores_teach_nothing_keeps_its_router(make_world: MakeWorld) -> None:
