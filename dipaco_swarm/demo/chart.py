@@ -66,7 +66,11 @@ def _curves(axes: Any, dense: Curve, paths: Sequence[Curve], shares: Sequence[fl
     axes.set_ylim(low - 0.05 * (high - low), high + 0.12 * (high - low))
     axes.set_xlim(0, max(dense.steps, default=1))
     edges = [0, *starts, max(dense.steps, default=1)]
-    names = ("stage 0: one model", f"stage 1: {len(paths)} paths", *("next stage",) * len(edges))
+    names = (
+        "stage 0: one model",
+        f"stage 1: {len(paths)} paths",
+        *(f"stage {i}: routed anew" for i in range(2, len(edges))),
+    )
     for i, name in enumerate(names[: len(edges) - 1]):
         if i % 2:
             axes.axvspan(edges[i], edges[i + 1], color=SWARM, alpha=0.05, lw=0)
