@@ -10,9 +10,9 @@ as the path's agreed modules are, and the announced loss must not be much lower 
 What remains. The slice is on the announcing peer's machine, so the announced loss itself is its word: a peer that takes
 part in training the path (or says so: anybody may) can claim up to `CLAIM_MARGIN` nats too little, and its snapshot,
 which is about as good as the agreed modules or it would have been refused, then stays until an honest loss is lower.
-It can make the node fetch and store a blob of up to 4 GiB for each statement. A path of which the routing sample has no
-document is not audited. A guest (`--run --best`) has no sample and takes the announcer's word after the first group of
-checks; whoever wants more uses the bootstrap node's home.
+It can make the node fetch and store a blob as large as a path for each statement. A path of which the routing sample
+has no document is not audited. A guest (`--run --best`) has no sample and takes the announcer's word after the first
+group of checks; whoever wants more uses the bootstrap node's home.
 """
 
 import logging

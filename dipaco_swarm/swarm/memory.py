@@ -41,6 +41,9 @@ from dipaco_swarm.swarm.reduction import (
 )
 from dipaco_swarm.swarm.wire import RosterEntry
 
+KEPT_STATES = 16
+"""Of each module: nobody is further behind than that, and a long simulation does not fill the memory."""
+
 
 @dataclass
 class Meeting:
@@ -93,7 +96,7 @@ class MemoryHub:
         self.changed = threading.Condition()
         self.announced: dict[PeerName, tuple[Announcement, ...]] = {}
         self.meetings: dict[tuple[int, ModuleId, int], Meeting] = {}
-        self.states: dict[tuple[int, ModuleId, str], ModuleState] = {}
+        self.states: dict[tuple[int, ModuleId], dict[str, ModuleState]] = {}
         self.statements: dict[str, dict[PeerName, bytes]] = {}
         self.blobs = blobs or MemoryBlobs()
         self.manifest: bytes | None = None
@@ -250,14 +253,17 @@ class MemorySwarm:
 
     def hold(self, stage: int, module: ModuleId, state: ModuleState) -> None:
         with self._hub.changed:
-            self._hub.states[stage, module, state.digest] = state
+            held = self._hub.states.setdefault((stage, module), {})
+            held[state.digest] = state
+            while len(held) > KEPT_STATES:
+                del held[next(iter(held))]
 
     def release(self, stage: int, module: ModuleId) -> None:
-        """States are shared here and cost nothing; the hub keeps them."""
+        """States are shared here; the hub keeps the last ones that anybody held."""
 
     def fetch_state(self, stage: int, module: ModuleId, digest: str, *, timeout: float) -> ModuleState | None:
         with self._hub.changed:
-            return self._hub.states.get((stage, module, digest))
+            return self._hub.states.get((stage, module), {}).get(digest)
 
     # blobs and the manifest --------------------------------------------------------------------------------------
 
