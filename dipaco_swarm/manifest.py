@@ -307,6 +307,10 @@ class RunConfig(Frozen):
             return stage.rounds
         return math.ceil(stage.tokens / (self.rounds.inner_steps * self.tokens_per_step))
 
+    def steps_of(self, stages: Sequence[StageConfig]) -> int:
+        """Inner steps that a path takes in these stages; none in one that ends when the operator says so."""
+        return self.rounds.inner_steps * sum(self.rounds_of(stage) or 0 for stage in stages)
+
     @model_validator(mode="after")
     def _levels_add_up(self) -> Self:
         blocks = sorted(block for level in self.levels for block in level.blocks)

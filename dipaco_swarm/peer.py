@@ -56,6 +56,7 @@ from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import write_whole
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.documents import read_documents
+from dipaco_swarm.training.early import run_of
 from dipaco_swarm.training.inner import InnerState, InnerTrainer, StepReport, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import Routing, load_routing, shard_recipe
@@ -115,7 +116,7 @@ class Volunteer:
         self._swarm = swarm
         self._screen = screen
         self._stop = stop
-        self._run = f"{settings.address.name}:{settings.address.fingerprint}"
+        self._run = run_of(settings.address.name, settings.address.fingerprint)
         self._metrics = Metrics(settings.home / "metrics.jsonl")
         self._show = PeerShow(screen, swarm, settings.address.name, self._metrics)
         self._cache = settings.cache or settings.home / "cache"

@@ -72,11 +72,13 @@ def settled(
     """
     stay = Counter(path for path in staying.values() if path in paths)
     movers: dict[PathIndex, list[str]] = {path: [] for path in sorted(paths)}
-    homeless = [peer for peer in sorted(moving) if moving[peer] not in movers]
-    for peer in sorted(set(moving) - set(homeless)):
+    homeless = []
+    for peer in sorted(moving):
         at = moving[peer]
-        if at is not None:
+        if at is not None and at in movers:
             movers[at].append(peer)
+        else:
+            homeless.append(peer)
 
     def crowd(path: PathIndex) -> int:
         return stay[path] + len(movers[path])

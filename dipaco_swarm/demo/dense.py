@@ -15,7 +15,6 @@ from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import UnreachableError
-from dipaco_swarm.manifest import RunConfig
 from dipaco_swarm.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.training.bank import load_state, module_file, save_state
 from dipaco_swarm.training.documents import read_documents
@@ -27,11 +26,6 @@ from dipaco_swarm.use import open_run
 
 MANIFEST_SECONDS = 300.0
 """The bootstrap node has published its run by then, however slow the machine."""
-
-
-def steps_of_a_path(config: RunConfig) -> int:
-    """Inner steps that a path has behind it when the run is over."""
-    return sum(config.rounds_of(stage) or 0 for stage in config.stages) * config.rounds.inner_steps
 
 
 def train_dense(bootstrap: Path, cache: Path, out: Path, screen: Screen, stop: Stopping) -> None:
@@ -68,7 +62,7 @@ def train_dense(bootstrap: Path, cache: Path, out: Path, screen: Screen, stop: S
     def note(report: StepReport) -> None:
         metrics.step(0, 0, report.step, report.loss, report.tokens, report.seconds)
 
-    steps = steps_of_a_path(config)
+    steps = config.steps_of(config.stages)
     screen.event(f"training {steps} steps")
     batches = shard.batches(config.inner.batch_sequences, config.seed)
     trainer.train(batches, steps, stop=stop, on_step=note)

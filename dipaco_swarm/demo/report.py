@@ -104,7 +104,7 @@ def _rows(comparison: Comparison) -> list[tuple[str, Score, Score]]:
 
 def _markdown(story: Story, phases: Mapping[str, float]) -> str:
     found, config = story.comparison, story.config
-    steps = story.config.rounds.inner_steps * sum(config.rounds_of(stage) or 0 for stage in config.stages)
+    steps = config.steps_of(config.stages)
     best = found.best_path
     rows = "\n".join(
         f"| {'**all**' if name == 'all' else name} | {d.tokens:,} | {d.perplexity:.2f} | {r.perplexity:.2f} "
@@ -120,7 +120,7 @@ def _markdown(story: Story, phases: Mapping[str, float]) -> str:
     seconds = "\n".join(
         f"| {name} | {duration(value)} |" for name, value in [*phases.items(), ("all", sum(phases.values()))]
     )
-    warm = (config.stages[0].rounds or 0) * config.rounds.inner_steps
+    warm = config.steps_of(config.stages[:1])
     agreed = story.agreement
     return f"""# dipaco-swarm demo: {story.verdict}
 

@@ -100,7 +100,7 @@ def _scene(folder: Path, config: RunConfig, cast: Sequence[Process], seconds: fl
     return Scene(
         seconds=seconds,
         stages=len(config.stages),
-        total_steps=config.rounds.inner_steps * sum(config.rounds_of(stage) or 0 for stage in config.stages),
+        total_steps=config.steps_of(config.stages),
         actors=tuple(actor_of(p.name, p.last_line(), p.code is not None, folder / p.name) for p in cast),
         agreement=agreement_of(_homes(folder, config)),
     )
