@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from dipaco_swarm import choosing
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.bootstrap import Kept, Operator, load_operator_key
@@ -222,8 +223,10 @@ def test_a_peer_that_missed_two_stages_comes_back(make_world: MakeWorld) -> None
     world.end()
 
 
-def test_two_peers_train_four_paths_in_turns(make_world: MakeWorld) -> None:
+def test_two_peers_train_four_paths_in_turns(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each moves with its modules, and no path is left out; how evenly: tests/algorithm/test_assignment.py."""
+    # rounds of milliseconds: moving takes longer than a few of them, and a peer would stay for most of the stage
+    monkeypatch.setattr(choosing, "STAY_FACTOR", 0.0)
     world = make_world(SINGLE + "rounds = 1\n" + FOUR_PATHS + "rounds = 12\n", min_peers=2)
     world.operator()
     one, other = world.peer("one", None)[0], world.peer("other", None)[0]
