@@ -91,6 +91,8 @@ class RoundReport:
     outcomes: Mapping[ModuleId, Outcome]
     versions: Mapping[ModuleId, int]
     """Versions after the round."""
+    contributed: Mapping[ModuleId, int]
+    """Tokens behind our outer gradient of each module that was due."""
 
 
 def run_outer_round(
@@ -141,6 +143,7 @@ def run_outer_round(
         training_seconds=seconds,
         outcomes=outcomes,
         versions={module: state.version for module, state in peer.base.items()},
+        contributed={part.group.module: part.tokens for part in contributions},
     )
 
 

@@ -436,6 +436,7 @@ class Volunteer:
                     "version": report.versions[module],
                     "digest": digest,
                     "peers": len(outcome.contributors),
+                    "tokens": report.contributed[module],
                 }
                 self._made[module.level] += 1
                 others = len(outcome.contributors) - 1

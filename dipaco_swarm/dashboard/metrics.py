@@ -1,8 +1,9 @@
 """What a training program did, as JSON lines in its home folder: for charts, reports, and whoever likes to look.
 
     {"kind": "steps", "time", "stage", "path", "step", "loss", "tokens", "tokens_per_second"}   every few inner steps
-    {"kind": "round", "time", "stage", "path", "step", "round", "modules": {"L0M1": {"version", "digest", "peers"}}}
+    {"kind": "round", "time", "stage", "path", "step", "round", "modules": {"L0M1": {...}}}
 
+Of a module: "version", "digest", "peers" (contributors), "tokens" (behind our own outer gradient).
 `loss` is the mean over the steps since the last line; `tokens` those of this peer since it started; `step` the path's
 own count over all stages. Nothing here is needed to go on with a run.
 """
@@ -58,7 +59,7 @@ class Metrics:
     def round(
         self, stage: int, path: int, step: int, round_index: int, modules: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """Note an outer round: version, digest and number of contributors of each module that was agreed on."""
+        """Note an outer round: version, digest, contributors and our tokens of each module that was agreed on."""
         self._append("round", stage=stage, path=path, step=step, round=round_index, modules=modules)
 
     def _append(self, kind: str, **values: object) -> None:
