@@ -146,7 +146,7 @@ class PieceExchange:
         return Alive(
             awaits_contributions=tuple(name[i] for i in sorted(contributors - {self._me})),
             awaits_averages=tuple(name[i] for i in sorted(reducers - {self._me})),
-            moved=self.bytes_received,
+            moved=sum(stream.moved for stream in self._streams),
         )
 
     @property

@@ -19,7 +19,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.channels import PULSE_SECONDS, SILENCE_SECONDS, Channel, Ears, end_all, supervise
 from dipaco_swarm.swarm.interface import ModuleGroup
-from dipaco_swarm.swarm.reduction import leader_order, piece_owners, piece_parameters, roster_order
+from dipaco_swarm.swarm.reduction import leader_order, piece_owners, piece_parameters, reducer_shares, roster_order
 from dipaco_swarm.swarm.wire import (
     MAX_MEMBERS,
     Abort,
@@ -44,6 +44,8 @@ MAX_GATHERINGS = 1024
 """Rounds that one peer leads at once, however many strangers open some."""
 SLOW_FLOOR_SECONDS = 5.0
 """Nobody is dropped for being slow within this time, however fast the others were."""
+SLOW_SHARE = 0.25
+"""A slow line is waited for during this share of what training took (the patience), rather than never heard."""
 STANDSTILL_SECONDS = 15.0
 """When nothing has moved anywhere for this long, and nobody is to blame, the round is off."""
 
@@ -293,18 +295,20 @@ class Decision:
         )
         parameters = seats[0].join.parameters
         reducers = [i for i, member in enumerate(members) if member.reduces] or [0]
+        shares = reducer_shares({i: joins[members[i].peer].uplink for i in reducers}, len(members))
         size = piece_parameters(parameters, len(reducers))
         self._roster = Roster(
             round_id=os.urandom(16),
             members=members,
             piece_parameters=size,
-            owners=piece_owners(parameters, size, reducers),
+            owners=piece_owners(parameters, size, shares),
         )
         seat_of = {seat.channel.peer: seat for seat in seats}
         self._seats = [seat_of[member.peer] for member in members]
         self._names = [member.peer for member in members]
         self._owners = list(self._roster.owners)
         self._changed = changed
+        self._patience = statistics.median(join.patience for join in joins.values())
         self._alive = set(range(len(members)))
         self._generation = 0
         self._began = time.monotonic()
@@ -357,7 +361,7 @@ class Decision:
         return report if report is not None and report.generation == self._generation else None
 
     def _slow(self, now: float) -> set[int]:
-        """Members that the others have waited for several times as long as they needed themselves."""
+        """Members that the others have waited for several times as long as they needed themselves, or too long."""
         slow = self._awaited()
         if not slow or 2 * len(slow) > len(self._alive):
             self._few_slow_since = None
@@ -365,7 +369,8 @@ class Decision:
         if self._few_slow_since is None:
             self._few_slow_since = now
         needed_by_others = self._few_slow_since - self._began
-        return slow if now - self._few_slow_since > max(SLOW_FLOOR_SECONDS, 3 * needed_by_others) else set()
+        allowed = max(SLOW_FLOOR_SECONDS, 3 * needed_by_others, SLOW_SHARE * self._patience)
+        return slow if now - self._few_slow_since > allowed else set()
 
     def _awaited(self) -> set[int]:
         """Whom the round waits for.

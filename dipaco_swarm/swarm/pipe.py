@@ -36,6 +36,8 @@ class Pipe(asyncio.BufferedProtocol):
         self._may_write.set()
         self._ended = False
         self._paused = False
+        self.received = 0
+        """Bytes so far."""
 
     # called by the event loop ----------------------------------------------------------------------------------------
 
@@ -50,6 +52,7 @@ class Pipe(asyncio.BufferedProtocol):
         return self._wanted if self._wanted is not None else self._box[self._stop :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.received += nbytes
         if self._wanted is not None:
             self._wanted = self._wanted[nbytes:]
             if not self._wanted:
@@ -81,13 +84,13 @@ class Pipe(asyncio.BufferedProtocol):
 
     # called by us ----------------------------------------------------------------------------------------------------
 
-    async def read_exactly(self, length: int) -> bytes:
+    async def read_exactly(self, length: int, stall: float | None = None) -> bytes:
         data = bytearray(length)
-        await self.read_into(memoryview(data))
+        await self.read_into(memoryview(data), stall)
         return bytes(data)
 
-    async def read_into(self, data: memoryview) -> None:
-        """Fill `data`. Raises EOFError when the other side goes away first."""
+    async def read_into(self, data: memoryview, stall: float | None = None) -> None:
+        """Fill `data`. Raises EOFError when the other side goes away first, or sends nothing for `stall` seconds."""
         while data:
             if self._start < self._stop:
                 ready = min(len(data), self._stop - self._start)
@@ -99,9 +102,9 @@ class Pipe(asyncio.BufferedProtocol):
             elif self._ended:
                 raise EOFError("the other side went away")
             else:
-                data = await self._more(data)
+                data = await self._more(data, stall)
 
-    async def _more(self, data: memoryview) -> memoryview:
+    async def _more(self, data: memoryview, stall: float | None) -> memoryview:
         """Wait for bytes, for a large read in its own buffer; returns what is still to fill."""
         self._moved.clear()
         large = len(data) >= BOX_BYTES
@@ -109,19 +112,36 @@ class Pipe(asyncio.BufferedProtocol):
             self._wanted = data
         self._pause(False)
         try:
-            await self._moved.wait()
+            while not self._moved.is_set():
+                before = self.received
+                try:
+                    async with asyncio.timeout(stall):
+                        await self._moved.wait()
+                except TimeoutError:
+                    if self.received == before:  # slow is fine
+                        raise EOFError("the other side stopped in the middle") from None
         finally:
             left, self._wanted = self._wanted, None
         if not large:
             return data
         return data[:0] if left is None else left
 
-    async def write(self, data: bytes | memoryview) -> None:
-        """Hand over `data`, and wait until there is room for more. Raises ConnectionError when nobody takes it."""
+    async def write(self, data: bytes | memoryview, stall: float | None = None) -> None:
+        """Hand over `data`, and wait until there is room for more.
+
+        Raises ConnectionError when the other side goes away, or takes nothing for `stall` seconds.
+        """
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("the stream is closed")
         self._transport.write(data)
-        await self._may_write.wait()
+        while not self._may_write.is_set():
+            before = self._transport.get_write_buffer_size() if self._transport else 0
+            try:
+                async with asyncio.timeout(stall):
+                    await self._may_write.wait()
+            except TimeoutError:
+                if self._transport is not None and self._transport.get_write_buffer_size() >= before:
+                    raise ConnectionResetError("the other side takes nothing any more") from None
         if self._transport is None:
             raise ConnectionResetError("the other side went away")
 

@@ -52,9 +52,44 @@ def piece_bounds(piece: int, size: int, parameters: int) -> tuple[int, int]:
     return piece * size, min((piece + 1) * size, parameters)
 
 
-def piece_owners(parameters: int, size: int, reducers: Sequence[int]) -> tuple[int, ...]:
-    """The reducer of each piece, in turns, so that all of them have work from the first moment."""
-    return tuple(reducers[piece % len(reducers)] for piece in range(-(-parameters // size)))
+def piece_owners(parameters: int, size: int, shares: Mapping[int, float]) -> tuple[int, ...]:
+    """The reducer of each piece: as many as its share says, in turns, so that all have work from the first moment.
+
+    `shares`: roster index -> part of the vector that it should reduce; they add up to 1.
+    """
+    given = dict.fromkeys(shares, 0)
+    owners = []
+    for piece in range(-(-parameters // size)):
+        # whoever is furthest behind its share
+        owner = max(shares, key=lambda i: (shares[i] * (piece + 1) - given[i], -i))
+        given[owner] += 1
+        owners.append(owner)
+    return tuple(owners)
+
+
+def reducer_shares(uplinks: Mapping[int, float], members: int) -> dict[int, float]:
+    """What part of the vector each reducer should take, so that all are done sending at the same time.
+
+    `uplinks`: reducer -> bytes a second of its line, 0 where that is not known; those count as the median of the known.
+    Of a vector of 1, a member sends others' pieces, 1 - s, and its own averages to the others, s (members - 1), which
+    is 1 + s (members - 2) in all. So a slow line reduces less, and one that needs longer for its own contribution than
+    the others for everything reduces nothing.
+    """
+    known = sorted(speed for speed in uplinks.values() if speed > 0)
+    if not known or members <= 2:
+        return dict.fromkeys(uplinks, 1 / len(uplinks))
+    usual = known[len(known) // 2]
+    speeds = {i: speed or usual for i, speed in uplinks.items()}
+    # the time T in which all of them together reduce the whole vector: sum of (T speed - 1) over those where it is > 0
+    order = sorted(speeds, key=lambda i: (-speeds[i], i))
+    total, took_part = 0.0, 0
+    for i in order:
+        time = (members - 2 + took_part) / total if took_part else math.inf
+        if took_part and time * speeds[i] <= 1:
+            break
+        total, took_part = total + speeds[i], took_part + 1
+    time = (members - 2 + took_part) / total
+    return {i: max(0.0, (time * speeds[i] - 1) / (members - 2)) for i in sorted(speeds)}
 
 
 def reduce_piece(contributions: Mapping[int, Tensor], members: Sequence[RosterEntry], group: ModuleGroup) -> Tensor:

@@ -175,6 +175,7 @@ class Rounds:
             norm=norm,
             parameters=len(contribution.gradient),
             reduces=self._node.settings.reachable,
+            uplink=self._node.meter.uplink,
             patience=patience,
         )
         answered = False

@@ -4,19 +4,18 @@ A message is a 4-byte length and a msgpack map with a `kind`; every kind is a fr
 Anything that does not fit raises RemoteDataError, which names the peer. No pickle, nothing is executed.
 """
 
-import asyncio
+import contextlib
 import struct
-from collections.abc import Awaitable
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgpack
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.pipe import Pipe
-
-T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 1 << 20
 """Large enough for a roster of 256 members and a decision about 10,000 pieces; a longer message is refused."""
@@ -25,9 +24,11 @@ MAX_MEMBERS = 1024
 """More than a module group has; larger masks and rosters are refused."""
 
 STALL_SECONDS = 30.0
-"""A stream on which a step of STEP_BYTES, or the rest of a message, takes longer than this counts as broken."""
+"""A stream on which nothing at all moves for so long, in the middle of something, counts as broken."""
 
 STEP_BYTES = 1 << 18
+UPLINK_BYTES = 1 << 24
+"""So much is sent before the speed of our line is believed; what buffers on the way take is little of it."""
 _LENGTH = struct.Struct("<I")
 _PIECE = struct.Struct("<IIII")
 
@@ -58,6 +59,8 @@ class Join(Message):
     """Length of the whole outer gradient; reducers hold us to it."""
     parameters: int = Field(gt=0, lt=1 << 40)
     reduces: bool
+    uplink: float = Field(default=0.0, ge=0)
+    """Bytes a second that its line takes; 0: not known yet."""
     patience: float = Field(ge=0)
     """Seconds this member is willing to wait for others who are alive but not there yet."""
 
@@ -244,10 +247,35 @@ class PieceHeader:
 
 @dataclass
 class Meter:
-    """Bytes of payload so far; messages are not counted."""
+    """Bytes of payload so far; messages are not counted. And how fast our line takes them."""
 
     sent: int = 0
     received: int = 0
+    _sending: int = 0
+    _since: float = 0.0
+    _busy: float = 0.0
+    _counted: int = 0
+
+    @contextlib.contextmanager
+    def sending(self) -> Iterator[None]:
+        """While somebody is waiting for our line to take bytes."""
+        if not self._sending:
+            self._since = time.monotonic()
+        self._sending += 1
+        try:
+            yield
+        finally:
+            self._sending -= 1
+            if not self._sending:
+                self._busy += time.monotonic() - self._since
+                if self.sent - self._counted > UPLINK_BYTES:  # half of what was, so that it follows the line
+                    self._busy, self._counted = self._busy / 2, (self.sent + self._counted) // 2
+
+    @property
+    def uplink(self) -> float:
+        """Bytes a second that our line has taken lately; 0 before it is known: buffers take the first megabytes."""
+        taken = self.sent - self._counted
+        return taken / self._busy if self.sent > UPLINK_BYTES and self._busy else 0.0
 
 
 class Stream:
@@ -272,7 +300,7 @@ class Stream:
         (length,) = _LENGTH.unpack(await self._pipe.read_exactly(_LENGTH.size))
         if length > MAX_MESSAGE_BYTES:
             raise RemoteDataError(self.peer, f"announces a message of {length} bytes; {MAX_MESSAGE_BYTES} are allowed")
-        body = await self._in_time(self._pipe.read_exactly(length))
+        body = await self._pipe.read_exactly(length, STALL_SECONDS)
         try:
             fields = msgpack.unpackb(body, raw=False, use_list=False, strict_map_key=False)
             return _MESSAGES.validate_python(fields)
@@ -296,37 +324,32 @@ class Stream:
             return None
         if mask_bytes > MAX_MEMBERS // 8:
             raise RemoteDataError(self.peer, f"sends a mask of {mask_bytes} bytes")
-        return PieceHeader(index, generation, await self._in_time(self._pipe.read_exactly(mask_bytes)), size)
+        return PieceHeader(index, generation, await self._pipe.read_exactly(mask_bytes, STALL_SECONDS), size)
 
     async def send_raw(self, data: memoryview) -> None:
         # in steps, so that the transport never copies a whole vector into its buffer
-        for start in range(0, len(data), STEP_BYTES):
-            step = data[start : start + STEP_BYTES]
-            await self._write(step)
-            self.sent += len(step)
-            self._meter.sent += len(step)
+        with self._meter.sending():
+            for start in range(0, len(data), STEP_BYTES):
+                step = data[start : start + STEP_BYTES]
+                await self._write(step)
+                self.sent += len(step)
+                self._meter.sent += len(step)
 
     async def receive_into(self, data: memoryview) -> None:
         """Fill `data`."""
         for start in range(0, len(data), STEP_BYTES):
             step = data[start : start + STEP_BYTES]
-            await self._in_time(self._pipe.read_into(step))
+            await self._pipe.read_into(step, STALL_SECONDS)
             self.received += len(step)
             self._meter.received += len(step)
 
     def close(self) -> None:
         self._pipe.close()
 
-    async def _write(self, data: bytes | memoryview) -> None:
-        try:
-            async with asyncio.timeout(STALL_SECONDS):
-                await self._pipe.write(data)
-        except TimeoutError:
-            raise ConnectionError(f"peer {self.peer[-8:]} takes nothing any more") from None
+    @property
+    def moved(self) -> int:
+        """Bytes that have arrived, those in the middle of a piece too."""
+        return self._pipe.received
 
-    async def _in_time(self, reading: Awaitable[T]) -> T:
-        try:
-            async with asyncio.timeout(STALL_SECONDS):
-                return await reading
-        except TimeoutError:
-            raise EOFError(f"peer {self.peer[-8:]} stopped in the middle") from None
+    async def _write(self, data: bytes | memoryview) -> None:
+        await self._pipe.write(data, STALL_SECONDS)
