@@ -88,7 +88,7 @@ class Counters:
     lost: int
     """Packets, both ways, that the line's loss took."""
     overflowed: int
-    """Packets, both ways, that found the queue before a slow line full."""
+    """Packets, both ways, that found a queue full: before a slow line, or on their way along a long one."""
     unplugged: int
     """Packets, both ways, that met a line that was cut."""
     delayed: int
@@ -110,8 +110,11 @@ class Host:
         """The internet's interface to this host."""
         self.namespace = lab._namespace(name)
         self.router = lab._namespace(f"{name}-router")
+        self.queues = (2 * number, 2 * number + 1)
+        """Where packets from it and to it wait out the line's delay."""
         self._lab = lab
-        self._gone_overflowed = 0
+        self._delayed = False
+        self._overflowed_before = 0
 
     def __repr__(self) -> str:
         return f"Host({self.name!r}, {self.address})"
@@ -152,7 +155,7 @@ class Lab:
         self._hosts: dict[str, Host] = {}
         self._unplugged: set[Host] = set()
         self._islands: tuple[frozenset[Host], ...] = ()
-        self._forwarder: subprocess.Popen[str] | None = None
+        self._forwarder: subprocess.Popen[bytes] | None = None
         self._open = False
 
     @staticmethod
@@ -226,15 +229,15 @@ class Lab:
 
     def dropped(self) -> int:
         """Packets that met a partition so far: the proof that there was one."""
-        return _dropped(self._internet, "filter").get("parted", 0)
+        return _dropped(self._internet, "filter")["parted"]
 
     def close(self) -> None:
         """Ends what still runs in the laboratory and removes it."""
         self._open = False
-        if self._forwarder is not None:
-            self._forwarder.communicate()  # ends with its input
-            self._forwarder = None
         _remove(name for name in _namespaces() if name.startswith(self._prefix))
+        if self._forwarder is not None:
+            self._forwarder.communicate()  # it ran in there
+            self._forwarder = None
 
     # how it is built --------------------------------------------------------------------------------------------------
 
@@ -284,7 +287,8 @@ class Lab:
                 "link set lo up",
                 f"address add {home}.2/30 dev eth0",
                 "link set eth0 up",
-                f"route add default via {home}.1",
+                # TCP as most people have it: BBR, the default of some servers, hardly minds lost packets
+                f"route add default via {home}.1 congctl cubic",
             ],
         )
         _ip(
@@ -318,16 +322,13 @@ class Lab:
 
     def _set_line(self, host: Host, link: Link) -> None:
         """Rate, delay and loss of a line."""
-        before = host.link
         host.link = link
-        if link.round_trip_ms or before.round_trip_ms:
+        if link.round_trip_ms or host._delayed:
             self._set_delay(host, link.round_trip_ms / 2000)
         self._set_rate(host, host.router, "wan", link.up_mbit)
         self._set_rate(host, self._internet, host.line, link.down_mbit)
-        for namespace, chain, lost in ((host.router, "line", "lost"), (self._internet, host.line, f"lost-{host.line}")):
-            random = f"-m statistic --mode random --probability {link.loss_percent / 100}"
-            loss = [f"-A {chain} {random} -j {lost}"] if link.loss_percent else []
-            _rules(namespace, ["*raw", f":{chain} -", *loss, "COMMIT"])
+        self._set_loss(host.router, "wan", "line", "lost", link.loss_percent / 100)
+        self._set_loss(self._internet, host.line, host.line, f"lost-{host.line}", link.loss_percent / 100)
 
     def _set_rate(self, host: Host, namespace: str, interface: str, mbit: float | None) -> None:
         limited = _queue(namespace, interface)
@@ -338,8 +339,14 @@ class Lab:
             settings = f"tbf rate {round(mbit * 1000)}kbit burst {burst} limit {room}"
             _run([_program("tc"), "-n", namespace, *f"qdisc replace dev {interface} root {settings}".split()])
         elif limited is not None:
-            host._gone_overflowed += limited
+            host._overflowed_before += limited
             _run([_program("tc"), "-n", namespace, *f"qdisc del dev {interface} root".split()])
+
+    def _set_loss(self, namespace: str, interface: str, chain: str, lost: str, share: float) -> None:
+        """What comes in by an interface is lost; what goes out by it goes as single packets, to be lost singly."""
+        random = [f"-A {chain} -m statistic --mode random --probability {share} -j {lost}"] if share else []
+        _rules(namespace, ["*raw", f":{chain} -", *random, "COMMIT"])
+        _ip(namespace, [f"link set {interface} gso_max_segs {1 if share else 65535}"])
 
     def _set_delay(self, host: Host, seconds: float) -> None:
         """One way. A line that had a delay once goes through the forwarder from then on."""
@@ -348,29 +355,35 @@ class Lab:
                 [_program("ip"), "netns", "exec", self._internet, sys.executable, "-I", str(FORWARDER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                text=True,
+                bufsize=0,
                 start_new_session=True,  # Ctrl+C ends the laboratory, and that ends it
             )
         assert self._forwarder.stdin is not None
         assert self._forwarder.stdout is not None
-        out, back = 2 * host.number, 2 * host.number + 1
-        with contextlib.suppress(BrokenPipeError):
-            self._forwarder.stdin.write(f"{out} {seconds}\n{back} {seconds}\n")
-            self._forwarder.stdin.flush()
-        if [self._forwarder.stdout.readline() for _ in range(2)] != ["ok\n", "ok\n"]:
-            raise LabError(f"the delay forwarder ended with status {self._forwarder.wait()}: its last words are above")
-        delays = [
-            *("*mangle", f":there-{host.line} -", f":back-{host.line} -"),
-            f"-A there-{host.line} -j NFQUEUE --queue-num {out}",
-            f"-A back-{host.line} -j NFQUEUE --queue-num {back}",
-        ]
-        known = f"there-{host.line}" in _dropped(self._internet, "mangle")
-        if not known:
-            delays += [
-                f"-A FORWARD -i {host.line} -j there-{host.line}",
-                f"-A POSTROUTING -o {host.line} -j back-{host.line}",
-            ]
-            _rules(self._internet, [*delays, "COMMIT"])
+        for queue in host.queues:
+            with contextlib.suppress(BrokenPipeError):
+                self._forwarder.stdin.write(f"{queue} {seconds}\n".encode())
+            if not select.select([self._forwarder.stdout], [], [], COMMAND_SECONDS)[0]:
+                raise LabError(f"the delay forwarder has not answered after {COMMAND_SECONDS} s")
+            if self._forwarder.stdout.read(64) != b"ok\n":
+                self._forwarder.wait(COMMAND_SECONDS)
+                self._check_forwarder()
+        if not host._delayed:
+            host._delayed = True
+            _rules(
+                self._internet,
+                [
+                    "*mangle",
+                    f"-A FORWARD -i {host.line} -j NFQUEUE --queue-num {host.queues[0]}",
+                    f"-A POSTROUTING -o {host.line} -j NFQUEUE --queue-num {host.queues[1]}",
+                    "COMMIT",
+                ],
+            )
+
+    def _check_forwarder(self) -> None:
+        """A line with a delay is dead without the forwarder: that is no fault that anybody asked for."""
+        if self._forwarder is not None and (status := self._forwarder.poll()) is not None:
+            raise LabError(f"the delay forwarder has ended with status {status}; its last words are above")
 
     def _cut(self, host: Host, cut: bool) -> None:
         (self._unplugged.add if cut else self._unplugged.discard)(host)
@@ -392,24 +405,21 @@ class Lab:
         _rules(self._internet, ["*filter", ":faults -", *rules, "COMMIT"])
 
     def _counters(self, host: Host) -> Counters:
+        self._check_forwarder()
         ends = json.loads(_run([_program("ip"), "-n", host.router, "-j", "-s", "link", "show", "dev", "wan"]))
         came, went = (ends[0]["stats64"][way] for way in ("rx", "tx"))
-        drops = _dropped(self._internet, "raw")
+        lost = _dropped(host.router, "raw")["lost"] + _dropped(self._internet, "raw")[f"lost-{host.line}"]
+        full = [_queue(host.router, "wan") or 0, _queue(self._internet, host.line) or 0, host._overflowed_before]
+        held = [_held(self._internet, queue) for queue in host.queues]
         return Counters(
             bytes_out=went["bytes"],
             packets_out=went["packets"],
             bytes_in=came["bytes"],
             packets_in=came["packets"],
-            lost=_dropped(host.router, "raw").get("lost", 0) + drops.get(f"lost-{host.line}", 0),
-            overflowed=host._gone_overflowed
-            + (_queue(host.router, "wan") or 0)
-            + (_queue(self._internet, host.line) or 0),
-            unplugged=_dropped(self._internet, "filter").get(f"cut-{host.line}", 0),
-            delayed=sum(
-                packets
-                for chain, packets in _dropped(self._internet, "mangle").items()
-                if chain in (f"there-{host.line}", f"back-{host.line}")
-            ),
+            lost=lost,
+            overflowed=sum(full) + sum(dropped for _, dropped in held),
+            unplugged=_dropped(self._internet, "filter")[f"cut-{host.line}"],
+            delayed=sum(packets for packets, _ in held),
         )
 
 
@@ -489,6 +499,15 @@ def _queue(namespace: str, interface: str) -> int | None:
     return drops[0] if drops else None
 
 
+def _held(namespace: str, queue: int) -> tuple[int, int]:
+    """Packets that a delay queue has held so far, and those that it had no room for."""
+    for line in _inside(namespace, ["cat", "/proc/net/netfilter/nfnetlink_queue"]).splitlines():
+        number, _, _, _, _, full, unnoticed, packets, *_ = map(int, line.split())
+        if number == queue:
+            return packets, full + unnoticed
+    return 0, 0
+
+
 def _namespaces() -> list[str]:
     """Those of laboratories."""
     if not NAMESPACES.is_dir():
@@ -530,19 +549,26 @@ def _remove(namespaces: Iterable[str]) -> None:
     names = list(namespaces)
     if not names:
         return
-    for process in _inhabitants(names):
-        with contextlib.suppress(ProcessLookupError):
-            ended = os.pidfd_open(process)
-            try:
-                signal.pidfd_send_signal(ended, signal.SIGKILL)
-                waiting = select.poll()
-                waiting.register(ended, select.POLLIN)
-                waiting.poll(5_000)
-            finally:
-                os.close(ended)
+    while inhabitants := list(_inhabitants(names)):  # again: they may have been starting others
+        for process in inhabitants:
+            _end(process)
     for name in names:
         try:
             _run([_program("ip"), "netns", "del", name])
         except LabError:
             if (NAMESPACES / name).exists():
                 raise
+
+
+def _end(process: int) -> None:
+    """Ends a process and waits until it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(process)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            end = select.poll()
+            end.register(handle, select.POLLIN)
+            if not end.poll(COMMAND_SECONDS * 1000):
+                raise LabError(f"process {process} does not end when killed: the machine may be out of order")
+        finally:
+            os.close(handle)
