@@ -1,0 +1,139 @@
+"""Faults on purpose: does a swarm of real processes come through, and what does it cost?
+
+    python -m benchmarks.chaos kill-half [--rounds N] [--minutes M] [--seed S]
+    python -m benchmarks.chaos --list
+
+Every member is a process in a network namespace of its own (benchmarks/chaos/lab.py), so this needs root. A scenario
+prints what happens, checks what must be true afterwards and that its faults really happened, and writes a report to
+benchmarks/results/. Exit status 0: all checks passed.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.chaos import crew as crews
+from benchmarks.chaos.lab import Lab
+from benchmarks.chaos.scenarios import SCENARIOS, Length, Scenario, undisturbed
+from benchmarks.chaos.story import Disappointed, Story, Verdict, run_file
+from benchmarks.reduce import hardware
+from dipaco_swarm.errors import SwarmError
+
+ROOT = Path(__file__).parents[2]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "scenario", nargs="*", help="see --list; several are played one after the other; all: each once"
+    )
+    parser.add_argument("--rounds", type=int, help="outer rounds of the stage in which it happens")
+    parser.add_argument("--minutes", type=float, help="for what goes by the clock (soak)")
+    parser.add_argument("--line", choices=["loopback", "home", "far"], default="loopback", help="for deadlines")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults")
+    parser.add_argument("--keep", type=Path, help="keep logs and homes here")
+    parser.add_argument("--list", action="store_true", help="the scenarios, and nothing else")
+    options = parser.parse_args(arguments)
+    if options.list or not options.scenario:
+        for name, scenario in SCENARIOS.items():
+            print(f"{name:15} {scenario.about}")
+        return 0 if options.list else 2
+    unknown = [name for name in options.scenario if name not in SCENARIOS]
+    if unknown:
+        print(f"there is no scenario {unknown[0]!r}; see --list", file=sys.stderr)
+        return 2
+    if (missing := Lab.missing()) is not None:
+        print(f"no network namespaces here: {missing}", file=sys.stderr)
+        return 2
+    os.chdir(ROOT)
+    crews.prepare()
+    passed = True
+    for name in options.scenario:
+        with tempfile.TemporaryDirectory(prefix="dipaco-chaos-") as temporary:
+            folder = options.keep / name if options.keep else Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
+            scenario = SCENARIOS[name]
+            length = Length(options.rounds or scenario.rounds, options.minutes or scenario.minutes)
+            began = time.monotonic()
+            verdict = play(name, scenario, length, folder, options.seed, options.line)
+            title = name if name != "deadlines" else f"deadlines-{options.line}"
+            text = page(title, scenario, length, options.seed, verdict, time.monotonic() - began)
+            print("\n" + text)
+            place = Path("benchmarks") / "results" / f"chaos-{title}-{hardware()}.md"
+            place.write_text(text)
+            passed = passed and verdict.passed
+    return 0 if passed else 1
+
+
+def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int, line: str = "loopback") -> Verdict:
+    """One scenario, and its twin without faults where it has one."""
+    verdict = Verdict()
+    disturbed = _one_run(name, scenario, length, folder / "run", folder / "cache", seed, line, verdict)
+    if scenario.compared and verdict.passed and disturbed is not None:
+        perplexity, tokens = disturbed
+        again = Length(4 * length.rounds, 0, tokens)
+        print(f"\nthe same run without faults, to {tokens:,.0f} tokens\n", flush=True)
+        calm = Verdict()
+        twin = Scenario(undisturbed.__doc__ or "", undisturbed, 0, 0, scenario.stage, scenario.changes)
+        fault_free = _one_run(name, twin, again, folder / "twin", folder / "cache", seed, line, calm)
+        if fault_free is None or not calm.passed:
+            verdict.check("the run without faults comes through", False)
+        else:
+            ratio = perplexity / fault_free[0]
+            calmly = f"{fault_free[0]:.2f} after {fault_free[1]:,.0f}"
+            verdict.figures["perplexity"] = f"{perplexity:.2f} after {tokens:,.0f} tokens; without faults {calmly}"
+            verdict.check(
+                "perplexity within 3 % of the run without faults", ratio < 1.03, f"{100 * (ratio - 1):+.1f} %"
+            )
+    return verdict
+
+
+def _one_run(
+    name: str, scenario: Scenario, length: Length, folder: Path, cache: Path, seed: int, line: str, verdict: Verdict
+) -> tuple[float, float] | None:
+    """Play it; returns perplexity and the tokens that counted. None when it broke off."""
+    folder.mkdir(parents=True)
+    end = {} if length.tokens else {"rounds": length.rounds}
+    config = run_file(f"chaos-{name}", [{**scenario.stage, **end}], scenario.changes)
+    with Lab() as lab, crews.Crew(folder) as crew:
+        story = Story(lab, crew, config, seed, cache, verdict, lambda said: print(said, flush=True))
+        story.line = line
+        try:
+            scenario.play(story, length)
+            story.conclude()
+            result = story.perplexity(), story.contributed()
+            verdict.figures["perplexity"] = f"{result[0]:.2f} after {result[1]:,.0f} tokens"
+            return result
+        except (Disappointed, SwarmError) as broken:
+            story.check("the story comes to its end", False, broken)
+            for member in crew.members.values():
+                last = "\n".join(f"    {said}" for said in member.said().splitlines()[-8:])
+                print(f"{member.name}{'' if member.running else ' (not running)'}\n{last}", flush=True)
+            return None
+
+
+def page(name: str, scenario: Scenario, length: Length, seed: int, verdict: Verdict, seconds: float) -> str:
+    """The report, as Markdown."""
+    rounds = f", {length.rounds} rounds" if not length.minutes else f", {length.minutes:g} minutes of churn"
+    lines = [
+        f"# chaos {name}: {'passed' if verdict.passed else 'FAILED'}",
+        "",
+        f"{scenario.about} Seed {seed}{rounds}, {seconds / 60:.0f} min in all, {hardware()}.",
+        "",
+        "| expected | | seen |",
+        "|---|---|---|",
+        *(f"| {expected} | {'yes' if ok else '**no**'} | {seen} |" for expected, ok, seen in verdict.checks),
+        "",
+        "| figure | |",
+        "|---|---|",
+        *(f"| {figure} | {seen} |" for figure, seen in verdict.figures.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,411 @@
+"""The stories: who is there, what happens to them, and what must be true afterwards.
+
+Each is a function of a `Story`; to add one, write it and add it to SCENARIOS. All have small numbers by default, which
+`--rounds` and `--minutes` raise.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.chaos.crew import Member
+from benchmarks.chaos.lab import Link
+from benchmarks.chaos.story import Disappointed, Story
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.bootstrap import Kept
+
+FOUR_PATHS: dict[str, Any] = {"router": "product-k-means", "modules": [2, 2]}
+HOME_LINE = Link(down_mbit=100, up_mbit=20, round_trip_ms=50)
+FAR_LINE = Link(down_mbit=10, up_mbit=10, round_trip_ms=200, loss_percent=2)
+ROUND_SECONDS = 120.0
+"""No round should take longer than this, whatever happens, on two cores with eight peers."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a scenario goes on."""
+
+    rounds: int
+    minutes: float
+    tokens: float = 0.0
+    """Instead of rounds, for the run without faults: so many tokens, or a round more."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Something that happens to a swarm."""
+
+    about: str
+    play: Callable[[Story, Length], None]
+    rounds: int
+    """Of the stage in which it happens, unless --rounds says otherwise."""
+    minutes: float
+    """Of what goes by the clock."""
+    stage: Mapping[str, Any] = field(default_factory=lambda: FOUR_PATHS)
+    changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    compared: bool = False
+    """Followed by the same run without faults, to the same number of tokens."""
+
+
+def _eight(story: Story, count: int = 8, links: Sequence[Link] = (Link(),)) -> list[Member]:
+    """Peers that were told their paths, replicas last; returns when they train in the last stage."""
+    paths = story.config.stages[-1].num_paths or 1
+    peers = [story.peer(f"peer-{i}", i % paths, links[i % len(links)]) for i in range(count)]
+    story.until_version(1, 10 * ROUND_SECONDS)
+    story.tell("all modules have left their seeds")
+    return peers
+
+
+# ---------------------------------------------------------------------------------------------------------- come and go
+
+
+def kill_half(story: Story, length: Length) -> None:
+    """Every round a random half of the peers is killed and started again."""
+    story.bootstrap()
+    peers = _eight(story)
+    story.remember_versions()
+    for _ in range(1, length.rounds):
+        version = story.version()
+        if version >= length.rounds:
+            break
+        story.pause(story.random.uniform(0, 3))  # any moment: training, gathering, in the middle of a reduce
+        half = story.random.sample([peer for peer in peers if peer.running], min(4, len(peers)))
+        for peer in half:
+            (story.power_cut if story.random.random() < 0.5 else story.kill)(peer)
+        for peer in half:
+            peer.start()
+        story.until_version(version + 1, ROUND_SECONDS)
+        story.tell(f"version {story.version()} everywhere; killed {', '.join(sorted(peer.name for peer in half))}")
+    story.until_finished(3 * ROUND_SECONDS)
+    story.check(
+        "half of the peers was killed every round", sum(story.faults.values()) >= 4 * (length.rounds - 2), story.faults
+    )
+
+
+def undisturbed(story: Story, length: Length) -> None:
+    """The same peers, and nothing happens to them."""
+    node = story.bootstrap()
+    _eight(story)
+    story.until(
+        lambda: story.contributed() >= length.tokens, "as many tokens as with faults", length.rounds * ROUND_SECONDS
+    )
+    Kept(node.home).tell_to_advance()
+    story.until_finished(3 * ROUND_SECONDS)
+
+
+def soak(story: Story, length: Length) -> None:
+    """Random faults for a long time: kills, power cuts, goodbyes, sleep, unplugged lines."""
+    node = story.bootstrap(until_finished=False)
+    peers = _eight(story)
+    story.remember_versions()
+    asleep: dict[str, float] = {}
+    unplugged: dict[str, float] = {}
+    ends = time.monotonic() + 60 * length.minutes
+    while time.monotonic() < ends:
+        story.pause(story.random.uniform(2, 15))
+        now = time.monotonic()
+        for peer in peers:
+            if asleep.get(peer.name, now) < now:
+                del asleep[peer.name]
+                peer.thaw()
+            if unplugged.get(peer.name, now) < now:
+                del unplugged[peer.name]
+                peer.host.join()
+            if not peer.running:
+                peer.start()
+        able = [p for p in peers if p.running and p.name not in asleep and p.name not in unplugged]
+        if len(able) < len(peers) // 2:
+            continue
+        peer = story.random.choice(able)
+        match story.random.choice(["kill", "power cut", "Ctrl+C", "sleep", "unplug", "nothing"]):
+            case "kill":
+                story.kill(peer)
+            case "power cut":
+                story.power_cut(peer)
+            case "Ctrl+C":
+                story.ctrl_c(peer)
+            case "sleep":
+                peer.freeze()
+                asleep[peer.name] = now + story.random.uniform(5, 60)
+                story.faults["sleep"] += 1
+            case "unplug":
+                peer.host.cut()
+                unplugged[peer.name] = now + story.random.uniform(5, 60)
+                story.faults["unplugged"] += 1
+    for peer in peers:
+        if peer.name in asleep:
+            peer.thaw()
+        peer.host.join()
+        if not peer.running:
+            peer.start()
+    before = story.version()
+    story.note("version at the end of the churn", before)
+    story.until_version(before + 3, 4 * ROUND_SECONDS)
+    story.tell("three more rounds in peace")
+    _say_goodbye(story, node)
+    story.check("faults happened all the time", sum(story.faults.values()) >= 2 * length.minutes, dict(story.faults))
+
+
+def _say_goodbye(story: Story, node: Member) -> None:
+    """Ctrl+C to every peer one after the other, and to the bootstrap node when it has what they made."""
+    took = [story.ctrl_c(peer) for peer in story.peers if peer.running]
+    story.note("seconds from Ctrl+C to the end, the longest", f"{max(took):.1f}")
+    newest = story.facts().newest()
+    kept, stage = Kept(node.home), len(story.config.stages) - 1
+
+    def has_all() -> bool:
+        states = {m: kept.state(stage, ModuleId.parse(m)) for m in newest}
+        return all(s is not None and s.version >= newest[m] for m, s in states.items())
+
+    try:
+        story.until(has_all, "the keeper has the newest version of every module", 30)
+    except Disappointed as never:
+        story.tell(str(never))
+    node.ctrl_c()
+
+
+# ------------------------------------------------------------------------------------------------------------- networks
+
+
+def partition(story: Story, length: Length) -> None:
+    """Two halves that cannot see each other both go on, and meet again."""
+    node = story.bootstrap()
+    peers = _eight(story)
+    story.remember_versions()
+    here, there = peers[:4], peers[4:]  # each half has every path
+    at = story.version()
+    cut = time.time()
+    story.lab.part([node.host, *(peer.host for peer in here)], [peer.host for peer in there])
+    story.faults["partition"] += 1
+    names = {"here": [p.name for p in here], "there": [p.name for p in there]}
+
+    def both_go_on() -> bool:
+        since = story.facts().since(cut)
+        return all(since.by(of).version(story.modules) >= at + 3 for of in names.values())
+
+    took = story.until(both_go_on, "both halves commit three rounds on their own", 6 * ROUND_SECONDS)
+    story.note("seconds until both halves had three versions of their own", f"{took:.0f}")
+    dropped = story.lab.dropped()
+    story.check("the network was really parted", dropped > 0, f"{dropped} packets dropped")
+    story.check(
+        "the halves really went apart", bool(forks := story.facts().forks()), f"{len(forks)} versions with two digests"
+    )
+    story.lab.mend()
+    mended, version = time.time(), story.version()
+    together = len(peers) // 2
+
+    def one_again() -> bool:
+        """The newest version of every module was made by everybody, with one digest."""
+        since = story.facts().since(mended)
+        newest = since.newest()
+        fine = [
+            {one.digest for one in since.made if (one.module, one.version) == (module, v)}
+            for module, v in newest.items()
+        ]
+        makers = [
+            {one.peer for one in since.made if (one.module, one.version) == (module, v)} for module, v in newest.items()
+        ]
+        return (
+            len(newest) == story.modules and all(len(d) == 1 for d in fine) and all(len(m) >= together for m in makers)
+        )
+
+    took = story.until(one_again, "both halves make the same versions again", 3 * ROUND_SECONDS)
+    story.note("time to heal", f"{took:.0f} s, {story.version() - version} rounds")
+    story.until_finished((length.rounds + 2) * ROUND_SECONDS)
+
+
+def bootstrap_down(story: Story, length: Length) -> None:
+    """The bootstrap node is killed for a while; peers go on, and it catches up."""
+    node = story.bootstrap()
+    peers = _eight(story)
+    story.remember_versions()
+    before, down = story.version(), time.time()
+    story.power_cut(node)
+    story.until_version(before + 4, 6 * ROUND_SECONDS)
+    gaps = story.facts().gaps(down, time.time())
+    story.note("rounds while it was down", story.version() - before)
+    story.note("longest time without a commit while it was down", f"{max(gaps):.0f} s")
+    cut = story.random.choice(peers)
+    story.power_cut(cut)
+    cut.start()  # nobody answers the first call; it must not give up, nor be in the way
+    story.pause(20)
+    story.check("a peer that is started meanwhile waits", cut.running, "running" if cut.running else cut.said()[-300:])
+    node.start()
+    back = time.time()
+    took = story.until(
+        lambda: bool(story.facts().since(back).by([cut.name]).made),
+        "the peer that waited takes part again",
+        3 * ROUND_SECONDS,
+    )
+    story.note("seconds until the peer that waited took part", f"{took:.0f}")
+    story.until_finished((length.rounds + 2) * ROUND_SECONDS)
+
+
+def freeze(story: Story, length: Length) -> None:
+    """Two laptops sleep for a minute; nobody waits for them, and they come back."""
+    story.bootstrap()
+    peers = _eight(story)
+    story.remember_versions()
+    usual = story.facts().seconds_a_round()
+    version = story.version()
+    story.until_version(version + 2, 3 * ROUND_SECONDS)
+    before, asleep = story.version(), story.random.sample(peers, 2)
+    slept = time.time()
+    for peer in asleep:
+        peer.freeze()
+        story.faults["sleep"] += 1
+    story.check("they really sleep", all(peer.process.status() == "stopped" for peer in asleep))
+    story.pause(60)
+    gaps = story.facts().gaps(slept, time.time())
+    while_asleep = story.version() - before
+    for peer in asleep:
+        peer.thaw()
+    woken = time.time()
+    story.note("rounds while two of eight slept for a minute", while_asleep)
+    story.note("longest time without a commit meanwhile", f"{max(gaps):.0f} s (a round takes {usual:.0f} s)")
+    story.check("the others went on", while_asleep >= 1, f"{while_asleep} rounds in 60 s")
+    names = [peer.name for peer in asleep]
+
+    def all_back() -> bool:
+        since = story.facts().since(woken)
+        return all({one.module for one in since.by([name]).made} for name in names)
+
+    took = story.until(all_back, "those who slept take part again", 2 * ROUND_SECONDS)
+    story.note("seconds until those who slept took part again", f"{took:.0f}")
+    story.until_finished((length.rounds + 2) * ROUND_SECONDS)
+
+
+def slow_link(story: Story, length: Length) -> None:
+    """One of five peers has a line of 10 Mbit/s with 200 ms and 2 % loss, the others home lines."""
+    story.bootstrap()
+    story.peer("far", 0, FAR_LINE)
+    for path in range(4):
+        story.peer(f"near-{path}", path, HOME_LINE)
+    story.until_version(1, 10 * ROUND_SECONDS)
+    began = time.time()
+    story.until_finished((length.rounds + 2) * ROUND_SECONDS)
+    facts = story.facts().since(began)
+    alone = len({(one.module, one.version) for one in facts.by(["near-0"]).made})
+    with_far = len({(one.module, one.version) for one in facts.by(["far"]).made})
+    far = story.crew.members["far"].host.counters()
+    story.faults["slow line"] += 1
+    story.check("packets were really lost", far.lost > 0, f"{far.lost} packets lost, {far.bytes_out:,} bytes sent")
+    story.check("the far peer is in most rounds of its modules", 2 * with_far >= alone, f"{with_far} of {alone}")
+
+
+def deadlines(story: Story, length: Length) -> None:
+    """The same run file on a fast network, on home lines, and on bad ones: `--line` says which."""
+    line = {"loopback": Link(), "home": HOME_LINE, "far": FAR_LINE}[story.line]
+    story.bootstrap()
+    _eight(story, 4, [line])
+    story.until_finished((length.rounds + 2) * 4 * ROUND_SECONDS)
+    story.check(
+        f"{length.rounds} rounds on a {story.line} line", story.version() >= length.rounds, f"version {story.version()}"
+    )
+    counters = [peer.host.counters() for peer in story.peers]
+    if line.loss_percent:
+        story.check("packets were really lost", all(c.lost > 0 for c in counters), [c.lost for c in counters])
+    forks = story.facts().forks()
+    story.check("no version had two digests", not forks, forks)
+    sent = sum(c.bytes_out for c in counters)
+    story.note("bytes sent a peer", f"{sent / len(counters):,.0f}")
+    story.faults[f"{story.line} line"] += len(counters)
+
+
+def nat(story: Story, length: Length) -> None:
+    """Two peers behind home routers share modules: with one that can be dialled, and alone with the bootstrap node."""
+    story.bootstrap()
+    behind = Link(nat=True)
+    story.peer("home-a", 0, behind)
+    story.peer("home-b", 1, behind)
+    story.until_version_of(["home-a", "home-b"], 2, 6 * ROUND_SECONDS)
+    alone = [one for one in story.facts().made if one.contributors == 2]
+    story.check("two behind routers train in one group", bool(alone), f"{len(alone)} commits of both")
+    story.peer("open", 2)
+    story.peer("home-c", 3, behind)
+    story.until_finished((length.rounds + 2) * ROUND_SECONDS)
+    mixed = {one.peer for one in story.facts().made if one.contributors >= 2}
+    story.check("all four share modules", len(mixed) == 4, ", ".join(sorted(mixed)))
+    story.faults["home router"] += 3
+
+
+# ---------------------------------------------------------------------------------------------------- few, and the last
+
+
+def rotate(story: Story, length: Length) -> None:
+    """Four peers, sixteen paths: all of them progress, and evenly."""
+    story.bootstrap()
+    for i in range(4):
+        story.peer(f"peer-{i}", "auto")
+    story.until_finished((length.rounds + 2) * 8 * ROUND_SECONDS)
+    tokens = dict.fromkeys(range(16), 0)
+    rounds = dict.fromkeys(range(16), 0)
+    for one in story.facts().made:
+        tokens[one.path] += one.tokens
+        rounds[one.path] += 1
+    spread = max(tokens.values()) / max(1, min(tokens.values()))
+    story.faults["move"] = sum(peer.said().count("moving from path") for peer in story.peers)
+    story.check("peers moved", story.faults["move"] >= 12, f"{story.faults['move']} moves")
+    story.check("every path was trained", all(rounds.values()), " ".join(f"{path}:{n}" for path, n in rounds.items()))
+    story.note("tokens of the path with most, over that with least", f"{spread:.1f}")
+
+
+def last_holder(story: Story, length: Length) -> None:
+    """Everybody goes, the keeper comes back with an old copy, and one peer still has the newest modules."""
+    node = story.bootstrap()
+    peers = _eight(story)
+    story.until_version(2, 2 * ROUND_SECONDS)
+    backup = story.crew.folder / "backup"
+    shutil.copytree(node.home, backup)
+    story.until_version(4, 3 * ROUND_SECONDS)
+    last = peers[0]
+    for peer in peers[1:]:
+        story.power_cut(peer)
+    story.power_cut(node)
+    story.ctrl_c(last)  # what it has is in its checkpoint
+    newest = {one.module: one.version for one in story.facts().by([last.name]).made}
+    story.remember_versions(newest)
+    shutil.rmtree(node.home)
+    shutil.copytree(backup, node.home)
+    story.faults["keeper with an old copy"] += 1
+    for peer in peers[1:]:
+        shutil.rmtree(peer.home / "checkpoints", ignore_errors=True)
+        story.faults["lost checkpoints"] += 1
+    node.start()
+    story.pause(10)
+    back = time.time()
+    last.start()
+    story.pause(5)
+    for peer in peers[1:]:
+        peer.start()
+    story.until(lambda: bool(story.facts().since(back).made), "somebody commits again", 3 * ROUND_SECONDS)
+    first = {}
+    for one in story.facts().since(back).made:
+        first.setdefault(one.module, one.version)
+    below = {m: v for m, v in first.items() if m in newest and v <= newest[m]}
+    story.check("no version is made twice", not below, f"first new versions {first}, the last holder had {newest}")
+    story.until_finished((length.rounds + 2) * ROUND_SECONDS)
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "kill-half": Scenario(kill_half.__doc__ or "", kill_half, 30, 0, compared=True),
+    "partition": Scenario(partition.__doc__ or "", partition, 14, 0),
+    "bootstrap-down": Scenario(bootstrap_down.__doc__ or "", bootstrap_down, 10, 0),
+    "freeze": Scenario(freeze.__doc__ or "", freeze, 12, 0),
+    "slow-link": Scenario(slow_link.__doc__ or "", slow_link, 8, 0),
+    "deadlines": Scenario(deadlines.__doc__ or "", deadlines, 10, 0),
+    "nat": Scenario(nat.__doc__ or "", nat, 6, 0),
+    "rotate": Scenario(
+        rotate.__doc__ or "",
+        rotate,
+        6,
+        0,
+        {"router": "product-k-means", "modules": [4, 4]},
+        {"rounds": {"inner_steps": 20}},
+    ),
+    "last-holder": Scenario(last_holder.__doc__ or "", last_holder, 8, 0),
+    "soak": Scenario(soak.__doc__ or "", soak, 100_000, 60),
+}
+"""What `python -m benchmarks.chaos` knows."""

@@ -1,0 +1,361 @@
+"""What a scenario is told with: a run in the lab, its members, faults, waiting, and the verdict at the end."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos.crew import Crew, Member, orphans
+from benchmarks.chaos.facts import LEVELS, Facts, slope, tracebacks, work_of
+from benchmarks.chaos.lab import Host, Lab, Link
+from dipaco_swarm import use
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.bootstrap import Kept
+from dipaco_swarm.manifest import RunConfig
+
+PORT = 4001
+START_SECONDS = 120.0
+LOOK_SECONDS = 0.25
+SAMPLE_SECONDS = 5.0
+SETTLED_SECONDS = 60.0
+"""Memory of the first minute of a life is loading, not growing."""
+
+Changes = Mapping[str, Mapping[str, Any]]
+
+
+def run_file(name: str, stages: Sequence[Mapping[str, Any]], changes: Changes) -> RunConfig:
+    """The run of all scenarios: paths of a quarter of a million parameters on the Python installation's text."""
+    settings: dict[str, Any] = {
+        "model": {
+            "hidden_size": 64,
+            "intermediate_size": 176,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "max_position_embeddings": 128,
+        },
+        "tokenizer": {"vocab_size": 1024},
+        "data": {"source": "python", "max_documents": 1500, "sequence_length": 128, "routing_sample": 0.2},
+        "inner": {
+            "learning_rate": 3e-3,
+            "embedding_learning_rate_ratio": 30.0,
+            "head_learning_rate_ratio": 6.0,
+            "beta2": 0.99,
+            "warmup_steps": 20,
+            "schedule_steps": 1500,
+            "batch_sequences": 4,
+        },
+        "outer": {"learning_rate": 0.7, "momentum": 0.6, "ramp_rounds": 2},
+        "rounds": {"pacing": "paced", "inner_steps": 40},
+        "wire": {"codec": "int8"},
+    }
+    for section, values in changes.items():
+        settings[section] = {**settings.get(section, {}), **values}
+    return RunConfig.model_validate(
+        {
+            "name": name,
+            "min_peers": 1,
+            "levels": [{"embedding": True, "blocks": [0]}, {"blocks": [1], "head": True}],
+            "stages": [{"router": "single", "rounds": 2}, *stages],
+            **settings,
+        },
+        strict=False,
+    )
+
+
+def toml_of(config: RunConfig) -> str:
+    """The run file as an operator would write it."""
+
+    def value(of: Any) -> str:
+        if isinstance(of, bool):
+            return str(of).lower()
+        if isinstance(of, str):
+            return f'"{of}"'
+        if isinstance(of, list):
+            return f"[{', '.join(map(value, of))}]"
+        return repr(of)
+
+    def section(title: str, fields: Mapping[str, Any]) -> list[str]:
+        return [title, *(f"{key} = {value(of)}" for key, of in fields.items() if of is not None), ""]
+
+    said = config.model_dump(mode="json", exclude_unset=True)
+    lines = [f"{key} = {value(of)}" for key, of in said.items() if not isinstance(of, dict | list)]
+    for key, of in said.items():
+        if isinstance(of, dict):
+            lines += ["", *section(f"[{key}]", of)]
+    for key, of in said.items():
+        if isinstance(of, list):
+            for entry in of:
+                lines += section(f"[[{key}]]", entry)
+    return "\n".join(lines) + "\n"
+
+
+class Disappointed(Exception):
+    """Something that should have happened did not."""
+
+
+@dataclass
+class Verdict:
+    """What came out of a scenario."""
+
+    checks: list[tuple[str, bool, str]] = field(default_factory=list)
+    """What was expected, whether it was so, what was seen."""
+    figures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return all(ok for _, ok, _ in self.checks)
+
+    def check(self, expected: str, ok: bool, seen: object = "") -> None:
+        self.checks.append((expected, bool(ok), str(seen)))
+
+
+class Story:
+    """One run in the lab, from its first process to its last."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        crew: Crew,
+        config: RunConfig,
+        seed: int,
+        cache: Path,
+        verdict: Verdict,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.lab, self.crew, self.config, self.verdict = lab, crew, config, verdict
+        self.random = random.Random(seed)
+        self.faults: Counter[str] = Counter()
+        """What was done to whom, counted: a scenario without its faults proves nothing."""
+        self.hosts: list[Host] = []
+        self._cache = cache
+        self._tell = tell
+        self._began = time.monotonic()
+        self._memory: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        """(member, life) -> (seconds, bytes)."""
+        self._descriptors: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        self._sampled = 0.0
+        self.address = ""
+        self.line = "loopback"
+        """Of the scenario that is played on several."""
+        self._floor: dict[str, int] = {}
+
+    # ------------------------------------------------------------------------------------------------ people and things
+
+    def bootstrap(self, link: Link = Link(), *, until_finished: bool = True) -> Member:  # noqa: B008  # frozen
+        """Start the bootstrap node, and wait for its run address."""
+        file = self.crew.folder / "RUN.toml"
+        file.write_text(toml_of(self.config))
+        host = self._host("bootstrap", link)
+        arguments = ["serve", str(file), "--listen", f"/ip4/{host.address}/tcp/{PORT}"]
+        node = self.crew.add("bootstrap", host, "bootstrap", arguments + ["--until-finished"] * until_finished)
+        node.start()
+        self.until(lambda: "run address" in node.said(), "the bootstrap node prints the run address", START_SECONDS)
+        self.address = self._address_in(node)
+        return node
+
+    @staticmethod
+    def _address_in(node: Member) -> str:
+        kept = sorted(node.home.glob("*address*"))
+        if kept:
+            return kept[0].read_text().strip()
+        raise Disappointed(f"{node.name} has no run address in its home")
+
+    def peer(self, name: str, path: int | str, link: Link = Link(), *more: str) -> Member:  # noqa: B008  # frozen
+        """Start a peer in a host of its own."""
+        host = self._host(name, link)
+        arguments = [
+            "--run",
+            self.address,
+            "--path",
+            str(path),
+            "--cache",
+            str(self._cache),
+            "--threads",
+            "1",
+            "--until-finished",
+        ]
+        member = self.crew.add(name, host, "peer", [*arguments, *more])
+        member.start()
+        return member
+
+    def _host(self, name: str, link: Link) -> Host:
+        host = self.lab.host(name, link)
+        self.hosts.append(host)
+        return host
+
+    @property
+    def peers(self) -> list[Member]:
+        return [member for member in self.crew.members.values() if member.program == "peer"]
+
+    # ------------------------------------------------------------------------------------------------------- watching
+
+    def tell(self, line: str) -> None:
+        self._tell(f"{time.monotonic() - self._began:6.0f} s  {line}")
+
+    def facts(self, stage: int | None = None) -> Facts:
+        """What the peers have made so far; of the last stage, unless told otherwise."""
+        return Facts.of(self.peers).of_stage(len(self.config.stages) - 1 if stage is None else stage)
+
+    @property
+    def modules(self) -> int:
+        """Modules of the last stage."""
+        stage = self.config.stages[-1]
+        if stage.paths:
+            return sum(len(set(column)) for column in zip(*stage.paths, strict=True))
+        count = stage.num_paths or 1
+        return sum(count if of == "path" else of for of in stage.modules or (1,) * LEVELS)
+
+    def version(self) -> int:
+        """The version that every module of the last stage has reached, somewhere."""
+        return self.facts().version(self.modules)
+
+    def until(self, condition: Callable[[], bool], expected: str, seconds: float) -> float:
+        """Wait; returns how long it took. Raises Disappointed when it does not come."""
+        started = time.monotonic()
+        while not condition():
+            self._sample()
+            if time.monotonic() - started > seconds:
+                raise Disappointed(f"waited {seconds:.0f} s and it did not come: {expected}")
+            time.sleep(LOOK_SECONDS)
+        return time.monotonic() - started
+
+    def until_version(self, version: int, seconds: float) -> float:
+        return self.until(lambda: self.version() >= version, f"every module at version {version}", seconds)
+
+    def until_version_of(self, peers: Sequence[str], version: int, seconds: float) -> float:
+        """Until each of these peers has made this version of some module."""
+
+        def all_there() -> bool:
+            facts = self.facts()
+            return all(any(v >= version for v in facts.by([peer]).newest().values()) for peer in peers)
+
+        return self.until(all_there, f"{', '.join(peers)} at version {version}", seconds)
+
+    def pause(self, seconds: float) -> None:
+        """Let the swarm go on for a while."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._sample()
+            time.sleep(min(left, LOOK_SECONDS))
+
+    def until_finished(self, seconds: float) -> float:
+        """Until all members have ended by themselves, with the run."""
+        return self.until(lambda: not self.crew.running(), "the run finishes and everybody leaves", seconds)
+
+    def _sample(self) -> None:
+        if time.monotonic() - self._sampled < SAMPLE_SECONDS:
+            return
+        self._sampled = time.monotonic()
+        for member in self.crew.running():
+            key = member.name, member.lives
+            try:
+                resident, descriptors = member.resident(), member.descriptors()
+            except OSError:
+                continue
+            self._memory.setdefault(key, []).append((self._sampled, resident))
+            self._descriptors.setdefault(key, []).append((self._sampled, descriptors))
+
+    # --------------------------------------------------------------------------------------------------------- faults
+
+    def power_cut(self, member: Member) -> None:
+        member.power_cut()
+        self.faults["power cut"] += 1
+
+    def kill(self, member: Member) -> None:
+        member.kill()
+        self.faults["kill"] += 1
+
+    def ctrl_c(self, member: Member) -> float:
+        self.faults["Ctrl+C"] += 1
+        return member.ctrl_c()
+
+    # -------------------------------------------------------------------------------------------------------- verdict
+
+    def note(self, figure: str, seen: object) -> None:
+        self.verdict.figures[figure] = str(seen)
+        self.tell(f"{figure}: {seen}")
+
+    def check(self, expected: str, ok: bool, seen: object = "") -> None:
+        self.verdict.check(expected, ok, seen)
+        self.tell(f"{'ok  ' if ok else 'BAD '}  {expected}{f': {seen}' if str(seen) else ''}")
+
+    def remember_versions(self, newest: Mapping[str, int] | None = None) -> None:
+        """From here on no module may end older than this, or than it is now."""
+        self._floor = dict(newest if newest is not None else self.facts().newest())
+
+    def conclude(self) -> None:
+        """What must be true at the end of every scenario."""
+        facts = self.facts()
+        last = facts.newest()
+        at_end = {(module, version): set() for module, version in last.items()}  # type: dict[tuple[str, int], set[str]]
+        for one in facts.made:
+            if (one.module, one.version) in at_end:
+                at_end[one.module, one.version].add(one.digest)
+        self.check("one digest per module at the end", all(len(d) == 1 for d in at_end.values()), _versions(last))
+        kept = Kept(self.crew.folder / "bootstrap")
+        stage = len(self.config.stages) - 1
+        held = {}
+        for module in last:
+            state = kept.state(stage, ModuleId.parse(module))
+            held[module] = (-1, "") if state is None else (state.version, state.digest)
+        same = all(
+            held[module][0] == version and {held[module][1]} == at_end[module, version]
+            for module, version in last.items()
+        )
+        self.check(
+            "the keeper has every module as the peers left it", same, _versions({m: v for m, (v, _) in held.items()})
+        )
+        self.check(
+            "no module is lost",
+            len(last) == self.modules and all(last[m] >= v for m, v in self._floor.items()),
+            f"{len(last)} of {self.modules}",
+        )
+        self.check(
+            "no log shows a traceback",
+            not (found := tracebacks(self.crew.members.values())),
+            ", ".join(found) or "none",
+        )
+        bad = [f"{member.name}: {said}" for member in self.crew.members.values() for said in member.ended_badly]
+        self.check("everybody who was asked to leave left", not bad, "; ".join(bad))
+        left = orphans(self.hosts)
+        self.check("no orphan process", not left, ", ".join(left) or "none")
+        work = [work_of(member) for member in self.peers]
+        trained, lost = sum(w.trained for w in work), sum(w.lost for w in work)
+        self.note("rounds committed", facts.rounds())
+        self.note("seconds a round, median", f"{facts.seconds_a_round():.1f}")
+        self.note("tokens trained", f"{trained:,}")
+        self.note("tokens of work lost", f"{lost:,.0f} ({100 * lost / max(1, trained):.1f} %)")
+        self.note("forks on the way", len(facts.forks()))
+        self.note("faults", ", ".join(f"{count} x {what}" for what, count in self.faults.items()) or "none")
+        growth = self._growth(self._memory)
+        if growth:
+            self.note(
+                "memory of the longest lives, MB a minute",
+                ", ".join(f"{name} {60 * s / 1e6:+.1f}" for name, s in growth),
+            )
+
+    def _growth(self, samples: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> list[tuple[str, float]]:
+        """Of the four longest lives, without their first minute."""
+        settled = {}
+        for (name, life), seen in samples.items():
+            rest = [(at, value) for at, value in seen if at - seen[0][0] > SETTLED_SECONDS]
+            if len(rest) > 10:
+                settled[f"{name}.{life}"] = rest
+        longest = sorted(settled, key=lambda key: settled[key][0][0] - settled[key][-1][0])[:4]
+        return [(key, slope(settled[key])) for key in longest]
+
+    def perplexity(self) -> float:
+        """Routed, on the run's held-out documents, from what the bootstrap node keeps."""
+        return use.evaluate(self.crew.folder / "bootstrap", None).perplexity
+
+    def contributed(self) -> float:
+        """Tokens that counted, of all peers."""
+        return sum(work_of(member).contributed for member in self.peers)
+
+
+def _versions(of: Mapping[str, int]) -> str:
+    counts = Counter(of.values())
+    return ", ".join(f"{count} x v{version}" for version, count in sorted(counts.items()))
