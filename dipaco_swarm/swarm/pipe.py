@@ -36,6 +36,8 @@ class Pipe(asyncio.BufferedProtocol):
         self._may_write.set()
         self._ended = False
         self._paused = False
+        self.arrived = 0
+        """Bytes so far, also those of a read that is still going on."""
 
     # called by the event loop ----------------------------------------------------------------------------------------
 
@@ -50,6 +52,7 @@ class Pipe(asyncio.BufferedProtocol):
         return self._wanted if self._wanted is not None else self._box[self._stop :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.arrived += nbytes
         if self._wanted is not None:
             self._wanted = self._wanted[nbytes:]
             if not self._wanted:
