@@ -11,13 +11,14 @@ end when others have nothing left to do, takes much longer for a piece than was 
 
 import asyncio
 import logging
-import math
 import statistics
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+import numpy
 import torch
+from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import HASH_BYTES, ModuleState, StateOutline
@@ -46,10 +47,17 @@ class Lane:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.asked: deque[int] = deque()
-        """Pieces that it was asked for and that have not been checked, in order."""
+        """Pieces that it was asked for and that have not arrived, in order."""
         self.since = time.monotonic()
         """When its piece of now began."""
         self.reading: asyncio.Task[None] | None = None
+        self.checking: tuple[int, asyncio.Task[bool]] | None = None
+        """The piece that arrived last; it is checked while the next one comes."""
+
+    @property
+    def pieces(self) -> list[int]:
+        """What is in its hands."""
+        return [*([] if self.checking is None else [self.checking[0]]), *self.asked]
 
 
 class Download:
@@ -123,7 +131,7 @@ class Download:
                     await self._receive(lane, state)
             finally:
                 self._lanes.discard(lane)
-                self._queue.extendleft(reversed(lane.asked))
+                self._queue.extendleft(reversed(lane.pieces))
                 self._changed.set()
 
     def _learn(self, peer: str, answer: StateIs) -> ModuleState:
@@ -137,8 +145,8 @@ class Download:
             )
         if self._state is None:
             try:
-                params, momentum = torch.empty(outline.parameters), torch.empty(outline.parameters)
-            except RuntimeError:  # torch's word for too little memory
+                params, momentum = _empty(outline.parameters), _empty(outline.parameters)
+            except MemoryError:
                 raise RemoteDataError(
                     peer, f"offers {self._module} with {outline.parameters} parameters; there is no memory for that"
                 ) from None
@@ -150,9 +158,11 @@ class Download:
     async def _ask(self, lane: Lane) -> bool:
         """Have this holder send something, as soon as there is something to ask for; False when all has arrived."""
         while not lane.asked and not self._queue:
+            await self._settle(lane)
             if self.is_complete:
                 return False
-            await self._wait_for_the_others()
+            if not self._queue:
+                await self._wait_for_the_others()
         ahead = AHEAD if len(self._queue) >= len(self._lanes) else 1
         while self._queue and len(lane.asked) < ahead:
             lane.asked.append(self._queue.popleft())
@@ -160,7 +170,7 @@ class Download:
         return True
 
     async def _receive(self, lane: Lane, state: ModuleState) -> None:
-        """The next piece that this holder was asked for, checked."""
+        """The next piece that this holder was asked for; the one before it is checked by then."""
         data = state.piece(lane.asked[0])
         lane.since = time.monotonic()
         lane.reading = asyncio.create_task(lane.stream.receive_into(data))
@@ -168,11 +178,19 @@ class Download:
             await self._until_read(lane, lane.reading)
         finally:
             await end_all({lane.reading})  # before somebody else's bytes come to the same place
-        if not await asyncio.to_thread(state.outline.fits, lane.asked[0], data):
-            raise RemoteDataError(lane.stream.peer, f"sends a wrong piece of {self._module}")
-        lane.asked.popleft()
-        self._missing -= 1
         self._paces.append(time.monotonic() - lane.since)
+        await self._settle(lane)
+        piece = lane.asked.popleft()
+        lane.checking = piece, asyncio.create_task(asyncio.to_thread(state.outline.fits, piece, data))
+
+    async def _settle(self, lane: Lane) -> None:
+        """Wait for the check that is going on."""
+        if lane.checking is None:
+            return
+        if not await lane.checking[1]:
+            raise RemoteDataError(lane.stream.peer, f"sends a wrong piece of {self._module}")
+        lane.checking = None
+        self._missing -= 1
         self._changed.set()
 
     async def _until_read(self, lane: Lane, reading: asyncio.Task[None]) -> None:
@@ -188,12 +206,13 @@ class Download:
     async def _wait_for_the_others(self) -> None:
         """Until there is news of a piece; a holder that all others wait for has only so long."""
         self._changed.clear()
-        slowest = min((lane for lane in self._lanes if lane.asked), key=lambda lane: lane.since)
+        slowest = min((lane for lane in self._lanes if lane.asked), key=lambda lane: lane.since, default=None)
+        if slowest is None or not self._paces:  # nobody receives, or there is no pace to compare with
+            await self._changed.wait()
+            return
         reading = slowest.reading
-        # without a piece to compare with, everybody may be slow
-        late = slowest.since + self._patience() if self._paces else math.inf
         try:
-            async with asyncio.timeout(None if late == math.inf else max(0.0, late - time.monotonic())):
+            async with asyncio.timeout(max(0.0, slowest.since + self._patience() - time.monotonic())):
                 await self._changed.wait()
         except TimeoutError:
             if reading is not None:
@@ -201,3 +220,8 @@ class Download:
 
     def _patience(self) -> float:
         return max(PATIENCE_SECONDS, SLOW * statistics.median(self._paces or (0.0,)))
+
+
+def _empty(parameters: int) -> Tensor:
+    # numpy asks for large pages, which makes writing to new memory several times as fast as torch's own
+    return torch.from_numpy(numpy.empty(parameters, dtype=numpy.float32))
