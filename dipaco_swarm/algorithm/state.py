@@ -1,4 +1,8 @@
-"""The state of one module, and the digest by which members of a module group know that they agree."""
+"""The state of one module, and the digest by which members of a module group know that they agree.
+
+The digest is one over the digests of pieces: 4 MiB of parameters each, then as many of momentum. So a state can come
+from many holders at once, none of them trusted: whoever has the pieces' digests can check each piece alone.
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,6 +12,33 @@ import torch
 from torch import Tensor
 
 from dipaco_swarm.errors import ManifestError
+
+PIECE_BYTES = 1 << 22
+"""Large enough that messages and hops between threads cost nothing, small enough to give a slow holder few of them."""
+HASH_BYTES = 32
+
+
+@dataclass(frozen=True)
+class StateOutline:
+    """All that a state's digest covers, without the numbers themselves: enough to check any piece of it alone."""
+
+    version: int
+    parameters: int
+    hashes: bytes
+    """SHA-256 of each piece, 32 bytes each: the pieces of the parameters, then those of the momentum."""
+
+    @cached_property
+    def digest(self) -> str:
+        header = self.version.to_bytes(8, "little") + self.parameters.to_bytes(8, "little")
+        return hashlib.sha256(b"dipaco module state 2" + header + self.hashes).hexdigest()
+
+    @property
+    def num_pieces(self) -> int:
+        return num_pieces(self.parameters)
+
+    def fits(self, piece: int, data: memoryview) -> bool:
+        """Whether these are the bytes of that piece."""
+        return hashlib.sha256(data).digest() == self.hashes[piece * HASH_BYTES : (piece + 1) * HASH_BYTES]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,17 +57,37 @@ class ModuleState:
         """A module before its first outer step: given parameters, momentum zero."""
         return cls(0, params, torch.zeros_like(params))
 
+    @classmethod
+    def checked(cls, outline: StateOutline, params: Tensor, momentum: Tensor) -> "ModuleState":
+        """A state that fits this outline piece by piece, as the caller has seen; it is not hashed again."""
+        state = cls(outline.version, params, momentum)
+        state.__dict__["outline"] = outline  # where cached_property keeps what it has computed
+        return state
+
     @cached_property
+    def outline(self) -> StateOutline:
+        hashes = (hashlib.sha256(self.piece(i)).digest() for i in range(num_pieces(len(self.params))))
+        return StateOutline(self.version, len(self.params), b"".join(hashes))
+
+    @property
     def digest(self) -> str:
-        """SHA-256 over version, parameters and momentum. Equal digests, equal bytes."""
-        digest = hashlib.sha256(b"dipaco module state 1" + self.version.to_bytes(8, "little"))
-        digest.update(vector_bytes(self.params))
-        digest.update(vector_bytes(self.momentum))
-        return digest.hexdigest()
+        """SHA-256 over version, length, and the SHA-256 of each piece. Equal digests, equal bytes."""
+        return self.outline.digest
+
+    def piece(self, index: int) -> memoryview:
+        """The bytes of one piece, without a copy: PIECE_BYTES of the parameters or of the momentum, or their rest."""
+        half = num_pieces(len(self.params)) // 2
+        vector, place = (self.params, index) if index < half else (self.momentum, index - half)
+        return vector_bytes(vector)[place * PIECE_BYTES : (place + 1) * PIECE_BYTES]
 
     @property
     def num_bytes(self) -> int:
         return self.params.nbytes + self.momentum.nbytes
+
+
+def num_pieces(parameters: int) -> int:
+    """Pieces of a state: as many of its momentum as of its parameters."""
+    return 2 * -(-4 * parameters // PIECE_BYTES)
 
 
 def vector_bytes(vector: Tensor) -> memoryview:

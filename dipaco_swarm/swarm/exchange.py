@@ -146,7 +146,7 @@ class PieceExchange:
         return Alive(
             awaits_contributions=tuple(name[i] for i in sorted(contributors - {self._me})),
             awaits_averages=tuple(name[i] for i in sorted(reducers - {self._me})),
-            moved=sum(stream.moved for stream in self._streams),
+            moved=sum(stream.arrived for stream in self._streams),
         )
 
     @property

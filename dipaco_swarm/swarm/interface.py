@@ -167,8 +167,15 @@ class Swarm(Protocol):
         """Stop serving a module."""
         ...
 
-    def fetch_state(self, stage: int, module: ModuleId, digest: str, *, timeout: float) -> ModuleState | None:
-        """The state with this digest from whoever holds it, verified; None when nobody had it in time."""
+    def fetch_state(
+        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+    ) -> ModuleState | None:
+        """The state with this digest from whoever holds it, verified; None when nobody had it in time.
+
+        Several holders send at once: those that announce it, keepers before members that train, else in random order.
+        Asked again for the same state, it goes on where it was. `parameters`: how many the module has, where the caller
+        knows; a longer or shorter one that a stranger announced is not fetched then.
+        """
         ...
 
     # blobs and the manifest --------------------------------------------------------------------------------------

@@ -282,12 +282,16 @@ class LibP2PSwarm:
     def release(self, stage: int, module: ModuleId) -> None:
         self._loop.call_soon_threadsafe(self._store.release, stage, module)
 
-    def fetch_state(self, stage: int, module: ModuleId, digest: str, *, timeout: float) -> ModuleState | None:
-        holders = [said.peer for said in self.members(stage, module) if said.digest == digest]
-        others = [said.peer for said in self.members(stage, module) if said.digest != digest]
-        random.shuffle(holders)  # joiners spread over the holders
-        peers = [peer for peer in (*holders, *others, *self._bootstrap_peers()) if peer != self.peer]
-        return self._call(self._store.fetch_state(list(dict.fromkeys(peers)), stage, module, digest), timeout)
+    def fetch_state(
+        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+    ) -> ModuleState | None:
+        members = list(self.members(stage, module))
+        random.shuffle(members)  # joiners spread over the holders
+        # who announces it first; keepers, which are in no round, before who trains; then who may have had it before
+        members.sort(key=lambda said: (said.digest != digest, said.path is not None))
+        asked = dict.fromkeys((*(said.peer for said in members), *self._bootstrap_peers()))
+        peers = [peer for peer in asked if peer != self.peer]
+        return self._call(self._store.fetch_state(peers, stage, module, digest, parameters), timeout)
 
     # blobs and the manifest --------------------------------------------------------------------------------------
 

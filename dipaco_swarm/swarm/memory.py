@@ -261,9 +261,12 @@ class MemorySwarm:
     def release(self, stage: int, module: ModuleId) -> None:
         """States are shared here; the hub keeps the last ones that anybody held."""
 
-    def fetch_state(self, stage: int, module: ModuleId, digest: str, *, timeout: float) -> ModuleState | None:
+    def fetch_state(
+        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+    ) -> ModuleState | None:
         with self._hub.changed:
-            return self._hub.states.get((stage, module), {}).get(digest)
+            state = self._hub.states.get((stage, module), {}).get(digest)
+        return state if state is None or parameters in (None, len(state.params)) else None
 
     # blobs and the manifest --------------------------------------------------------------------------------------
 

@@ -36,8 +36,8 @@ class Pipe(asyncio.BufferedProtocol):
         self._may_write.set()
         self._ended = False
         self._paused = False
-        self.received = 0
-        """Bytes so far."""
+        self.arrived = 0
+        """Bytes so far, also those of a read that is still going on."""
 
     # called by the event loop ----------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ class Pipe(asyncio.BufferedProtocol):
         return self._wanted if self._wanted is not None else self._box[self._stop :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.received += nbytes
+        self.arrived += nbytes
         if self._wanted is not None:
             self._wanted = self._wanted[nbytes:]
             if not self._wanted:
@@ -113,12 +113,12 @@ class Pipe(asyncio.BufferedProtocol):
         self._pause(False)
         try:
             while not self._moved.is_set():
-                before = self.received
+                before = self.arrived
                 try:
                     async with asyncio.timeout(stall):
                         await self._moved.wait()
                 except TimeoutError:
-                    if self.received == before:  # slow is fine
+                    if self.arrived == before:  # slow is fine
                         raise EOFError("the other side stopped in the middle") from None
         finally:
             left, self._wanted = self._wanted, None

@@ -1,41 +1,46 @@
 """What this peer has to give: the newest states of its modules, blobs by digest, and the manifest. And asking others.
 
 Everything that arrives is checked against the digest it was asked by, so any peer will do as a source, and a lying one
-costs a retry. Blobs live as files; states live in memory, the newest two of each module.
+costs a retry. Blobs live as files; states live in memory, the newest two of each module, and one more while somebody
+reads it: a slow reader gets to its end although the group goes on.
+
+A state comes from several holders at once (`download.py`), a blob from one after the other.
 """
 
 import asyncio
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 
-import torch
-
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
+from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.blobs import BlobStore
+from dipaco_swarm.swarm.download import ANSWER_SECONDS, Download
 from dipaco_swarm.swarm.node import Node
 from dipaco_swarm.swarm.wire import (
     AskBlob,
     AskManifest,
+    AskPiece,
     AskState,
     BlobFollows,
     ManifestIs,
     NotHere,
-    StateFollows,
+    StateIs,
     Stream,
 )
 
 log = logging.getLogger(__name__)
 
-MAX_STATE_PARAMETERS = 1 << 32
 MAX_BLOB_BYTES = 1 << 32
-ANSWER_SECONDS = 10.0
-"""A peer that has not begun to answer by then is passed over."""
 BLOB_CHUNK = 1 << 20
 KEPT_VERSIONS = 2  # a peer that asks for what was newest a moment ago still gets it
+IDLE_SECONDS = 60.0
+"""A reader of a state that asks for nothing this long, because others send the rest, is let go."""
+MAX_UNFINISHED = 2
+"""States that could not be fetched whole; what has arrived of the last ones is kept for the next time."""
 
 
 class Store:
@@ -47,6 +52,9 @@ class Store:
         self.blobs = blobs
         self.manifest: bytes | None = None
         self._states: dict[tuple[int, ModuleId], list[ModuleState]] = {}
+        self._readers: Counter[str] = Counter()
+        """Digest of a state -> streams on which it is read."""
+        self._unfinished: dict[tuple[int, ModuleId], Download] = {}
 
     async def serve(self) -> None:
         await self._node.serve(self._protocol, self._on_stream)
@@ -55,7 +63,7 @@ class Store:
         held = self._states.setdefault((stage, module), [])
         if not any(other.digest == state.digest for other in held):
             held.append(state)
-            del held[:-KEPT_VERSIONS]
+            held[:-KEPT_VERSIONS] = [old for old in held[:-KEPT_VERSIONS] if self._readers[old.digest]][:1]
 
     def release(self, stage: int, module: ModuleId) -> None:
         self._states.pop((stage, module), None)
@@ -74,15 +82,39 @@ class Store:
                 await stream.send(NotHere())
                 raise RemoteDataError(stream.peer, f"asks the store for {type(message).__name__}")
 
-    async def _send_state(self, stream: Stream, ask: AskState) -> None:
+    def _held(self, ask: AskState) -> ModuleState | None:
         held = self._states.get((ask.stage, ModuleId.parse(ask.module)), [])
-        state = next((state for state in held if state.digest == ask.digest), None)
+        return next((state for state in held if state.digest == ask.digest), None)
+
+    async def _send_state(self, stream: Stream, ask: AskState) -> None:
+        state = self._held(ask)
         if state is None:
             await stream.send(NotHere())
             return
-        await stream.send(StateFollows(version=state.version, parameters=len(state.params)))
-        await stream.send_raw(vector_bytes(state.params))
-        await stream.send_raw(vector_bytes(state.momentum))
+        outline = state.outline
+        self._readers[ask.digest] += 1
+        try:
+            await stream.send(StateIs(version=outline.version, parameters=outline.parameters, hashes=outline.hashes))
+            # looked up each time: who reads cannot make us keep what we have let go
+            while (piece := await self._asked_piece(stream)) is not None and (state := self._held(ask)) is not None:
+                if piece >= outline.num_pieces:
+                    raise RemoteDataError(stream.peer, f"asks for piece {piece} of {outline.num_pieces}")
+                await stream.send_raw(state.piece(piece))
+        finally:
+            self._readers[ask.digest] -= 1
+            if not self._readers[ask.digest]:
+                del self._readers[ask.digest]
+
+    async def _asked_piece(self, stream: Stream) -> int | None:
+        """Which piece a reader wants next; None when it has what it wanted."""
+        try:
+            async with asyncio.timeout(IDLE_SECONDS):
+                message = await stream.receive()
+        except EOFError:
+            return None
+        if not isinstance(message, AskPiece):
+            raise RemoteDataError(stream.peer, f"sends {type(message).__name__} where it may ask for a piece")
+        return message.piece
 
     async def _send_blob(self, stream: Stream, ask: AskBlob) -> None:
         if not self.blobs.has(ask.digest):
@@ -97,35 +129,23 @@ class Store:
 
     # ------------------------------------------------------------------------------------------------ asking others
 
-    async def fetch_state(self, peers: Sequence[str], stage: int, module: ModuleId, digest: str) -> ModuleState | None:
-        """The state with this digest from the first of `peers` that has it; None when none has."""
-        for peer in peers:
-            try:
-                state = await self._fetch_state_from(peer, stage, module, digest)
-            except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
-                log.info("could not fetch %s from peer %s: %s", module, peer[-8:], error)
-                continue
-            if state is not None:
-                return state
-        return None
+    async def fetch_state(
+        self, peers: Sequence[str], stage: int, module: ModuleId, digest: str, parameters: int | None = None
+    ) -> ModuleState | None:
+        """The state with this digest from those of `peers` that have it, the first ones first; None when none has.
 
-    async def _fetch_state_from(self, peer: str, stage: int, module: ModuleId, digest: str) -> ModuleState | None:
-        async with self._node.dial(peer, self._protocol) as stream:
-            await stream.send(AskState(stage=stage, module=str(module), digest=digest))
-            async with asyncio.timeout(ANSWER_SECONDS):
-                answer = await stream.receive()
-            if not isinstance(answer, StateFollows):
-                return None
-            if not 0 < answer.parameters <= MAX_STATE_PARAMETERS:
-                raise RemoteDataError(peer, f"offers a state of {answer.parameters} parameters")
-            # memory is taken as bytes arrive, not when they are announced
-            params, momentum = torch.empty(answer.parameters), torch.empty(answer.parameters)
-            await stream.receive_into(vector_bytes(params))
-            await stream.receive_into(vector_bytes(momentum))
-        state = ModuleState(answer.version, params, momentum)
-        if await asyncio.to_thread(lambda: state.digest) != digest:
-            raise RemoteDataError(peer, f"sends a state of {module} that does not have the digest it was asked by")
-        return state
+        Cancelled or in vain, it leaves what has arrived, and goes on there when it is called for the same state again.
+        """
+        download = self._unfinished.pop((stage, module), None)
+        if download is None or download.digest != digest:
+            download = Download(self._node, self._protocol, stage, module, digest, parameters)
+        try:
+            return await download.run(peers)
+        finally:
+            if download.is_begun and not download.is_complete:
+                self._unfinished[stage, module] = download
+                for oldest in list(self._unfinished)[:-MAX_UNFINISHED]:
+                    del self._unfinished[oldest]
 
     async def fetch_blob(self, peers: Sequence[str], digest: str, limit: int | None = None) -> bytes | None:
         """A blob from our own store, else from the first of `peers` that has it; interrupted downloads go on.

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgpack
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from dipaco_swarm.algorithm.state import HASH_BYTES, num_pieces
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.pipe import Pipe
 
@@ -22,6 +23,9 @@ MAX_MESSAGE_BYTES = 1 << 20
 
 MAX_MEMBERS = 1024
 """More than a module group has; larger masks and rosters are refused."""
+
+MAX_STATE_PARAMETERS = 1 << 32
+"""Of one module."""
 
 STALL_SECONDS = 30.0
 """A stream on which nothing at all moves for so long, in the middle of something, counts as broken."""
@@ -185,18 +189,29 @@ class Here(Message):
 
 
 class AskState(Message):
+    """Do you have this state? More may be asked on the same stream: AskPiece, as often as wanted."""
+
     kind: Literal["ask-state"] = "ask-state"
     stage: Count
     module: ModuleName
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class StateFollows(Message):
-    """`parameters` fp32 of parameters, then as many of momentum."""
+class StateIs(Message):
+    """Yes; and the digests of its pieces, which make up the digest that was asked for."""
 
     kind: Literal["state"] = "state"
     version: Count
-    parameters: Count
+    parameters: int = Field(gt=0, le=MAX_STATE_PARAMETERS)
+    hashes: Annotated[bytes, Field(max_length=HASH_BYTES * num_pieces(MAX_STATE_PARAMETERS))]
+    """32 bytes for each piece of the parameters, then for each of the momentum."""
+
+
+class AskPiece(Message):
+    """Send the bytes of this piece of the state; they follow without another word, in the order of asking."""
+
+    kind: Literal["ask-piece"] = "ask-piece"
+    piece: int = Field(ge=0, lt=num_pieces(MAX_STATE_PARAMETERS))
 
 
 class AskBlob(Message):
@@ -227,7 +242,7 @@ class NotHere(Message):
 
 AnyMessage = Annotated[
     Join | Refuse | Roster | Reassign | Ready | Commit | Abort | Alive | AskOutcome | OutcomeIs | Exchange
-    | Where | Here | AskState | StateFollows | AskBlob | BlobFollows | AskManifest | ManifestIs | NotHere,
+    | Where | Here | AskState | StateIs | AskPiece | AskBlob | BlobFollows | AskManifest | ManifestIs | NotHere,
     Field(discriminator="kind"),
 ]  # fmt: skip
 _MESSAGES: TypeAdapter[AnyMessage] = TypeAdapter(AnyMessage)
@@ -291,6 +306,11 @@ class Stream:
         self.sent = 0
         self.received = 0
 
+    @property
+    def arrived(self) -> int:
+        """Bytes of any kind so far; that it grows shows that the other side is alive."""
+        return self._pipe.arrived
+
     async def send(self, message: Message) -> None:
         body = msgpack.packb(message.model_dump(), use_bin_type=True)
         await self._write(_LENGTH.pack(len(body)) + body)
@@ -345,11 +365,6 @@ class Stream:
 
     def close(self) -> None:
         self._pipe.close()
-
-    @property
-    def moved(self) -> int:
-        """Bytes that have arrived, those in the middle of a piece too."""
-        return self._pipe.received
 
     async def _write(self, data: bytes | memoryview) -> None:
         await self._pipe.write(data, STALL_SECONDS)

@@ -1,0 +1,227 @@
+"""A module's state from several holders at once: pieces from one queue, each checked alone.
+
+Each holder first says the digests of the pieces; they must make up the digest that we ask for, and from then on length
+and pieces are known for certain, whoever sends them. Up to STREAMS holders are at work at a time, each with a piece or
+two, so that who is slow gets few. A piece goes straight to its place in the final tensors, and counts when its bytes
+have been checked.
+
+A holder is dropped, and its pieces go back to the queue, when it goes away, sends a wrong piece, is silent, or, at the
+end when others have nothing left to do, takes much longer for a piece than was usual. The next holder takes its place.
+"""
+
+import asyncio
+import logging
+import statistics
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.state import HASH_BYTES, ModuleState, StateOutline
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.channels import MAX_SILENCE_SECONDS, end_all, supervise
+from dipaco_swarm.swarm.node import Node
+from dipaco_swarm.swarm.wire import AskPiece, AskState, StateIs, Stream
+
+log = logging.getLogger(__name__)
+
+STREAMS = 4
+AHEAD = 2
+"""Pieces asked of a holder at a time, so that its line never runs dry; one near the end, so that the slow keep few."""
+ANSWER_SECONDS = 10.0
+"""A holder that has not begun to answer by then is passed over."""
+PATIENCE_SECONDS = 8.0
+"""Floor of the wait for a silent holder, and at the end for a slow one; it grows with the pace of the transfer."""
+SLOW = 3.0
+"""Much longer than usual: this many times the median of the last pieces."""
+PACES = 32
+
+
+class Lane:
+    """One holder at work."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.asked: deque[int] = deque()
+        """Pieces that it was asked for and that have not arrived, in order."""
+        self.since = time.monotonic()
+        """When its piece of now began."""
+        self.reading: asyncio.Task[None] | None = None
+        self.checking: tuple[int, asyncio.Task[bool]] | None = None
+        """The piece that arrived last; it is checked while the next one comes."""
+
+    @property
+    def pieces(self) -> list[int]:
+        """What is in its hands."""
+        return [*([] if self.checking is None else [self.checking[0]]), *self.asked]
+
+
+class Download:
+    """One state on its way. What was checked stays here when `run` ends too early, and another `run` goes on."""
+
+    def __init__(
+        self, node: Node, protocol: str, stage: int, module: ModuleId, digest: str, parameters: int | None
+    ) -> None:
+        """`parameters`: how many the module has, where we know; a state of another length counts as not there."""
+        self.digest = digest
+        self._node = node
+        self._protocol = protocol
+        self._stage = stage
+        self._module = module
+        self._parameters = parameters
+        self._state: ModuleState | None = None
+        """Its tensors fill up; memory is taken as bytes arrive, not when they are announced."""
+        self._queue: deque[int] = deque()
+        """Pieces that nobody has been asked for."""
+        self._missing = 0
+        self._lanes: set[Lane] = set()
+        self._paces: deque[float] = deque(maxlen=PACES)
+        """Seconds that the last pieces took."""
+        self._changed = asyncio.Event()
+        """A piece has arrived or is to be had again."""
+
+    @property
+    def is_begun(self) -> bool:
+        return self._state is not None
+
+    @property
+    def is_complete(self) -> bool:
+        return self._state is not None and not self._missing
+
+    async def run(self, holders: Sequence[str]) -> ModuleState | None:
+        """The state from these holders, the first ones first; None when they did not send all of it."""
+        left = iter(holders)
+        tasks: set[asyncio.Task[None]] = set()
+        for _ in range(STREAMS):
+            supervise(tasks, self._take_turns(left))
+        try:
+            while tasks and not self.is_complete:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end_all(tasks)
+        return self._state if self.is_complete else None
+
+    async def _take_turns(self, holders: Iterator[str]) -> None:
+        for peer in holders:
+            try:
+                await self._take_from(peer)
+            except RemoteDataError as error:
+                log.warning("dropped a holder of %s that broke the protocol: %s", self._module, error)
+            except (ConnectionError, EOFError, TimeoutError) as error:
+                log.info("fetching %s without peer %s: %s", self._module, peer[-8:], str(error) or "no answer")
+            if self.is_complete:
+                return
+
+    async def _take_from(self, peer: str) -> None:
+        async with self._node.dial(peer, self._protocol) as stream:
+            await stream.send(AskState(stage=self._stage, module=str(self._module), digest=self.digest))
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await stream.receive()
+            if not isinstance(answer, StateIs):
+                return
+            state = self._learn(peer, answer)
+            lane = Lane(stream)
+            self._lanes.add(lane)
+            try:
+                while await self._ask(lane):
+                    await self._receive(lane, state)
+            finally:
+                self._lanes.discard(lane)
+                self._queue.extendleft(reversed(lane.pieces))
+                self._changed.set()
+
+    def _learn(self, peer: str, answer: StateIs) -> ModuleState:
+        """Check what a holder says that the state consists of; the first one that is right makes the tensors."""
+        outline = StateOutline(answer.version, answer.parameters, answer.hashes)
+        if outline.digest != self.digest or len(outline.hashes) != HASH_BYTES * outline.num_pieces:
+            raise RemoteDataError(peer, f"offers a state of {self._module} that is not the one it was asked for")
+        if self._parameters not in (None, outline.parameters):
+            raise RemoteDataError(
+                peer, f"offers {self._module} with {outline.parameters} parameters; it has {self._parameters}"
+            )
+        if self._state is None:
+            try:
+                params, momentum = _empty(outline.parameters), _empty(outline.parameters)
+            except MemoryError:
+                raise RemoteDataError(
+                    peer, f"offers {self._module} with {outline.parameters} parameters; there is no memory for that"
+                ) from None
+            self._state = ModuleState.checked(outline, params, momentum)
+            self._queue.extend(range(outline.num_pieces))
+            self._missing = outline.num_pieces
+        return self._state
+
+    async def _ask(self, lane: Lane) -> bool:
+        """Have this holder send something, as soon as there is something to ask for; False when all has arrived."""
+        while not lane.asked and not self._queue:
+            await self._settle(lane)
+            if self.is_complete:
+                return False
+            if not self._queue:
+                await self._wait_for_the_others()
+        ahead = AHEAD if len(self._queue) >= len(self._lanes) else 1
+        while self._queue and len(lane.asked) < ahead:
+            lane.asked.append(self._queue.popleft())
+            await lane.stream.send(AskPiece(piece=lane.asked[-1]))
+        return True
+
+    async def _receive(self, lane: Lane, state: ModuleState) -> None:
+        """The next piece that this holder was asked for; the one before it is checked by then."""
+        data = state.piece(lane.asked[0])
+        lane.since = time.monotonic()
+        lane.reading = asyncio.create_task(lane.stream.receive_into(data))
+        try:
+            await self._until_read(lane, lane.reading)
+        finally:
+            await end_all({lane.reading})  # before somebody else's bytes come to the same place
+        self._paces.append(time.monotonic() - lane.since)
+        await self._settle(lane)
+        piece = lane.asked.popleft()
+        lane.checking = piece, asyncio.create_task(asyncio.to_thread(state.outline.fits, piece, data))
+
+    async def _settle(self, lane: Lane) -> None:
+        """Wait for the check that is going on."""
+        if lane.checking is None:
+            return
+        if not await lane.checking[1]:
+            raise RemoteDataError(lane.stream.peer, f"sends a wrong piece of {self._module}")
+        lane.checking = None
+        self._missing -= 1
+        self._changed.set()
+
+    async def _until_read(self, lane: Lane, reading: asyncio.Task[None]) -> None:
+        while not reading.done():
+            before = lane.stream.arrived
+            await asyncio.wait({reading}, timeout=min(self._patience(), MAX_SILENCE_SECONDS))
+            if not reading.done() and lane.stream.arrived == before:
+                raise EOFError("it stopped in the middle")
+        if reading.cancelled():
+            raise EOFError("it is much slower than the others")
+        reading.result()
+
+    async def _wait_for_the_others(self) -> None:
+        """Until there is news of a piece; a holder that all others wait for has only so long."""
+        self._changed.clear()
+        slowest = min((lane for lane in self._lanes if lane.asked), key=lambda lane: lane.since, default=None)
+        if slowest is None or not self._paces:  # nobody receives, or there is no pace to compare with
+            await self._changed.wait()
+            return
+        reading = slowest.reading
+        try:
+            async with asyncio.timeout(max(0.0, slowest.since + self._patience() - time.monotonic())):
+                await self._changed.wait()
+        except TimeoutError:
+            if reading is not None:
+                reading.cancel()
+
+    def _patience(self) -> float:
+        return max(PATIENCE_SECONDS, SLOW * statistics.median(self._paces or (0.0,)))
+
+
+def _empty(parameters: int) -> Tensor:
+    # numpy asks for large pages, which makes writing to new memory several times as fast as torch's own
+    return torch.from_numpy(numpy.empty(parameters, dtype=numpy.float32))
