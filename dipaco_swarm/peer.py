@@ -99,13 +99,24 @@ def run_peer(settings: PeerSettings) -> None:
     _device(settings.device)  # before anything slow: a wrong choice should cost no waiting
     with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
         screen.event(f"joining {settings.address.name}")
-        with open_swarm(settings.address, settings.home, NodeSettings(settings.listen or DEFAULT_LISTEN)) as swarm:
+        node = NodeSettings(
+            listen=settings.listen or DEFAULT_LISTEN,
+            reachable=REACHABLE[settings.reachable],
+            bandwidth=settings.bandwidth,
+        )
+        with open_swarm(settings.address, settings.home, node) as swarm:
             stop.tell(swarm.interrupt)
+            if not swarm.reachable:
+                screen.event(
+                    "others cannot dial this machine: they come through the bootstrap node, which relays; "
+                    "dipaco-swarm doctor says what would be faster"
+                )
             Volunteer(settings, swarm, screen, stop).live()
         screen.event("left the swarm; the same command goes on from here")
 
 
 DEFAULT_LISTEN = "/ip4/0.0.0.0/tcp/0"
+REACHABLE = {"auto": None, "yes": True, "no": False}
 
 
 class Volunteer:

@@ -9,6 +9,7 @@ from dipaco_swarm.manifest import RunAddress
 
 ScreenKind = Literal["live", "plain", "none"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
+ReachableKind = Literal["auto", "yes", "no"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,10 @@ class PeerSettings:
     rounds: int | None
     """End after this many outer rounds; None: no limit."""
     screen: ScreenKind
+    reachable: ReachableKind = "auto"
+    """Whether others can dial this machine; auto: the bootstrap nodes are asked."""
+    bandwidth: float | None = None
+    """Bytes of modules per second that this machine may send; None: as fast as it goes."""
 
 
 @dataclass(frozen=True)

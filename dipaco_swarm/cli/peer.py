@@ -7,6 +7,8 @@ import typer
 
 from dipaco_swarm.cli.words import new_app, path_choice, screen_choice, worded_failures
 
+BYTES_PER_MEGABIT = 1e6 / 8
+
 app = new_app("Train one path of a DiPaCo run, together with everybody who shares its modules.")
 
 
@@ -29,6 +31,14 @@ def peer(
         typer.Option(
             metavar="MADDR", help="Where to listen, for example /ip4/0.0.0.0/tcp/4002.  [default: any free port]"
         ),
+    ] = None,
+    reachable: Annotated[
+        Literal["auto", "yes", "no"],
+        typer.Option(help="Whether others can dial this machine; auto: the bootstrap node tries it."),
+    ] = "auto",
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(metavar="MBIT", min=1, help="Mbit/s that this machine may send.  [default: no limit]"),
     ] = None,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What to train on.")] = "auto",
     micro_batch: Annotated[
@@ -61,6 +71,8 @@ def peer(
             home=home or default_home(address.name, "peer"),
             cache=cache,
             listen=listen,
+            reachable=reachable,
+            bandwidth=None if bandwidth is None else bandwidth * BYTES_PER_MEGABIT,
             device=device,
             micro_batch=micro_batch,
             threads=threads,

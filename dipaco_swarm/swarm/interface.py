@@ -34,7 +34,7 @@ class Announcement:
     tokens_per_second: float = 0.0
     loss: float | None = None
     reduces: bool = True
-    """Whether others can dial it, so that it can lead and reduce."""
+    """Whether others can dial it, so that it can lead and reduce. What a swarm says about itself it knows itself."""
     moves: bool = False
     """Whether it goes to other paths when it is needed there."""
 

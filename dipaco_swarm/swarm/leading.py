@@ -294,7 +294,8 @@ class Decision:
             ]
         )
         parameters = seats[0].join.parameters
-        reducers = [i for i, member in enumerate(members) if member.reduces] or [0]
+        # where nobody can be dialled, all share the work, through relays
+        reducers = [i for i, member in enumerate(members) if member.reduces] or list(range(len(members)))
         shares = reducer_shares({i: joins[members[i].peer].uplink for i in reducers}, len(members))
         size = piece_parameters(parameters, len(reducers))
         self._roster = Roster(
@@ -416,7 +417,7 @@ class Decision:
         await _tell([self._seats[i] for i in members if not self._seats[i].gone], Abort(reason=f"this peer {why}"))
         if not self._alive:
             return
-        heirs = [i for i in sorted(self._alive) if self._roster.members[i].reduces] or [min(self._alive)]
+        heirs = [i for i in sorted(self._alive) if self._roster.members[i].reduces] or sorted(self._alive)
         orphans = [piece for piece, owner in enumerate(self._owners) if owner in members]
         moved = {piece: heirs[k % len(heirs)] for k, piece in enumerate(orphans)}
         for piece, owner in moved.items():

@@ -7,12 +7,14 @@ Store       states, blobs, manifest (store.py)
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import random
 import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +51,8 @@ log = logging.getLogger(__name__)
 HEARTBEAT_SECONDS = 5.0
 """How often a peer repeats its announcements and reads those of its groups: two small records a module."""
 KEEP_IN_TOUCH_SECONDS = 10.0
+LOOK_EVERY = 6
+"""Every so many times that we are in touch, we ask whether we can be dialled."""
 MAX_MEMBERS = 256
 LIFETIME_SECONDS = 30.0
 """An announcement outlives its peer by at most this; six heartbeats, so that a busy minute loses nobody."""
@@ -73,7 +77,7 @@ class Directory:
 
     @property
     def ours(self) -> tuple[Announcement, ...]:
-        return self._ours
+        return tuple(replace(said, reduces=self._node.reachable) for said in self._ours)
 
     def say(self, announcements: Sequence[Announcement]) -> None:
         self._ours = tuple(announcements)
@@ -99,7 +103,7 @@ class Directory:
             if now < expiration
         }
         heard.pop(self._node.identity.peer, None)
-        heard.update({said.peer: said for said in self._ours if (said.stage, said.module) == (stage, module)})
+        heard.update({said.peer: said for said in self.ours if (said.stage, said.module) == (stage, module)})
         return tuple(heard[peer] for peer in sorted(heard))
 
     async def run(self) -> None:
@@ -118,7 +122,7 @@ class Directory:
                     await self._changed.wait()
 
     async def _tell(self) -> None:
-        ours = self._ours
+        ours = self.ours
         about = {(said.stage, said.module) for said in ours}
         await asyncio.gather(
             *(self._store(said, LIFETIME_SECONDS) for said in ours),
@@ -193,6 +197,11 @@ class LibP2PSwarm:
     @property
     def peer(self) -> PeerName:
         return self._node.identity.peer
+
+    @property
+    def reachable(self) -> bool:
+        """Whether others can dial us, as far as we know by now."""
+        return self._node.reachable
 
     @property
     def address(self) -> RunAddress:
@@ -465,9 +474,11 @@ async def _close(stack: contextlib.AsyncExitStack) -> None:
 
 async def _keep_in_touch(node: Node, address: RunAddress) -> None:
     """Knock at the bootstrap nodes now and then, until cancelled: one that was down has forgotten all of us."""
-    while True:
+    for times in itertools.count(1):
         await asyncio.sleep(KEEP_IN_TOUCH_SECONDS * random.uniform(0.8, 1.0))
         await asyncio.gather(*(node.greet(place) for place in address.bootstraps))
+        if times % LOOK_EVERY == 0 and address.bootstraps and node.settings.reachable is not False:
+            await node.look(address.bootstraps)
 
 
 @contextlib.asynccontextmanager

@@ -23,11 +23,13 @@ from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonErro
 from hivemind.utils.multiaddr import Multiaddr
 
 from dipaco_swarm.errors import NodeError, RemoteDataError, UnreachableError
+from dipaco_swarm.swarm import reach
 from dipaco_swarm.swarm.channels import end_all, supervise
 from dipaco_swarm.swarm.identity import Identity
+from dipaco_swarm.swarm.pace import Pace
 from dipaco_swarm.swarm.pipe import Pipe, hand_streams_to, open_stream, read_stream_info
 from dipaco_swarm.swarm.records import SignedRecords
-from dipaco_swarm.swarm.wire import Meter, Stream
+from dipaco_swarm.swarm.wire import Hello, Meter, Stream, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,19 @@ MAX_STREAMS = 4096
 DIAL_SECONDS = 10.0
 MAX_REMEMBERED = 4096
 
+ASK_SECONDS = 6.0
+"""A bootstrap node that has not said by then how it sees us is not waited for."""
+DOUBTS = 2
+"""So often in a row a reachable peer must be found unreachable; one lost packet should not make it one."""
+RELAY = (
+    # one that relays does so for a swarm's rounds, hours of them; what it gives away is bounded by its line
+    "-relayService=1", "-relayTimeLimit=24h", f"-relayDataLimit={1 << 40}",
+    # peers behind routers that relay through it, and how many others each may talk to
+    "-relayMaxReservations=1024", "-relayMaxCircuits=256", f"-relayBufferSize={1 << 16}",
+    # libp2p relays only where it is sure that others can dial it
+    "-forceReachabilityPublic=1",
+)  # fmt: skip
+
 StreamHandler = Callable[[Stream], Awaitable[None]]
 
 
@@ -52,8 +67,14 @@ class NodeSettings:
     listen: str = "/ip4/0.0.0.0/tcp/0"
     announce: tuple[str, ...] = ()
     """Addresses to tell others instead of the ones found; for ports forwarded by a router."""
-    reachable: bool = True
-    """False: nobody can dial us; we dial out, store no records for others, lead and reduce nothing."""
+    reachable: bool | None = True
+    """Whether others can dial us; None: the bootstrap nodes are asked, at the start and now and then.
+
+    Whom nobody can dial dials out, takes what others want of it through a bootstrap node, which relays, and stores no
+    records for others. It leads and reduces only where no member of the group can be dialled.
+    """
+    bandwidth: float | None = None
+    """Bytes per second of modules, outer gradients and blobs that we send at most."""
 
 
 class NotOfThisRun(ConnectionError):
@@ -63,12 +84,19 @@ class NotOfThisRun(ConnectionError):
 class Node:
     """An open node. Make one with `open_node`."""
 
-    def __init__(self, p2p: P2P, dht: DHTNode, identity: Identity, settings: NodeSettings, daemon: str) -> None:
+    dht: DHTNode
+
+    def __init__(self, p2p: P2P, identity: Identity, settings: NodeSettings, daemon: str) -> None:
         self.p2p = p2p
-        self.dht = dht
         self.identity = identity
         self.settings = settings
+        self.reachable = settings.reachable is not False
+        """Whether others can dial us, as far as we know."""
         self.meter = Meter()
+        self._pace = Pace(settings.bandwidth)
+        self._seen_at: tuple[str, ...] = ()
+        """Addresses at which bootstrap nodes see us, and at which we can be dialled."""
+        self._doubts = 0
         self._daemon = daemon
         """Where the daemon listens: the path of a socket. We listen for its streams next to it."""
         self._socket = f"{daemon}.in"
@@ -78,12 +106,53 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where others can dial us, each ending in /p2p/OUR-NAME; loopback last. Nowhere, for one behind a router."""
+        """Where others can dial us, each ending in /p2p/OUR-NAME: as we are seen, through relays, near by."""
         try:
             visible = [str(address) for address in await self.p2p.get_visible_maddrs(latest=True)]
         except ValueError:  # hivemind's word for "none"
-            return ()
-        return tuple(sorted(visible, key=lambda address: (address.startswith("/ip4/127."), address)))
+            visible = []
+        found = {*visible, *(f"{address}/p2p/{self.identity.peer}" for address in self._seen_at)}
+
+        def worth(address: str) -> tuple[bool, bool, bool, str]:
+            seen = address.rpartition("/p2p/")[0] in self._seen_at
+            return address.startswith("/ip4/127."), not seen, "/p2p-circuit" not in address, address
+
+        return tuple(sorted(found, key=worth))
+
+    async def ask(self, bootstrap: str, ports: Sequence[int] = ()) -> Welcome | None:
+        """How the node at this address sees us, having knocked at these ports; None when it does not say."""
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                await self._connect(bootstrap.rpartition("/p2p/")[2], [bootstrap])
+                async with self.dial(bootstrap.rpartition("/p2p/")[2], reach.PROTOCOL) as stream:
+                    await stream.send(Hello(ports=tuple(ports)))
+                    answer = await stream.receive()
+        except (ControlFailure, P2PDaemonError, OSError, EOFError, ValueError, RemoteDataError) as error:
+            log.debug("%s does not say how it sees us: %s", bootstrap, error)
+            return None
+        return answer if isinstance(answer, Welcome) else None
+
+    async def look(self, bootstraps: Sequence[str]) -> None:
+        """Ask the bootstrap nodes at which addresses they see us and, when we do not know, whether they can dial us.
+
+        One of them that cannot is enough: it may be the only one that sees us from outside our home.
+        """
+        ports = reach.ports_of(await self.addresses())
+        asked = ports if self.settings.reachable is None else ()
+        welcomes = [said for said in await asyncio.gather(*(self.ask(place, asked) for place in bootstraps)) if said]
+        if self.settings.reachable:
+            self._seen_at = _places(welcomes, lambda _: ports)
+            return
+        told = [said for said in welcomes if said.reached is not None]
+        if not told:
+            return
+        if all(said.reached for said in told):
+            self._doubts, self.reachable = 0, True
+            self._seen_at = _places(told, lambda said: said.reached or ())
+        else:
+            self._doubts += 1
+            if self._doubts >= DOUBTS or not self._seen_at:
+                self.reachable, self._seen_at = False, ()
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         """Call `handler` with each stream that a peer opens for `protocol`; the stream closes when it returns."""
@@ -103,8 +172,8 @@ class Node:
 
     async def _handle(self, pipe: Pipe) -> None:
         try:
-            peer, protocol = await read_stream_info(pipe)
-            await self._handlers[protocol](Stream(peer, pipe, self.meter))
+            peer, address, protocol = await read_stream_info(pipe)
+            await self._handlers[protocol](Stream(peer, pipe, self.meter, self._pace, address))
         except RemoteDataError as error:
             log.warning("ignored a peer that broke the protocol: %s", error)
         except (EOFError, ConnectionError, TimeoutError) as error:
@@ -125,7 +194,7 @@ class Node:
         except ValueError:
             raise ConnectionError(f"{peer[:80]!r} is not the name of a peer") from None
         try:
-            yield Stream(peer, pipe, self.meter)
+            yield Stream(peer, pipe, self.meter, self._pace)
         finally:
             pipe.close()
 
@@ -175,29 +244,53 @@ async def open_node(identity: Identity, bootstraps: Sequence[str], settings: Nod
     Raises NodeError when this machine is the reason (port in use, no daemon), UnreachableError when no bootstrap node
     answers.
     """
+    async with contextlib.AsyncExitStack() as opened:
+        node = await opened.enter_async_context(open_door(identity, bootstraps, settings))
+        if bootstraps and settings.reachable is not False:
+            await node.look(bootstraps)
+            if not node.reachable:
+                # libp2p is told at its start that it needs a relay; who cannot be dialled starts twice
+                await opened.aclose()
+                node = await opened.enter_async_context(open_door(identity, bootstraps, settings, relayed=True))
+        node.dht = await _join(node, bootstraps)
+        opened.push_async_callback(node.dht.shutdown)
+        if not bootstraps:
+            await node.serve(reach.PROTOCOL, reach.Doorkeeper().answer)
+        yield node
+
+
+@contextlib.asynccontextmanager
+async def open_door(
+    identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, *, relayed: bool = False
+) -> AsyncIterator[Node]:
+    """A node without the DHT: it can dial and be dialled, and nobody knows of it. Raises as `open_node`.
+
+    `relayed`: others are to come through the bootstrap nodes.
+    """
     _check_port(settings.listen)
-    async with _daemon(identity, bootstraps, settings) as control:
+    relayed = relayed or settings.reachable is False
+    async with _daemon(identity, bootstraps, settings, relayed=relayed) as control:
         p2p = await P2P.replicate(control)
-        dht: DHTNode | None = None
+        node = Node(p2p, identity, settings, control.value_for_protocol("unix"))
+        node.reachable = not relayed
         try:
-            dht = await _join(p2p, bootstraps, settings)
-            node = Node(p2p, dht, identity, settings, control.value_for_protocol("unix"))
-            try:
-                yield node
-            finally:
-                await node.close()
+            yield node
         finally:
-            if dht is not None:
-                await dht.shutdown()
+            await node.close()
             await p2p.shutdown()
 
 
-async def _join(p2p: P2P, bootstraps: Sequence[str], settings: NodeSettings) -> DHTNode:
+def _places(welcomes: Sequence[Welcome], ports_of: Callable[[Welcome], Sequence[int]]) -> tuple[str, ...]:
+    seen = (f"{said.seen_at}/tcp/{port}" for said in welcomes if said.seen_at for port in ports_of(said))
+    return tuple(dict.fromkeys(seen))
+
+
+async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
     try:
         return await DHTNode.create(
-            p2p,
+            node.p2p,
             initial_peers=list(bootstraps),
-            client_mode=not settings.reachable,
+            client_mode=not node.reachable,
             record_validator=SignedRecords(),
             # what others say must be fresh: no caches between a statement and its reader
             cache_locally=False,
@@ -219,7 +312,9 @@ def _nobody_answers(bootstraps: Sequence[str], detail: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _daemon(identity: Identity, bootstraps: Sequence[str], settings: NodeSettings) -> AsyncIterator[Multiaddr]:
+async def _daemon(
+    identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, *, relayed: bool
+) -> AsyncIterator[Multiaddr]:
     """Run hivemind's `p2pd` and yield its control address."""
     binary = files("hivemind.hivemind_cli") / "p2pd"
     control = Multiaddr(f"/unix/tmp/dipaco-{secrets.token_urlsafe(8)}.sock")
@@ -228,7 +323,7 @@ async def _daemon(identity: Identity, bootstraps: Sequence[str], settings: NodeS
         f"-hostAddrs={settings.listen}",
         f"-id={identity.path}",
         f"-idleTimeout={DAEMON_IDLE_SECONDS}s",
-        "-dhtServer=1" if settings.reachable else "-dhtClient=1",
+        "-dhtClient=1" if relayed else "-dhtServer=1",
         "-relay=1",
         "-connManager=1",
         "-tls=1",
@@ -238,10 +333,17 @@ async def _daemon(identity: Identity, bootstraps: Sequence[str], settings: NodeS
         arguments += ["-natPortMap=1", "-autonat=1"]
     if settings.announce:
         arguments.append(f"-announceAddrs={','.join(settings.announce)}")
-    if not settings.reachable:
+    if settings.reachable is False:
         arguments += ["-noListenAddrs=1"]
     if bootstraps:
-        arguments += ["-b=1", f"-bootstrapPeers={','.join(bootstraps)}"]
+        arguments += ["-b=1", f"-bootstrapPeers={','.join(bootstraps)}", "-relayService=0"]
+    else:
+        arguments += RELAY
+    if bootstraps and settings.reachable is not True:
+        # used by libp2p as soon as it thinks that nobody can dial us, which for some it is told
+        arguments += ["-autoRelay=1", "-relayDiscovery=0", f"-trustedRelays={','.join(_one_each(bootstraps))}"]
+    if bootstraps and relayed:
+        arguments += ["-forceReachabilityPrivate=1"]
     try:
         process = await asyncio.create_subprocess_exec(
             str(binary),
@@ -271,6 +373,14 @@ async def _daemon(identity: Identity, bootstraps: Sequence[str], settings: NodeS
                 await process.wait()
         if drain is not None:
             await drain
+
+
+def _one_each(bootstraps: Sequence[str]) -> list[str]:
+    """One address of each node, from elsewhere if it has one. libp2p waits for as many relays as it is told of."""
+    chosen: dict[str, str] = {}
+    for address in sorted(bootstraps, key=lambda address: address.startswith("/ip4/127.")):
+        chosen.setdefault(address.rpartition("/p2p/")[2], address)
+    return list(chosen.values())
 
 
 async def _until_ready(process: asyncio.subprocess.Process, bootstraps: Sequence[str]) -> None:

@@ -197,12 +197,12 @@ async def _ask(daemon: str, request: p2pd_pb2.Request) -> Pipe:
     return pipe
 
 
-async def read_stream_info(pipe: Pipe) -> tuple[str, str]:
-    """Peer and protocol of a stream that the daemon handed to us."""
+async def read_stream_info(pipe: Pipe) -> tuple[str, str, str]:
+    """Peer, its address and the protocol of a stream that the daemon handed to us."""
     message = p2pd_pb2.StreamInfo()
     await read_pbmsg_safe(pipe, message)
     info = StreamInfo.from_protobuf(message)
-    return info.peer_id.to_base58(), info.proto
+    return info.peer_id.to_base58(), str(info.addr), info.proto
 
 
 def _varint(number: int) -> bytes:

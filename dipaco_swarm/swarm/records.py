@@ -28,7 +28,8 @@ MAX_LIFETIME_SECONDS = 120.0
 
 
 MAX_ADDRESSES = 4
-Address = Annotated[str, Field(pattern=r"^(/[a-z0-9]+/[^/,\s]{1,64}){2,6}$", max_length=200)]
+_PLACE = r"(/[a-z0-9]+/[^/,\s]{1,64})"
+Address = Annotated[str, Field(pattern=rf"^{_PLACE}{{2,6}}(/p2p-circuit{_PLACE}{{1}})?$", max_length=300)]
 
 
 class AnnouncementRecord(Message):

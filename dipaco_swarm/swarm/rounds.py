@@ -129,8 +129,10 @@ class Rounds:
         sent_to: str | None = None
         while attempts < MAX_ATTEMPTS:
             candidates = {*self._standing.leaders_of(group.stage, group.module)}
-            if self._node.settings.reachable:
+            if self._node.reachable:
                 candidates.add(self._peer)
+            if not candidates - lost:  # nobody who can be dialled: whoever can be reached through a relay
+                candidates |= {self._peer, *self._standing.members_of(group.stage, group.module)}
             failed = {peer for peer in candidates if self._failures_of(contribution)[peer] >= LEADER_FAILURES}
             left = sorted(candidates - lost - failed) or sorted(candidates - lost)
             if not left:
@@ -174,7 +176,7 @@ class Rounds:
             tokens=contribution.tokens,
             norm=norm,
             parameters=len(contribution.gradient),
-            reduces=self._node.settings.reachable,
+            reduces=self._node.reachable,
             uplink=self._node.meter.uplink,
             patience=patience,
         )

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dipaco_swarm.algorithm.state import HASH_BYTES, num_pieces
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.pace import Pace
 from dipaco_swarm.swarm.pipe import Pipe
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -234,6 +235,31 @@ class ManifestIs(Message):
     signed: bytes | None
 
 
+# a peer and a bootstrap node -----------------------------------------------------------------------------------------
+
+MAX_PORTS = 4
+Port = Annotated[int, Field(gt=0, lt=1 << 16)]
+
+
+class Hello(Message):
+    """How do I look from there? `ports`: where to knock at the address that you see me at, if at all."""
+
+    kind: Literal["hello"] = "hello"
+    ports: tuple[Port, ...] = Field(default=(), max_length=MAX_PORTS)
+
+
+class Welcome(Message):
+    kind: Literal["welcome"] = "welcome"
+    seen_at: Annotated[str, Field(max_length=80)]
+    """/ip4/... or /ip6/...; empty when you come through a relay."""
+    reached: tuple[Port, ...] | None = Field(max_length=MAX_PORTS)
+    """The ports at which you can be dialled; None: was not asked, or has no time to try."""
+    time: float
+    """Seconds since the epoch, by my clock."""
+    version: Annotated[str, Field(max_length=40)]
+    """Of the program that I run."""
+
+
 class NotHere(Message):
     """We do not have what was asked for."""
 
@@ -242,7 +268,8 @@ class NotHere(Message):
 
 AnyMessage = Annotated[
     Join | Refuse | Roster | Reassign | Ready | Commit | Abort | Alive | AskOutcome | OutcomeIs | Exchange
-    | Where | Here | AskState | StateIs | AskPiece | AskBlob | BlobFollows | AskManifest | ManifestIs | NotHere,
+    | Where | Here | AskState | StateIs | AskPiece | AskBlob | BlobFollows | AskManifest | ManifestIs
+    | Hello | Welcome | NotHere,
     Field(discriminator="kind"),
 ]  # fmt: skip
 _MESSAGES: TypeAdapter[AnyMessage] = TypeAdapter(AnyMessage)
@@ -299,10 +326,13 @@ class Stream:
     Sending raises ConnectionError, receiving EOFError, when the other side is gone or nothing moves any more.
     """
 
-    def __init__(self, peer: str, pipe: Pipe, meter: Meter) -> None:
+    def __init__(self, peer: str, pipe: Pipe, meter: Meter, pace: Pace, address: str = "") -> None:
         self.peer = peer
+        self.address = address
+        """Where the peer's connection comes from, when it opened the stream."""
         self._pipe = pipe
         self._meter = meter
+        self._pace = pace
         self.sent = 0
         self.received = 0
 
@@ -348,9 +378,11 @@ class Stream:
 
     async def send_raw(self, data: memoryview) -> None:
         # in steps, so that the transport never copies a whole vector into its buffer
+        most = self._pace.step(STEP_BYTES)
         with self._meter.sending():
-            for start in range(0, len(data), STEP_BYTES):
-                step = data[start : start + STEP_BYTES]
+            for start in range(0, len(data), most):
+                step = data[start : start + most]
+                await self._pace.take(len(step))
                 await self._write(step)
                 self.sent += len(step)
                 self._meter.sent += len(step)

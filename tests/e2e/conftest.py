@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -104,12 +104,22 @@ class Commands:
         self.folder = folder
         self.running: dict[str, subprocess.Popen[str]] = {}
 
-    def start(self, label: str, program: str, *arguments: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
-        """`program` is peer, bootstrap or swarm; output goes to LABEL.log. `cwd`: where relative paths start."""
+    def start(
+        self,
+        label: str,
+        program: str,
+        *arguments: str | Path,
+        cwd: Path | None = None,
+        on: Callable[[Sequence[str]], list[str]] = list,
+    ) -> subprocess.Popen[str]:
+        """`program` is peer, bootstrap or swarm; output goes to LABEL.log. `cwd`: where relative paths start.
+
+        `on`: how a command line is run on another machine, of a laboratory.
+        """
         code = f"from dipaco_swarm.cli.{program} import main; main()"
         with (self.folder / f"{label}.log").open("w") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", code, *map(str, arguments)],
+                on([sys.executable, "-c", code, *map(str, arguments)]),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
