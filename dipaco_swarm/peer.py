@@ -8,10 +8,10 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -35,7 +35,6 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.choosing import PathChoice, number_of, trainers_of
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen, open_screen
-from dipaco_swarm.dashboard.views import ModuleView, PeerView
 from dipaco_swarm.errors import ManifestError, UnreachableError, UsageError
 from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage, open_manifest
 from dipaco_swarm.outer_round import (
@@ -50,14 +49,15 @@ from dipaco_swarm.outer_round import (
 )
 from dipaco_swarm.serving import OwnSnapshots
 from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.showing import PeerShow, names
 from dipaco_swarm.stopping import Stopping, stopping_on_signals
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Kept, ModuleGroup, Swarm
+from dipaco_swarm.swarm.interface import Agreed, Kept, ModuleGroup, Swarm
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import write_whole
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.early import run_of
-from dipaco_swarm.training.inner import InnerState, InnerTrainer, StepReport, TrainingSettings
+from dipaco_swarm.training.inner import InnerState, InnerTrainer, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import Routing, load_routing, shard_recipe
 from dipaco_swarm.training.scoring import (
@@ -82,7 +82,6 @@ WATCH_SECONDS = 3.0
 """How often the manifest is looked for in the background."""
 CHECKPOINT_SECONDS = 60.0
 """A crash loses at most this much local progress; a clean end loses none."""
-REDRAW_SECONDS = 0.5
 STAY_ROUNDS = 3
 """A peer with --path auto looks before its first round of a stage, and then so often, where it is needed."""
 IDLE_LOOK_SECONDS = 5.0
@@ -176,7 +175,7 @@ class Volunteer:
         path = self._choice.on_entering(stage, table)
         modules = table.modules_of(path)
         self._keep_manifest()
-        self._screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {_names(modules)}")
+        self._screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {names(modules)}")
         routing = load_routing(manifest, stage, self._fetch, remember=self._cache / "features")
         shard = self._shard(manifest, stage, path, routing)
         model = PathModel(
@@ -507,93 +506,6 @@ class ManifestWatch:
                     self.newest = manifest
 
 
-class PeerShow:
-    """Keeps what the volunteer's screen shows between two redraws."""
-
-    def __init__(self, screen: Screen, swarm: Swarm, run: str, metrics: Metrics) -> None:
-        self._screen = screen
-        self._swarm = swarm
-        self._run = run
-        self._metrics = metrics
-        self._losses: deque[float] = deque(maxlen=400)
-        self._tokens = 0
-        self._drawn = 0.0
-        self._steps_in_round = 0
-        self.rounds = 0
-        self.last_agreed: str | None = None
-
-    def watching(self, peer: PathInTraining, manifest: Manifest) -> "_Watching":
-        self._steps_in_round = 0
-        return _Watching(self, peer, manifest)
-
-    def step(self, peer: PathInTraining, manifest: Manifest, report: StepReport) -> None:
-        self._losses.append(report.loss)
-        self._tokens += report.tokens
-        self._steps_in_round += 1
-        self._metrics.step(peer.stage, peer.path, report.step, report.loss, report.tokens, report.seconds)
-        if time.monotonic() - self._drawn > REDRAW_SECONDS:
-            self._drawn = time.monotonic()
-            self.now(peer, manifest, "training")
-
-    def now(self, peer: PathInTraining, manifest: Manifest, activity: str) -> None:
-        """Redraw."""
-        inner_steps = manifest.config.rounds.inner_steps
-        left = max(0, inner_steps - self._steps_in_round) * peer.rules.tokens_per_step
-        members = {module: self._swarm.members(peer.stage, module) for module in peer.modules}
-        traffic = self._swarm.traffic()
-        self._screen.show(
-            PeerView(
-                run=self._run,
-                stage=peer.stage,
-                stages=len(manifest.config.stages),
-                path=peer.path,
-                num_paths=peer.table.num_paths,
-                activity=activity,
-                rounds=self.rounds,
-                peers=len({said.peer for all_said in members.values() for said in all_said if said.path is not None}),
-                modules=tuple(_module_view(peer, module, said) for module, said in members.items()),
-                losses=tuple(self._losses),
-                tokens_per_second=peer.tokens_per_second,
-                tokens=self._tokens,
-                bytes_sent=traffic.sent,
-                bytes_received=traffic.received,
-                last_agreed=self.last_agreed,
-                round_progress=min(1.0, self._steps_in_round / inner_steps),
-                next_round_seconds=left / peer.tokens_per_second if peer.tokens_per_second else None,
-            )
-        )
-
-
-@dataclass(frozen=True)
-class _Watching:
-    """Shows a round while it goes on."""
-
-    show: PeerShow
-    peer: PathInTraining
-    manifest: Manifest
-
-    def step(self, report: StepReport) -> None:
-        self.show.step(self.peer, self.manifest, report)
-
-    def due(self, modules: Sequence[ModuleId]) -> None:
-        self.show.now(self.peer, self.manifest, f"sharing {_names(modules)}")
-
-
-def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announcement]) -> ModuleView:
-    state = peer.base[module]
-    trainers = [s for s in said if s.path is not None]
-    same_version = [s for s in trainers if s.version == state.version]
-    agree = sum(1 for s in same_version if s.digest == state.digest)
-    return ModuleView(
-        name=str(module),
-        version=state.version,
-        peers=len(trainers),
-        agree=agree,
-        differ=len(same_version) - agree,
-        paths=len(peer.table.paths_through(module)),
-    )
-
-
 def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
     weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
     return ModuleGroup(stage.index, module, weights, config.outer.averaging)
@@ -616,10 +528,6 @@ def _peers_in_sight(peer: PathInTraining) -> int:
         through = peer.table.paths_through(module)
         trainers = {name: path for name, path in trainers.items() if path not in through or name in seen}
     return len(trainers)
-
-
-def _names(modules: Sequence[ModuleId]) -> str:
-    return ", ".join(str(module) for module in modules)
 
 
 def _device(choice: str) -> str:
