@@ -27,6 +27,7 @@ from dipaco_swarm.swarm.channels import end_all, supervise
 from dipaco_swarm.swarm.identity import Identity
 from dipaco_swarm.swarm.pipe import Pipe, hand_streams_to, open_stream, read_stream_info
 from dipaco_swarm.swarm.records import SignedRecords
+from dipaco_swarm.swarm.sockets import sweep
 from dipaco_swarm.swarm.wire import Meter, Stream
 
 log = logging.getLogger(__name__)
@@ -221,6 +222,7 @@ def _nobody_answers(bootstraps: Sequence[str], detail: str) -> str:
 @contextlib.asynccontextmanager
 async def _daemon(identity: Identity, bootstraps: Sequence[str], settings: NodeSettings) -> AsyncIterator[Multiaddr]:
     """Run hivemind's `p2pd` and yield its control address."""
+    sweep()
     binary = files("hivemind.hivemind_cli") / "p2pd"
     control = Multiaddr(f"/unix/tmp/dipaco-{secrets.token_urlsafe(8)}.sock")
     arguments = [

@@ -40,6 +40,10 @@ class Events(Screen):
     def said(self, words: str) -> bool:
         return any(words in said for said in self._said)
 
+    @property
+    def lines(self) -> list[str]:
+        return list(self._said)
+
 
 class World:
     """An operator's node and peers as threads, each with a stop of its own."""
@@ -55,11 +59,25 @@ class World:
         self._work: list[Future[None]] = []
 
     def operator(self) -> Events:
+        return self.operator_that_ends()[0]
+
+    def operator_that_ends(self) -> tuple[Events, Callable[[], None]]:
+        """Starts the operator's node; returns its screen, and what stops it and waits for its end."""
         screen, stop = Events(), self._stop()
         swarm = self._swarm("bootstrap", stop)
         operator = Operator(self.config, self._key, swarm, self.kept, screen, stop, str(self.address))
-        self._start(lambda: operator.run(until_finished=True))
-        return screen
+
+        def live() -> None:
+            operator.run(until_finished=True)
+            swarm.announce([])
+
+        life = self._start(live)
+
+        def leave() -> None:
+            stop.request()
+            life.result(30)
+
+        return screen, leave
 
     def _start(self, life: Callable[[], None]) -> Future[None]:
         """In a thread; one that fails ends all."""
