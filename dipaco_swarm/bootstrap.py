@@ -5,16 +5,19 @@ state: the operator's key, the newest manifest and the kept modules are files in
 """
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tokenizers import Tokenizer
 
+from dipaco_swarm import clock
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.routing import (
@@ -29,7 +32,7 @@ from dipaco_swarm.algorithm.stages import ancestor, check_tables, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState, vector_to_bytes
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.dashboard.views import BootstrapView
-from dipaco_swarm.errors import DataError, HomeError, ManifestError, TrainingError
+from dipaco_swarm.errors import DamagedError, DataError, HomeError, ManifestError, TrainingError
 from dipaco_swarm.manifest import (
     Manifest,
     RunAddress,
@@ -47,7 +50,7 @@ from dipaco_swarm.settings import BootstrapSettings
 from dipaco_swarm.status import status_of
 from dipaco_swarm.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.swarm.interface import Announcement, Swarm
-from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state, write_whole
+from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state, set_aside, write_whole
 from dipaco_swarm.training.documents import Document, read_documents, split_of
 from dipaco_swarm.training.early import run_of
 from dipaco_swarm.training.features import Floats, prefix_features
@@ -57,14 +60,19 @@ from dipaco_swarm.training.scoring import sample_from_bytes, sample_to_bytes
 from dipaco_swarm.training.shards import EvaluationSet, routing_pieces, routing_prefixes
 from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, train_tokenizer, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter, train_window_router, window_router_to_bytes
+from dipaco_swarm.weather import Awake, Weather
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TOKENIZER_DOCUMENTS = 2000
 """Documents that a tokenizer is trained on, from the training split."""
 TICK_SECONDS = 1.0
 REPUBLISH_SECONDS = 45.0
 """A DHT record lives at most two minutes; the manifest's is renewed well before."""
+WRITE_AGAIN_SECONDS = 20.0
+"""After a full disk; opening a stage is much work to do in vain every second."""
 STATE_SECONDS = 600.0
 LOOK_UP_SECONDS = 20.0
 
@@ -153,6 +161,9 @@ class Kept:
     def keep_state(self, stage: int, module: ModuleId, state: ModuleState) -> None:
         save_state(self._file(stage, module), state)
 
+    def set_aside(self, stage: int, module: ModuleId) -> Path:
+        return set_aside(self._file(stage, module))
+
     def _file(self, stage: int, module: ModuleId) -> Path:
         return module_file(self._home, stage, module)
 
@@ -180,8 +191,15 @@ class Operator:
         self._states: dict[ModuleId, ModuleState] = {}
         self._collection: ScoreCollection | None = None
         self._snapshots: SnapshotKeeper | None = None
-        self._published = 0.0
-        """When the manifest was published last."""
+        self._published = -math.inf
+        """When the manifest was published last, by `clock.seconds`."""
+        self._unwritten: set[ModuleId] = set()
+        """Modules that are newer in memory than on the disk."""
+        self._write_again_at = -math.inf
+        self._on_disk: bytes | None = None
+        """The manifest that was written last."""
+        self._weather = Weather(screen.event)
+        self._awake = Awake()
 
     def run(self, *, until_finished: bool = False) -> None:
         """Begin the run or go on with it; keep modules and open stages until asked to stop."""
@@ -192,22 +210,56 @@ class Operator:
         self._take_up(manifest)
         self._publish(manifest)
         self._screen.event(f"run address: {self._address}")
-        while not self._stop():
-            self._keep_modules(manifest.stage)
-            self._keep_snapshots(manifest)
-            self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
-            if manifest.finished:
-                if until_finished and not self._trainers(manifest.stage):
-                    self._keep_snapshots(manifest)  # what the last of them said before they left
-                    return
-            elif self._is_done(manifest.stage) and (successor := self._next(manifest)) is not None:
-                manifest = successor
-                self._publish(manifest)
-            elif self._kept.was_told_to_advance():
-                manifest = self._ending_soon(manifest)
-                self._publish(manifest)
-            self._renew(manifest)
-            self._stop.wait(TICK_SECONDS)
+        with self._awake:
+            while not self._stop():
+                self._notice_sleep()
+                self._keep_modules(manifest.stage)
+                self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
+                over = manifest.finished and until_finished and not self._trainers(manifest.stage)
+                manifest = self._write(partial(self._goes_on, manifest)) or manifest
+                self._write(partial(self._renew, manifest))
+                if over:
+                    break
+                self._stop.wait(TICK_SECONDS)
+        self._write_again_at = -math.inf
+        self._write(partial(self._write_unwritten, manifest.stage))
+
+    def _goes_on(self, manifest: Manifest) -> Manifest:
+        """What a tick writes down, and the manifest from now on. Raises HomeError when there is no room for it."""
+        self._write_unwritten(manifest.stage)
+        self._keep_snapshots(manifest)
+        return self._successor(manifest)
+
+    def _write(self, work: Callable[[], T]) -> T | None:
+        """Do what writes to the disk; None while that is full: the run goes on, and the work is done later."""
+        if clock.seconds() < self._write_again_at:
+            return None
+        try:
+            result = work()
+        except HomeError as error:
+            self._weather.bad("disk", f"{error}; the run goes on")
+            self._write_again_at = clock.seconds() + WRITE_AGAIN_SECONDS
+            return None
+        self._weather.good("disk", "the disk has room again")
+        return result
+
+    def _successor(self, manifest: Manifest) -> Manifest:
+        """The manifest that follows, to be published at once; the same one when nothing has changed."""
+        successor = None
+        if not manifest.finished and self._is_done(manifest.stage):
+            successor = self._next(manifest)
+        elif not manifest.finished and self._kept.was_told_to_advance():
+            successor = self._ending_soon(manifest)
+        if successor is None:
+            return manifest
+        self._published = -math.inf
+        return successor
+
+    def _notice_sleep(self) -> None:
+        missed = self._awake.missed()
+        for line in missed.lines if missed is not None else ():
+            self._screen.event(line)
+            self._published = -math.inf  # what was said before we slept has expired
 
     # ------------------------------------------------------------------------------------------------------- beginning
 
@@ -272,29 +324,53 @@ class Operator:
         stage = manifest.stage
         self._states = {}
         for module in PathTable(stage.table).modules:
-            state = self._kept.state(stage.index, module) or state_at_start(stage, module, self._fetch)
+            state = self._at_home(stage, module) or state_at_start(stage, module, self._fetch)
             self._states[module] = state
             self._swarm.hold(stage.index, module, state)
         self._announce(stage)
 
+    def _at_home(self, stage: Stage, module: ModuleId) -> ModuleState | None:
+        """What we have kept of a module; a damaged file is set aside, as others have the module too."""
+        try:
+            return self._kept.state(stage.index, module)
+        except DamagedError as error:
+            log.debug("%s", error)
+        aside = self._kept.set_aside(stage.index, module)
+        self._screen.event(f"{module} is damaged here; set aside as {aside.name}, to be fetched from the peers")
+        return None
+
     def _keep_modules(self, stage: Stage) -> None:
-        """Fetch every module whose group has come further than what we hold."""
+        """Fetch every module whose group has come further than what we hold; those that few have come first."""
         self._swarm.look_up(stage.index, list(self._states), timeout=LOOK_UP_SECONDS)
-        changed = False
+        newer: dict[ModuleId, tuple[Claim, int]] = {}
         for module, held in self._states.items():
             members = [s for s in self._swarm.members(stage.index, module) if s.peer != self._swarm.peer]
-            newer = [Claim(s.version, s.digest) for s in members if s.version > held.version]
-            better = better_claim(Claim(held.version, held.digest), newer)
-            if better is None or self._stop():
+            claims = [Claim(s.version, s.digest) for s in members if s.version > held.version]
+            better = better_claim(Claim(held.version, held.digest), claims)
+            if better is not None:
+                # who trains it will have it a moment from now as well; who has stopped training may be about to leave
+                stay = sum(1 for s in members if s.path is not None and Claim(s.version, s.digest) == better)
+                newer[module] = better, stay
+        for module in sorted(newer, key=lambda module: newer[module][1]):
+            if self._stop():
+                return
+            state = self._swarm.fetch_state(stage.index, module, newer[module][0].digest, timeout=STATE_SECONDS)
+            if state is None or len(state.params) != len(self._states[module].params):
                 continue
-            state = self._swarm.fetch_state(stage.index, module, better.digest, timeout=STATE_SECONDS)
-            if state is not None and len(state.params) == len(held.params):
-                self._states[module] = state
-                self._swarm.hold(stage.index, module, state)
-                self._kept.keep_state(stage.index, module, state)
-                changed = True
-        if changed:
+            self._states[module] = state
+            self._swarm.hold(stage.index, module, state)
+            if not newer[module][1]:
+                self._announce(stage)  # at once: somebody may be waiting for it
+            self._unwritten.add(module)
+            self._write(partial(self._write_unwritten, stage))
+        if newer:
             self._announce(stage)
+
+    def _write_unwritten(self, stage: Stage) -> None:
+        """Put on the disk what was fetched. Raises HomeError; what is not there yet stays for the next time."""
+        for module in sorted(self._unwritten):
+            self._kept.keep_state(stage.index, module, self._states[module])
+            self._unwritten.discard(module)
 
     def _keep_snapshots(self, manifest: Manifest) -> None:
         """With early stopping, keep the best snapshot of each path for serving."""
@@ -492,13 +568,15 @@ class Operator:
 
     def _publish(self, manifest: Manifest) -> None:
         signed = sign_manifest(manifest, self._key)
-        self._kept.keep_manifest(signed)
+        if signed != self._on_disk:  # before anybody hears of it: a node that is started again must not know less
+            self._kept.keep_manifest(signed)
+            self._on_disk = signed
         self._swarm.publish_manifest(signed)
-        self._published = time.monotonic()
+        self._published = clock.seconds()
 
     def _renew(self, manifest: Manifest) -> None:
         """Publish the manifest again when its record is about to grow old."""
-        if time.monotonic() - self._published > REPUBLISH_SECONDS:
+        if clock.seconds() - self._published > REPUBLISH_SECONDS:
             self._publish(manifest)
 
     def _show(self, manifest: Manifest, activity: str) -> None:

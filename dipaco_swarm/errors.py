@@ -9,7 +9,8 @@
     |-- HomeError              the home folder cannot be used
     |-- DataError              the documents cannot be read, or none belong to the path
     |-- TrainingError          inner training cannot go on: a loss that is not finite, too little memory
-    |-- CheckpointError        a checkpoint is torn, or belongs to another run
+    |-- CheckpointError        a checkpoint belongs to another run, or another program wrote it
+    |   `-- DamagedError       a file of ours is torn or altered
     `-- UsageError             arguments that do not fit the run (a path out of range)
 
     RemoteDataError            another peer sent something that breaks the protocol. Raised only at the wire, names the
@@ -17,6 +18,9 @@
 
 Anything else is a bug of ours and shows its traceback. Ordinary weather (a peer left, a round failed) is a value.
 """
+
+import errno
+from pathlib import Path
 
 
 class SwarmError(Exception):
@@ -59,8 +63,23 @@ class CheckpointError(SwarmError):
     """A checkpoint is truncated, altered, or belongs to another run."""
 
 
+class DamagedError(CheckpointError):
+    """A file of ours does not hold what was written; whoever can do without sets it aside."""
+
+
 class UsageError(SwarmError):
     """What was asked does not fit the run."""
+
+
+def cannot_write(what: str, folder: Path, error: Exception) -> HomeError:
+    """`what` could not be written to `folder`, with what to do; in the middle of training it is a line and no end."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT) or "(os error 28)" in str(error):  # the second from Rust
+        return HomeError(f"the disk of {folder} is full: make room there for {what}")
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return HomeError(
+        f"{what} cannot be written to {folder}: {reason}; make room there, or choose another folder with --home"
+    )
 
 
 class RemoteDataError(Exception):

@@ -8,15 +8,16 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from dipaco_swarm import clock
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import (
     CatchUp,
@@ -33,15 +34,15 @@ from dipaco_swarm.algorithm.plan import (
 from dipaco_swarm.algorithm.stages import most_paths, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.choosing import PathChoice, number_of, trainers_of
-from dipaco_swarm.dashboard.metrics import Metrics
+from dipaco_swarm.dashboard.metrics import Metrics, last_step
 from dipaco_swarm.dashboard.screens import Screen, open_screen
-from dipaco_swarm.dashboard.views import ModuleView, PeerView
-from dipaco_swarm.errors import ManifestError, UnreachableError, UsageError
+from dipaco_swarm.errors import DamagedError, HomeError, ManifestError, SwarmError, UnreachableError, UsageError
 from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage, open_manifest
 from dipaco_swarm.outer_round import (
     PathInTraining,
     RoundReport,
     RoundRules,
+    adopt,
     announce,
     catch_up,
     catch_ups,
@@ -50,10 +51,11 @@ from dipaco_swarm.outer_round import (
 )
 from dipaco_swarm.serving import OwnSnapshots
 from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.showing import PeerShow, names
 from dipaco_swarm.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Kept, ModuleGroup, Swarm
 from dipaco_swarm.training import checkpoint as checkpoints
-from dipaco_swarm.training.bank import write_whole
+from dipaco_swarm.training.bank import set_aside, write_whole
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.early import run_of
@@ -69,6 +71,7 @@ from dipaco_swarm.training.scoring import (
 )
 from dipaco_swarm.training.shards import Shard, ShardProgress, build_shard
 from dipaco_swarm.training.tokenizer import vocabulary_size
+from dipaco_swarm.weather import Awake, Missed, Weather
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +84,25 @@ STATE_SECONDS = 600.0
 WATCH_SECONDS = 3.0
 """How often the manifest is looked for in the background."""
 CHECKPOINT_SECONDS = 60.0
-"""A crash loses at most this much local progress; a clean end loses none."""
-REDRAW_SECONDS = 0.5
+"""A crash loses at most this much local progress, where the disk is fast enough; a clean end loses none."""
+SAVING_SHARE = 0.05
+"""The next checkpoint waits until saving has taken no more of the time than this."""
+LOOK_AROUND_SECONDS = 3.0
+UNHEARD_SECONDS = 10.0
+"""A bootstrap node that is not to be heard is worth a line after so long: stages end and begin in less."""
+WAKING_SECONDS = 15.0
+"""What the network of a laptop needs after its lid was opened; nobody takes the others for gone before."""
+HAND_OVER_SECONDS = 3.0
+"""How long a peer that was asked to stop waits for a keeper: Ctrl+C is over within five seconds."""
+UNHURRIED_HAND_OVER_SECONDS = 60.0
+"""... and one that leaves because it has done what it was told to."""
+HAND_OVER_FLOOR_SECONDS = 1.0
+"""... after a slow disk too."""
+HAND_OVER_LOOK_SECONDS = 0.3
+UNSENT_SECONDS = 30.0
+"""A state that nobody sends for so long is not waited for: whoever had it is gone, or never had it."""
+ASK_AGAIN_SECONDS = 10.0
+MENDING_SECONDS = 60.0
 STAY_ROUNDS = 3
 """A peer with --path auto looks before its first round of a stage, and then so often, where it is needed."""
 IDLE_LOOK_SECONDS = 5.0
@@ -141,6 +161,18 @@ class Volunteer:
         self._choice = PathChoice(swarm, settings.path, settings.home)
         self._left: dict[ModuleId, ModuleState] = {}
         """Modules of the path that we moved away from within this stage."""
+        self._salvaged: dict[ModuleId, ModuleState] = {}
+        """Modules out of a damaged checkpoint."""
+        self._weather = Weather(screen.event)
+        self._awake = Awake()
+        self._looked_around = 0.0
+        self._company = False
+        """Whether others were to be heard when we looked last."""
+        self._met_keeper = False
+        self._asked_in_vain: dict[ModuleId, float] = {}
+        """When nobody sent the state that the group of a module is said to be at."""
+        self._saved_at = time.monotonic()
+        self._saving_seconds = 0.0
 
     def live(self) -> None:
         """Join, and train stage after stage until asked to stop or finished."""
@@ -157,9 +189,15 @@ class Volunteer:
                 "one of them, or --path auto"
             )
         self._swarm.take_part(config.wire.codec, config.limits.norm_clip, config.limits.max_members)
-        with ManifestWatch(self._swarm, self._settings.address.fingerprint) as watch, suppress(_Stopped):
+        watching = ManifestWatch(self._swarm, self._settings.address.fingerprint, self._screen)
+        with watching as watch, self._awake, suppress(_Stopped):
             while manifest is not None and not self._stop():
-                manifest = self._train(self._enter(manifest), manifest, watch)
+                peer = self._enter(manifest)
+                try:
+                    manifest = self._train(peer, manifest, watch)
+                except SwarmError:
+                    self._hand_over(peer)  # what this machine cannot go on with, others can
+                    raise
 
     def _first_manifest(self) -> Manifest | None:
         """The run's manifest. None when asked to stop; raises UnreachableError when nobody here knows the run."""
@@ -187,7 +225,7 @@ class Volunteer:
         path = self._choice.on_entering(stage, table)
         modules = table.modules_of(path)
         self._keep_manifest()
-        self._screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {_names(modules)}")
+        self._screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {names(modules)}")
         routing = load_routing(manifest, stage, self._fetch, remember=self._cache / "features")
         shard = self._shard(manifest, stage, path, routing)
         model = PathModel(
@@ -196,7 +234,7 @@ class Volunteer:
         )
         device = _device(self._settings.device)
         model.to(device)
-        saved = checkpoints.load(self._checkpoint_file(stage.index, path), self._run)
+        saved = self._checkpoint(stage.index, path)
         settings = TrainingSettings(device, self._settings.threads, self._settings.micro_batch)
         trainer = InnerTrainer(model, manifest.config.inner, settings)
         base = {module: self._state_of(stage, module, saved) for module in modules}
@@ -243,22 +281,47 @@ class Volunteer:
     def _keep_manifest(self) -> None:
         """Keep the manifest beside the checkpoints, so that they can be used without the swarm."""
         signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
-        if signed is not None:
+        if signed is None:
+            return
+        try:
             write_whole(self._settings.home / "manifest.json", signed)
+        except HomeError as error:
+            self._screen.event(f"{error}; training goes on")
+
+    def _checkpoint(self, stage: int, path: PathIndex) -> Checkpoint | None:
+        """What we saved of this path; a damaged one is set aside, as the swarm has all of it but the latest steps."""
+        file = self._checkpoint_file(stage, path)
+        try:
+            return checkpoints.load(file, self._run)
+        except DamagedError as error:
+            log.debug("%s", error)
+        self._salvaged = checkpoints.salvage(file, self._run)
+        set_aside(file)
+        whole = f"{names(tuple(self._salvaged))} of it can be used" if self._salvaged else "starting from the swarm's"
+        self._screen.event(f"the checkpoint of path {path} is damaged and was set aside; {whole}")
+        return None
 
     def _load(self, peer: PathInTraining, saved: Checkpoint | None, stage: Stage, manifest: Manifest) -> None:
         """Put the agreed states into the model, and on top of them the local progress that is still of use."""
+        dropped = 0
         for module, state in peer.base.items():
             progress = None
             if saved is not None and state.version - saved.base[module].version <= ACCEPTED_STALENESS:
                 progress = saved.local[module] - saved.base[module].params
                 peer.tokens[module] = saved.tokens[module]
+            elif saved is not None:
+                dropped = max(dropped, saved.tokens[module])
             peer.model.load(module.level, state.params if progress is None else state.params + progress)
             peer.swarm.hold(peer.stage, module, state)
         if saved is not None:
             peer.trainer.load_state(saved.inner)
             peer.batches_consumed = saved.shard_cursor
             self._screen.event(f"going on from the checkpoint at step {saved.inner.steps_done}")
+            lost = last_step(self._metrics.file, peer.stage, peer.path) - saved.inner.steps_done
+            if lost > 0:
+                self._screen.event(f"this peer was ended before it could save: about {lost} steps are trained again")
+            if dropped:
+                self._screen.event(f"the group has gone on too far: {dropped:,} tokens trained before that are dropped")
             return
         versions = min(state.version for state in peer.base.values())
         steps = stage.first_step + versions * manifest.config.rounds.inner_steps
@@ -266,7 +329,7 @@ class Volunteer:
 
     def _moments_before(self, stage: Stage, path: PathIndex) -> Mapping[str, Tensor]:
         """Of the inner optimizer, from the stage before, where the path goes on and was ours; else none."""
-        before = checkpoints.load(self._checkpoint_file(stage.index - 1, path), self._run) if stage.momenta else None
+        before = self._checkpoint(stage.index - 1, path) if stage.momenta else None
         return {} if before is None else before.inner.tensors
 
     def _shard(self, manifest: Manifest, stage: Stage, path: PathIndex, routing: Routing) -> Shard:
@@ -296,20 +359,27 @@ class Volunteer:
     def _state_of(self, stage: Stage, module: ModuleId, saved: Checkpoint | None) -> ModuleState:
         """The state that the group is at: from the checkpoint, the seed, or whoever holds it."""
         ours = saved.base[module] if saved is not None else state_at_start(stage, module, self._fetch)
-        if module in self._left and self._left[module].version > ours.version:
-            ours = self._left[module]
+        for own in (self._left, self._salvaged):
+            if module in own and own[module].version > ours.version:
+                ours = own[module]
+        unsent: dict[Claim, float] = {}
         while not self._stop():
             self._swarm.look_up(stage.index, [module], timeout=LOOK_UP_SECONDS)
             members = self._swarm.members(stage.index, module)
             others = [Claim(said.version, said.digest) for said in members if said.peer != self._swarm.peer]
-            better = better_claim(Claim(ours.version, ours.digest), others)
+            now = time.monotonic()
+            believed = [claim for claim in others if now - unsent.get(claim, now) < UNSENT_SECONDS]
+            better = better_claim(Claim(ours.version, ours.digest), believed)
             if better is None:
                 return ours
             state = self._swarm.fetch_state(stage.index, module, better.digest, timeout=STATE_SECONDS)
             if state is not None:
+                self._weather.good(f"state of {module}")
                 self._screen.event(f"fetched {module} at version {state.version}")
                 return state
-            self._screen.event(f"nobody sends {module} at version {better.version} just now; asking again in 2 s")
+            unsent.setdefault(better, now)
+            line = f"nobody sends {module} at version {better.version} just now; asking again every 2 s"
+            self._weather.bad(f"state of {module}", line)
             self._stop.wait(2)
         raise _Stopped
 
@@ -317,11 +387,13 @@ class Volunteer:
         """A blob; keeps asking while nobody has it."""
         while True:
             try:
-                return self._swarm.fetch_blob(digest, timeout=BLOB_SECONDS)
-            except UnreachableError as error:
+                blob = self._swarm.fetch_blob(digest, timeout=BLOB_SECONDS)
+                self._weather.good("files", "the run's files come again")
+                return blob
+            except UnreachableError:
                 if self._stop():
                     raise _Stopped from None
-                self._screen.event(f"{error}; asking again in 5 s")
+                self._weather.bad("files", "nobody sends the run's files just now; asking again every 5 s")
                 if self._stop.wait(5):
                     raise _Stopped from None
 
@@ -330,14 +402,17 @@ class Volunteer:
     def _train(self, peer: PathInTraining, manifest: Manifest, watch: "ManifestWatch") -> Manifest | None:
         """Rounds of one stage. Returns the manifest of the next stage, or None to leave."""
         begun = any(state.version > 0 for state in peer.base.values())
-        said, saved_at, looked_at = "", time.monotonic(), 0.0
+        said, looked_at = "", 0.0
+        self._asked_in_vain = {}
         look_at = self._rounds + (STAY_ROUNDS if self._left else 0)  # who has just moved stays for a while
         while True:
             newest = watch.newest or manifest
             if newest.stage.index == peer.stage:  # the operator may have said when it ends
                 peer.rules = replace(peer.rules, last_version=newest.stage.rounds)
-            if self._snapshots is not None and not self._stop() and (best := self._snapshots.look()) is not None:
-                self._screen.event(best)
+            if not self._stop():
+                self._look_at_snapshots()
+            if not newest.finished:
+                self._look_around(peer)
             done = all(peer.is_done(module) for module in peer.modules)
             peers = 1 if begun else _peers_in_sight(peer)
             now = Situation(
@@ -349,12 +424,14 @@ class Volunteer:
                 begun=begun,
                 peers=peers,
                 peers_needed=manifest.config.min_peers,
-                catch_up=catch_ups(peer),
+                catch_up=self._catch_ups(peer),
                 scores_wanted=done and newest.scoring not in (None, self._scored),
             )
             match next_action(now):
                 case Leave():
-                    self._save(peer)
+                    if not self._save(peer):
+                        self._screen.event("what was trained since the last checkpoint is not saved")
+                    self._hand_over(peer)
                     self._swarm.announce([])
                     return None
                 case MoveOn():
@@ -381,13 +458,77 @@ class Volunteer:
                             return newest
                         look_at = self._rounds + STAY_ROUNDS
                     begun = True
-                    watched = self._show.watching(peer, manifest)
-                    report = run_outer_round(peer, stop=self._stop, on_step=watched.step, on_due=watched.due)
+                    report = self._round(peer, manifest, watch)
                     self._note(report, peer)
                     self._show.now(peer, manifest, "training")
-                    if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
-                        self._save(peer)
-                        saved_at = time.monotonic()
+
+    def _round(self, peer: PathInTraining, manifest: Manifest, watch: "ManifestWatch") -> RoundReport:
+        """An outer round; between its steps we save when it is time, and look up if we have been asleep."""
+        watched = self._show.watching(peer, manifest)
+        behind = False
+
+        def step(report: StepReport) -> None:
+            nonlocal behind
+            watched.step(report)
+            self._look_around(peer)
+            if (missed := self._awake.missed()) is not None:
+                behind = self._woke_up_behind(missed, peer, watch)
+            if time.monotonic() - self._saved_at > max(CHECKPOINT_SECONDS, self._saving_seconds / SAVING_SHARE):
+                self._save(peer)
+
+        if (missed := self._awake.missed()) is not None:
+            behind = self._woke_up_behind(missed, peer, watch)
+        return run_outer_round(peer, stop=lambda: behind or self._stop(), on_step=step, on_due=watched.due)
+
+    def _woke_up_behind(self, missed: Missed, peer: PathInTraining, watch: "ManifestWatch") -> bool:
+        """After time that passed without us: find the others again. Whether they have gone on meanwhile."""
+        for line in missed.lines:
+            self._screen.event(line)
+
+        def has_moved_on() -> bool:
+            newest = watch.newest
+            return newest is not None and newest.stage.index > peer.stage
+
+        deadline = time.monotonic() + WAKING_SECONDS
+        while True:
+            self._swarm.look_up(peer.stage, peer.modules, timeout=WAKING_SECONDS)
+            alone = not self._others(peer)
+            if not (alone and self._company) or has_moved_on() or time.monotonic() > deadline or self._stop.wait(1):
+                return bool(catch_ups(peer)) or has_moved_on()
+
+    def _others(self, peer: PathInTraining) -> list[Announcement]:
+        """What others say about our modules."""
+        said = [said for module in peer.modules for said in self._swarm.members(peer.stage, module)]
+        return [each for each in said if each.peer != self._swarm.peer]
+
+    def _look_around(self, peer: PathInTraining) -> None:
+        """Whether the others are still to be heard; says when the bootstrap node or all of them are not."""
+        if clock.seconds() - self._looked_around < LOOK_AROUND_SECONDS:
+            return
+        self._looked_around = clock.seconds()
+        others = self._others(peer)
+        self._company = bool(others)
+        if any(_is_keeper(said) for said in others):
+            self._met_keeper = True
+            self._weather.good("bootstrap", "the bootstrap node answers again")
+        elif self._met_keeper and others:
+            line = "the bootstrap node is not to be heard; training goes on without it"
+            self._weather.bad("bootstrap", line, after=UNHEARD_SECONDS)
+        elif self._met_keeper:
+            line = "nobody else is to be heard; training goes on alone, and is shared when they are back"
+            self._weather.bad("bootstrap", line, after=UNHEARD_SECONDS)
+
+    def _look_at_snapshots(self) -> None:
+        if self._snapshots is None:
+            return
+        try:
+            best = self._snapshots.look()
+        except HomeError as error:
+            self._weather.bad("snapshot", f"{error}; training goes on")
+            return
+        self._weather.good("snapshot")
+        if best is not None:
+            self._screen.event(best)
 
     def _is_needed_elsewhere(self, peer: PathInTraining, manifest: Manifest) -> bool:
         """Whether to move to another path now, with --path auto; everything is kept and saved then."""
@@ -418,7 +559,13 @@ class Volunteer:
         for module in peer.modules:
             peer.model.load(module.level, peer.base[module].params)
         scores = score_sample(peer.model.network, sample, manifest.config.router.prefix_tokens)
-        digest = self._swarm.put_blob(scores_to_bytes(scores))
+        try:
+            digest = self._swarm.put_blob(scores_to_bytes(scores))
+        except HomeError as error:
+            self._weather.bad("scores", f"{error}; trying again in {ASK_AGAIN_SECONDS:.0f} s")
+            self._scored = None
+            self._stop.wait(ASK_AGAIN_SECONDS)
+            return
         statement = ScoreStatement(path=peer.path, scores=digest)
         self._swarm.say(topic_of(manifest), statement.to_bytes())
         self._screen.event(f"scored {len(scores):,} pieces of the routing sample under path {peer.path}")
@@ -426,13 +573,25 @@ class Volunteer:
     def _rounds_are_over(self) -> bool:
         return self._settings.rounds is not None and self._rounds >= self._settings.rounds
 
+    def _catch_ups(self, peer: PathInTraining) -> tuple[CatchUp, ...]:
+        """Modules to catch up with, without those that nobody would send a moment ago: training goes on meanwhile."""
+        now = time.monotonic()
+        vain = {module for module, asked in self._asked_in_vain.items() if now - asked < ASK_AGAIN_SECONDS}
+        return tuple(task for task in catch_ups(peer) if task.module not in vain)
+
     def _catch_up(self, peer: PathInTraining, task: CatchUp) -> None:
-        ours = peer.base[task.module].version
-        if catch_up(peer, task):
-            self._screen.event(f"{task.module}: caught up from version {ours} to {task.to.version}")
-        else:
-            self._screen.event(f"{task.module}: nobody sends version {task.to.version} just now; asking again")
-            self._stop.wait(1)
+        module, ours = task.module, peer.base[task.module].version
+        if not catch_up(peer, task):
+            self._asked_in_vain[module] = time.monotonic()
+            line = f"nobody sends {module} at version {task.to.version} just now; training goes on"
+            self._weather.bad(f"state of {module}", line)
+            return
+        self._weather.good(f"state of {module}")
+        self._screen.event(f"{module}: caught up from version {ours} to {task.to.version}")
+        if task.to.version - ours > ACCEPTED_STALENESS and peer.tokens[module]:
+            dropped = peer.tokens[module]
+            adopt(peer, module, peer.base[module])
+            self._screen.event(f"{module}: {dropped:,} tokens trained on version {ours} are too old to count")
 
     def _note(self, report: RoundReport, peer: PathInTraining) -> None:
         """Tell the person what came out of a round."""
@@ -442,6 +601,7 @@ class Volunteer:
         noted = {}
         for module, outcome in report.outcomes.items():
             if isinstance(outcome, Agreed):
+                self._weather.good(f"round of {module}")
                 digest = peer.base[module].digest
                 noted[str(module)] = {
                     "version": report.versions[module],
@@ -453,7 +613,7 @@ class Volunteer:
                 others = len(outcome.contributors) - 1
                 agreed.append(f"{module} v{report.versions[module]} with {others} other{'' if others == 1 else 's'}")
             elif isinstance(outcome, Kept) and not self._stop():
-                self._screen.event(f"{module}: {outcome.reason}; nothing lost")
+                self._weather.bad(f"round of {module}", f"{module}: {outcome.reason}; nothing lost")
         self._rounds = self._show.rounds = max(self._made.values(), default=0)
         self._metrics.round(peer.stage, peer.path, peer.trainer.steps_done, self._rounds, noted)
         if agreed:
@@ -466,20 +626,80 @@ class Volunteer:
     def _checkpoint_file(self, stage: int, path: PathIndex) -> Path:
         return self._settings.home / "checkpoints" / f"stage-{stage}-path-{path}.safetensors"
 
-    def _save(self, peer: PathInTraining) -> None:
-        checkpoints.save(
-            self._checkpoint_file(peer.stage, peer.path),
-            Checkpoint(
-                run=self._run,
-                stage=peer.stage,
-                path=peer.path,
-                base=peer.base,
-                local={module: peer.model.vector(module.level) for module in peer.modules},
-                tokens=peer.tokens,
-                inner=peer.trainer.state(),
-                shard_cursor=peer.batches_consumed,
-            ),
-        )
+    def _save(self, peer: PathInTraining) -> bool:
+        """Write the checkpoint; False when that is not possible now: training goes on, and the old one is intact."""
+        self._mend(peer)
+        started = time.monotonic()
+        try:
+            checkpoints.save(
+                self._checkpoint_file(peer.stage, peer.path),
+                Checkpoint(
+                    run=self._run,
+                    stage=peer.stage,
+                    path=peer.path,
+                    base=peer.base,
+                    local={module: peer.model.vector(module.level) for module in peer.modules},
+                    tokens=peer.tokens,
+                    inner=peer.trainer.state(),
+                    shard_cursor=peer.batches_consumed,
+                ),
+            )
+        except HomeError as error:
+            self._weather.bad("checkpoint", f"{error}; training goes on")
+            return False
+        finally:
+            self._saved_at = time.monotonic()
+            self._saving_seconds = self._saved_at - started
+        self._weather.good("checkpoint", "the checkpoint can be saved again")
+        return True
+
+    def _mend(self, peer: PathInTraining) -> None:
+        """Replace agreed states that have changed in this machine's memory, before they are saved or built upon."""
+        for module, state in list(peer.base.items()):
+            now = ModuleState(state.version, state.params, state.momentum)
+            if now.digest == state.digest:
+                continue
+            whole = self._swarm.fetch_state(peer.stage, module, state.digest, timeout=MENDING_SECONDS)
+            if whole is None and (saved := self._checkpoint(peer.stage, peer.path)) is not None:
+                whole = saved.base[module] if saved.base[module].digest == state.digest else None
+            adopt(peer, module, whole or now)
+            found = "it was fetched again" if whole is not None else "nobody has another; going on with it"
+            self._screen.event(f"{module} was damaged in this machine's memory; {found}. Is the memory in order?")
+
+    def _hand_over(self, peer: PathInTraining) -> None:
+        """Before we leave: wait a little until others hold what nobody else has, as the paper's path-specific modules.
+
+        Where no keeper is to be heard there is nothing to wait for.
+        """
+        states = {**peer.left_behind, **peer.base}
+        ours = [module for module, state in states.items() if state.version > 0]
+        self._swarm.look_up(peer.stage, ours, timeout=LOOK_UP_SECONDS)
+        over = time.monotonic() + UNHURRIED_HAND_OVER_SECONDS
+        told = False
+        while True:
+            if self._stop():
+                over = min(
+                    over, max(self._stop.asked_at + HAND_OVER_SECONDS, time.monotonic() + HAND_OVER_FLOOR_SECONDS)
+                )
+            alone = [m for m in ours if not self._is_held_elsewhere(peer.stage, m, states[m].version)]
+            heard = [said for module in alone for said in self._swarm.members(peer.stage, module)]
+            if not alone or time.monotonic() > over or not any(_is_keeper(said) for said in heard):
+                break
+            if not told:
+                self._screen.event(f"handing {_some(alone)} to a keeper")
+                told = True
+            # says again that we have them and train no more; whoever speaks also hears what the others say
+            self._swarm.announce(holdings(self._swarm.peer, peer.stage, states))
+            if self._stop():
+                time.sleep(HAND_OVER_LOOK_SECONDS)
+            else:
+                self._stop.wait(HAND_OVER_LOOK_SECONDS)
+        if alone:
+            only = "is" if len(alone) == 1 else "are"
+            line = f"{_some(alone)} {only} only in this machine's checkpoint; start again here to bring it back"
+            self._screen.event(line)
+        elif told:
+            self._screen.event("a keeper has it; nothing is lost")
 
 
 class _Stopped(Exception):
@@ -489,9 +709,10 @@ class _Stopped(Exception):
 class ManifestWatch:
     """Looks for newer manifests in the background, so that a silent bootstrap node never holds up training."""
 
-    def __init__(self, swarm: Swarm, fingerprint: str) -> None:
+    def __init__(self, swarm: Swarm, fingerprint: str, screen: Screen) -> None:
         self._swarm = swarm
         self._fingerprint = fingerprint
+        self._weather = Weather(screen.event)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, name="manifest", daemon=True)
         self.newest: Manifest | None = None
@@ -508,7 +729,8 @@ class ManifestWatch:
             try:
                 signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
             except ManifestError as error:
-                log.warning("ignored a manifest: %s", error)
+                log.debug("ignored a manifest: %s", error)
+                self._weather.bad("manifest", "somebody sends a manifest that is not the operator's; it is ignored")
                 continue
             except UnreachableError as error:
                 log.debug("%s", error)
@@ -517,93 +739,6 @@ class ManifestWatch:
                 manifest = open_manifest(signed, self._fingerprint)
                 if self.newest is None or manifest.revision > self.newest.revision:
                     self.newest = manifest
-
-
-class PeerShow:
-    """Keeps what the volunteer's screen shows between two redraws."""
-
-    def __init__(self, screen: Screen, swarm: Swarm, run: str, metrics: Metrics) -> None:
-        self._screen = screen
-        self._swarm = swarm
-        self._run = run
-        self._metrics = metrics
-        self._losses: deque[float] = deque(maxlen=400)
-        self._tokens = 0
-        self._drawn = 0.0
-        self._steps_in_round = 0
-        self.rounds = 0
-        self.last_agreed: str | None = None
-
-    def watching(self, peer: PathInTraining, manifest: Manifest) -> "_Watching":
-        self._steps_in_round = 0
-        return _Watching(self, peer, manifest)
-
-    def step(self, peer: PathInTraining, manifest: Manifest, report: StepReport) -> None:
-        self._losses.append(report.loss)
-        self._tokens += report.tokens
-        self._steps_in_round += 1
-        self._metrics.step(peer.stage, peer.path, report.step, report.loss, report.tokens, report.seconds)
-        if time.monotonic() - self._drawn > REDRAW_SECONDS:
-            self._drawn = time.monotonic()
-            self.now(peer, manifest, "training")
-
-    def now(self, peer: PathInTraining, manifest: Manifest, activity: str) -> None:
-        """Redraw."""
-        inner_steps = manifest.config.rounds.inner_steps
-        left = max(0, inner_steps - self._steps_in_round) * peer.rules.tokens_per_step
-        members = {module: self._swarm.members(peer.stage, module) for module in peer.modules}
-        traffic = self._swarm.traffic()
-        self._screen.show(
-            PeerView(
-                run=self._run,
-                stage=peer.stage,
-                stages=len(manifest.config.stages),
-                path=peer.path,
-                num_paths=peer.table.num_paths,
-                activity=activity,
-                rounds=self.rounds,
-                peers=len({said.peer for all_said in members.values() for said in all_said if said.path is not None}),
-                modules=tuple(_module_view(peer, module, said) for module, said in members.items()),
-                losses=tuple(self._losses),
-                tokens_per_second=peer.tokens_per_second,
-                tokens=self._tokens,
-                bytes_sent=traffic.sent,
-                bytes_received=traffic.received,
-                last_agreed=self.last_agreed,
-                round_progress=min(1.0, self._steps_in_round / inner_steps),
-                next_round_seconds=left / peer.tokens_per_second if peer.tokens_per_second else None,
-            )
-        )
-
-
-@dataclass(frozen=True)
-class _Watching:
-    """Shows a round while it goes on."""
-
-    show: PeerShow
-    peer: PathInTraining
-    manifest: Manifest
-
-    def step(self, report: StepReport) -> None:
-        self.show.step(self.peer, self.manifest, report)
-
-    def due(self, modules: Sequence[ModuleId]) -> None:
-        self.show.now(self.peer, self.manifest, f"sharing {_names(modules)}")
-
-
-def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announcement]) -> ModuleView:
-    state = peer.base[module]
-    trainers = [s for s in said if s.path is not None]
-    same_version = [s for s in trainers if s.version == state.version]
-    agree = sum(1 for s in same_version if s.digest == state.digest)
-    return ModuleView(
-        name=str(module),
-        version=state.version,
-        peers=len(trainers),
-        agree=agree,
-        differ=len(same_version) - agree,
-        paths=len(peer.table.paths_through(module)),
-    )
 
 
 def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
@@ -630,8 +765,14 @@ def _peers_in_sight(peer: PathInTraining) -> int:
     return len(trainers)
 
 
-def _names(modules: Sequence[ModuleId]) -> str:
-    return ", ".join(str(module) for module in modules)
+def _is_keeper(said: Announcement) -> bool:
+    """Whether it is of a peer that is there to hold modules, as the bootstrap node is."""
+    return said.path is None and not said.moves
+
+
+def _some(modules: Sequence[ModuleId]) -> str:
+    """Modules for a line that must not become long."""
+    return names(modules) if len(modules) <= 4 else f"{names(modules[:3])} and {len(modules) - 3} more"
 
 
 def _device(choice: str) -> str:

@@ -83,6 +83,8 @@ class OwnSnapshots:
         self._file = snapshot_file(home, peer.stage, peer.path)
         self._pieces = shard.slice(config.max_sequences)
         self._offered: str | None = None
+        self._unsaved: Snapshot | None = None
+        """The best one, while the disk is full."""
         best = _kept(self._file, run)
         self._so_far = BestSoFar(config.every, self._version, math.inf if best is None else best.loss)
         if best is not None:
@@ -100,7 +102,12 @@ class OwnSnapshots:
         return f"the shard of path {self._peer.path} is too small to hold any of it out: no early stopping for it"
 
     def look(self) -> str | None:
-        """Score the path if that is due, and keep and offer it if it is the best; what to tell a person then."""
+        """Score the path if that is due, and keep and offer it if it is the best; what to tell a person then.
+
+        Raises HomeError when it cannot be kept; a later call tries again.
+        """
+        if self._unsaved is not None:
+            return self._keep(self._unsaved)
         peer, version = self._peer, self._version
         done = all(peer.is_done(module) for module in peer.modules)
         if self._pieces is None or not self._so_far.is_due(version, done):
@@ -116,8 +123,13 @@ class OwnSnapshots:
             versions={module: state.version for module, state in peer.base.items()},
             params={module: state.params for module, state in peer.base.items()},
         )
+        return self._keep(best)
+
+    def _keep(self, best: Snapshot) -> str:
+        self._unsaved = best
         write_whole(self._file, snapshot_to_bytes(best))
         self._offer(best)
+        self._unsaved = None
         return str(best)
 
     def _offer(self, snapshot: Snapshot) -> None:

@@ -1,8 +1,10 @@
 """Ctrl+C and SIGTERM as an event that loops wait on. The second one ends the process at once."""
 
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,12 +16,15 @@ class Stopping:
     def __init__(self) -> None:
         self._event = threading.Event()
         self._listeners: list[Callable[[], None]] = []
+        self.asked_at = math.inf
+        """When this program was first asked to, by `time.monotonic`."""
 
     def __call__(self) -> bool:
         return self._event.is_set()
 
     def request(self) -> None:
         """Ask to stop; safe in a signal handler and from any thread."""
+        self.asked_at = min(self.asked_at, time.monotonic())
         self._event.set()
         for listener in self._listeners:
             listener()

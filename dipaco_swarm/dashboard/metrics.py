@@ -8,18 +8,23 @@ Of a module: "version", "digest", "peers" (contributors), "tokens" (behind our o
 own count over all stages. Nothing here is needed to go on with a run.
 """
 
+import errno
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dipaco_swarm.errors import cannot_write
+
 log = logging.getLogger(__name__)
 
 STEPS_PER_LINE = 10
 MOST_BYTES = 64 << 20  # bytes of one file; a volunteer of months should not find the disk full of it
+TAIL_BYTES = 64 << 10
 
 
 class Metrics:
@@ -33,6 +38,10 @@ class Metrics:
         self._tokens = 0
         self._where = (-1, -1)
         self._silent = False
+
+    @property
+    def file(self) -> Path:
+        return self._file
 
     def step(self, stage: int, path: int, step: int, loss: float, tokens: int, seconds: float) -> None:
         """Note an inner step; every tenth becomes a line."""
@@ -63,15 +72,32 @@ class Metrics:
         self._append("round", stage=stage, path=path, step=step, round=round_index, modules=modules)
 
     def _append(self, kind: str, **values: object) -> None:
+        line = (json.dumps({"kind": kind, "time": time.time(), **values}) + "\n").encode()
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._file, "a", encoding="utf-8") as file:
-                if file.tell() < MOST_BYTES:
-                    file.write(json.dumps({"kind": kind, "time": time.time(), **values}) + "\n")
+            with open(self._file, "ab", buffering=0) as file:
+                size = file.tell()
+                if size < MOST_BYTES and file.write(line) < len(line):
+                    file.truncate(size)  # half a line would spoil the next one too
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             if not self._silent:
-                log.warning("%s cannot be written: %s; training goes on", self._file, error.strerror or error)
+                log.warning("%s; training goes on", cannot_write(self._file.name, self._file.parent, error))
             self._silent = True
+        else:
+            self._silent = False
+
+
+def last_step(file: Path, stage: int, path: int) -> int:
+    """The last inner step of a path that was written down, 0 when there is none. Looks at the end of the file only."""
+    try:
+        with open(file, "rb") as lines:
+            lines.seek(max(0, lines.seek(0, os.SEEK_END) - TAIL_BYTES))
+            tail = lines.read().splitlines()
+    except FileNotFoundError:
+        return 0
+    steps = [json.loads(line) for line in tail if line.startswith(b'{"kind": "steps"') and line.endswith(b"}")]
+    return next((line["step"] for line in reversed(steps) if (line["stage"], line["path"]) == (stage, path)), 0)
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:

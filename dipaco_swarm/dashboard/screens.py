@@ -1,5 +1,6 @@
 """Where a program says what is going on: live on a terminal, plain in a log, or nowhere."""
 
+import errno
 import logging
 import math
 import time
@@ -17,6 +18,7 @@ from dipaco_swarm.dashboard.drawing import EVENT_LINES, draw, draw_events
 from dipaco_swarm.dashboard.views import Event, SwarmStatus, View
 from dipaco_swarm.settings import ScreenKind
 
+REPEAT_SECONDS = 60.0  # a log line that comes every second is said so often
 SUMMARY_SECONDS = 60.0  # how often a plain screen says how it is going between events
 
 
@@ -88,15 +90,22 @@ class NoScreen:
 
 
 class _EventHandler(logging.Handler):
-    """Turns our own log lines into events of the screen."""
+    """Turns our own log lines into events of the screen; one that comes again within a minute is not said again."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.INFO)
         self._screen = screen
+        self._now = now
+        self._said: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._screen.event(" ".join(record.getMessage().split()))  # what a daemon said can have many lines
+            line = " ".join(record.getMessage().split())  # what a daemon said can have many lines
+            now = self._now()
+            self._said = {text: at for text, at in self._said.items() if now - at < REPEAT_SECONDS}
+            if line not in self._said:
+                self._said[line] = now
+                self._screen.event(line)
         except Exception:  # noqa: BLE001 - what logging asks of every handler
             self.handleError(record)
 
@@ -133,8 +142,12 @@ def _events_from_logs(screen: Screen) -> Iterator[None]:
 
 def _line_writer(console: Console) -> Callable[[str], None]:
     def write(line: str) -> None:
-        console.file.write(line + "\n")  # not console.print: a log line is never wrapped
-        console.file.flush()
+        try:
+            console.file.write(line + "\n")  # not console.print: a log line is never wrapped
+            console.file.flush()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:  # a log on a full disk has gaps, and the program goes on
+                raise
 
     return write
 

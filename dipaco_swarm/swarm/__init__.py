@@ -9,6 +9,7 @@
     node.py        daemon, DHT, streams            pipe.py        bytes from the daemon to where they are wanted
     wire.py        messages, checked at the border channels.py    control streams, silence
     identity.py    who we are                      blobs.py       blobs as files
+    sockets.py     what killed daemons leave
 
 Peers
     A peer's name is its libp2p peer id. It contains the peer's Ed25519 key, libp2p proves it for every stream, and we

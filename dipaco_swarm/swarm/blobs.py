@@ -4,7 +4,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from dipaco_swarm.errors import HomeError
+from dipaco_swarm.errors import HomeError, cannot_write
 
 
 class BlobStore:
@@ -26,10 +26,13 @@ class BlobStore:
             temporary = self.path_of(digest).with_suffix(".part")
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                temporary.write_bytes(data)
-                os.replace(temporary, self.path_of(digest))
+                try:
+                    temporary.write_bytes(data)
+                    os.replace(temporary, self.path_of(digest))
+                finally:
+                    temporary.unlink(missing_ok=True)  # half a blob would keep a full disk full
             except OSError as error:
-                raise HomeError(f"{self.folder} cannot be written: {error.strerror}; free some space there") from None
+                raise cannot_write("the run's files", self.folder, error) from None
         return digest
 
     def drop(self, digest: str) -> None:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from hivemind.p2p import P2PHandlerError
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
 from pydantic import ValidationError
 
+from dipaco_swarm import clock
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
@@ -60,6 +61,17 @@ LIFETIME_SECONDS = 30.0
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Heard:
+    """An announcement that was read, and until when it counts, whatever happens to the clock on the wall."""
+
+    said: Announcement
+    expiration: float
+    """As its peer wrote it, by its own clock: another one is another record, and the peer was there to write it."""
+    until: float
+    """By `clock.seconds`."""
+
+
 class Directory:
     """Live announcements about the modules we are interested in."""
 
@@ -72,7 +84,7 @@ class Directory:
         self._said: set[tuple[int, ModuleId]] = set()
         self._statements: dict[str, bytes] = {}
         self._addresses: tuple[str, ...] = ()
-        self._heard: dict[tuple[int, ModuleId], dict[PeerName, tuple[Announcement, float]]] = {}
+        self._heard: dict[tuple[int, ModuleId], dict[PeerName, Heard]] = {}
         self._changed = asyncio.Event()
 
     @property
@@ -95,12 +107,12 @@ class Directory:
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """What was heard last, ours included, sorted by peer; who was not heard of for a lifetime is gone."""
-        now = time.time()
+        now = clock.seconds()
         heard = {
             # a copy: the loop may be adding to it while another thread asks
-            peer: said
-            for peer, (said, expiration) in self._heard.get((stage, module), {}).copy().items()
-            if now < expiration
+            peer: record.said
+            for peer, record in self._heard.get((stage, module), {}).copy().items()
+            if now < record.until
         }
         heard.pop(self._node.identity.peer, None)
         heard.update({said.peer: said for said in self.ours if (said.stage, said.module) == (stage, module)})
@@ -115,7 +127,8 @@ class Directory:
                 await self._tell()
                 await asyncio.gather(*(self.listen(said.stage, said.module) for said in self._ours))
             except (P2PDaemonError, P2PHandlerError, ControlFailure, OSError, EOFError) as error:
-                log.warning("the DHT cannot be used at the moment: %s; will try again", error)
+                log.warning("the network of this machine cannot be used just now; trying again every few seconds")
+                log.debug("the DHT cannot be used: %s", error)
             with contextlib.suppress(TimeoutError):
                 # peers that started together should not speak together for ever
                 async with asyncio.timeout(HEARTBEAT_SECONDS * random.uniform(0.8, 1.0)):
@@ -151,7 +164,8 @@ class Directory:
         """Read the announcements about one module now. One that a read misses counts until it expires."""
         found = await records.read(self._node.dht, records.group_key(self._run, stage, module))
         heard = self._heard.setdefault((stage, module), {})
-        for peer in [peer for peer, (_, expiration) in heard.items() if expiration < time.time()]:
+        now = clock.seconds()
+        for peer in [peer for peer, record in heard.items() if record.until < now and peer not in found]:
             del heard[peer]
         # whom we know comes first, so that a crowd of new names displaces nobody
         for peer, (payload, expiration) in sorted(found.items(), key=lambda entry: (entry[0] not in heard, entry[0])):
@@ -165,7 +179,10 @@ class Directory:
                 log.warning("ignored a malformed announcement of peer %s about %s", peer[-8:], module)
                 continue
             said, addresses = decoded
-            heard[peer] = (said, expiration)
+            before = heard.get(peer)
+            if before is None or before.expiration != expiration:
+                left = LIFETIME_SECONDS if before is not None else min(LIFETIME_SECONDS, expiration - time.time())
+                heard[peer] = Heard(said, expiration, now + left)
             self._node.remember(peer, addresses)
 
     def peers(self) -> list[PeerName]:

@@ -29,6 +29,7 @@ from dipaco_swarm.swarm.identity import Identity
 from dipaco_swarm.swarm.pace import Pace
 from dipaco_swarm.swarm.pipe import Pipe, hand_streams_to, open_stream, read_stream_info
 from dipaco_swarm.swarm.records import SignedRecords
+from dipaco_swarm.swarm.sockets import sweep
 from dipaco_swarm.swarm.wire import Hello, Meter, Stream, Welcome
 
 log = logging.getLogger(__name__)
@@ -316,6 +317,7 @@ async def _daemon(
     identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, *, relayed: bool
 ) -> AsyncIterator[Multiaddr]:
     """Run hivemind's `p2pd` and yield its control address."""
+    sweep()
     binary = files("hivemind.hivemind_cli") / "p2pd"
     control = Multiaddr(f"/unix/tmp/dipaco-{secrets.token_urlsafe(8)}.sock")
     arguments = [

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.errors import HomeError, RemoteDataError
 from dipaco_swarm.swarm.blobs import BlobStore
 from dipaco_swarm.swarm.download import ANSWER_SECONDS, Download
 from dipaco_swarm.swarm.node import Node
@@ -159,7 +159,10 @@ class Store:
         for peer in peers:
             try:
                 if await self._fetch_blob_from(peer, digest, received, limit or MAX_BLOB_BYTES):
-                    await asyncio.to_thread(self.blobs.put, bytes(received))
+                    try:
+                        await asyncio.to_thread(self.blobs.put, bytes(received))
+                    except HomeError as error:  # we have it; only others cannot have it from us
+                        log.warning("%s", error)
                     return bytes(received)
             except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
                 log.info("could not fetch blob %s from peer %s: %s", digest[:8], peer[-8:], error)

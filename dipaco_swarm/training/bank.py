@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.errors import CheckpointError, HomeError
+from dipaco_swarm.errors import DamagedError, cannot_write
 from dipaco_swarm.training.modules import PathModel
 
 
@@ -19,10 +19,13 @@ def write_whole(file: Path, data: bytes) -> None:
     unfinished = file.with_name(file.name + ".tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(data)
-        os.replace(unfinished, file)
+        try:
+            unfinished.write_bytes(data)
+            os.replace(unfinished, file)
+        finally:
+            unfinished.unlink(missing_ok=True)  # half a file would keep a full disk full
     except OSError as error:
-        raise HomeError(f"{file} cannot be written: {error.strerror}; make room there") from None
+        raise cannot_write(file.name, file.parent, error) from None
 
 
 def save_state(file: Path, state: ModuleState) -> None:
@@ -31,14 +34,17 @@ def save_state(file: Path, state: ModuleState) -> None:
     metadata = {"version": str(state.version), "digest": state.digest}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"params": state.params, "momentum": state.momentum}, unfinished, metadata)
-        os.replace(unfinished, file)
+        try:
+            save_file({"params": state.params, "momentum": state.momentum}, unfinished, metadata)
+            os.replace(unfinished, file)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except (OSError, SafetensorError) as error:
-        raise HomeError(f"a module cannot be kept in {file.parent}: {error}; make room there") from None
+        raise cannot_write("a module", file.parent, error) from None
 
 
 def load_state(file: Path) -> ModuleState | None:
-    """A kept state, verified; None when there is none. Raises CheckpointError when the file is damaged."""
+    """A kept state, verified; None when there is none. Raises DamagedError when the file is not as it was written."""
     if not file.exists():
         return None
     try:
@@ -48,10 +54,20 @@ def load_state(file: Path) -> ModuleState | None:
                 int(metadata.get("version", "-1")), opened.get_tensor("params"), opened.get_tensor("momentum")
             )
     except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{file} cannot be read ({error}); move it away and it is fetched again") from None
+        raise DamagedError(f"{file} cannot be read ({error}); move it away and it is fetched again") from None
     if state.version < 0 or state.digest != metadata.get("digest"):
-        raise CheckpointError(f"{file} is damaged: its digest does not fit; move it away and it is fetched again")
+        raise DamagedError(f"{file} is damaged: its digest does not fit; move it away and it is fetched again")
     return state
+
+
+def set_aside(file: Path) -> Path:
+    """Rename a damaged file, so that it is in nobody's way and still there to look at. Raises HomeError."""
+    aside = file.with_name(file.name + ".damaged")
+    try:
+        os.replace(file, aside)
+    except OSError as error:
+        raise cannot_write(aside.name, aside.parent, error) from None
+    return aside
 
 
 def module_file(home: Path, stage: int, module: ModuleId) -> Path:

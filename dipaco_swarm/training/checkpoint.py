@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
-from dipaco_swarm.errors import CheckpointError, HomeError
+from dipaco_swarm.errors import CheckpointError, DamagedError, HomeError, cannot_write
 from dipaco_swarm.training.inner import InnerState
 
 FORMAT = 1
@@ -71,17 +71,14 @@ def save(file: Path, checkpoint: Checkpoint) -> None:
             unfinished.unlink(missing_ok=True)  # half a checkpoint would keep a full disk full
         _flush(file.parent)
     except (OSError, SafetensorError) as error:
-        raise HomeError(
-            f"the checkpoint cannot be written to {file.parent}: {error}; make room there, or choose another folder "
-            "with --home. The previous checkpoint is untouched"
-        ) from error
+        raise cannot_write("the checkpoint", file.parent, error) from error
 
 
 def load(file: Path, run: str) -> Checkpoint | None:
     """The checkpoint at `file`; None when there is none.
 
-    Raises CheckpointError when it is torn or altered, was written by a newer program, or belongs to another run than
-    `run`; HomeError when the file cannot be opened.
+    Raises DamagedError when it is torn or altered, CheckpointError when it was written by a newer program or belongs to
+    another run than `run`; HomeError when the file cannot be opened.
     """
     if not file.exists():
         return None
@@ -93,7 +90,7 @@ def load(file: Path, run: str) -> Checkpoint | None:
         )
     body = metadata.get("checkpoint", "")
     if metadata.get("digest") != digest_of(body, tensors):
-        raise CheckpointError(_damaged(file, "its digest does not match what it holds"))
+        raise DamagedError(_damaged(file, "its digest does not match what it holds"))
     numbers = json.loads(body)
     if numbers["run"] != run:
         raise CheckpointError(
@@ -101,6 +98,21 @@ def load(file: Path, run: str) -> Checkpoint | None:
             "file away"
         )
     return _assemble(numbers, tensors)
+
+
+def salvage(file: Path, run: str) -> dict[ModuleId, ModuleState]:
+    """The agreed states that are whole in a damaged checkpoint of this run; it may have the only copy of a module."""
+    try:
+        metadata, tensors = _read(file)
+        numbers = json.loads(metadata["checkpoint"])
+        if numbers["run"] != run:
+            return {}
+        states = {
+            ModuleId.parse(module): _base(module, version, tensors) for module, version in numbers["versions"].items()
+        }
+        return {module: state for module, state in states.items() if state.digest == numbers["digests"][str(module)]}
+    except (CheckpointError, KeyError, ValueError, TypeError):
+        return {}
 
 
 # ------------------------------------------------------------------------------------------------- values <-> tensors
@@ -127,6 +139,7 @@ def _numbers(checkpoint: Checkpoint) -> dict[str, Any]:
         "stage": checkpoint.stage,
         "path": checkpoint.path,
         "versions": {str(module): state.version for module, state in checkpoint.base.items()},
+        "digests": {str(module): state.digest for module, state in checkpoint.base.items()},
         "tokens": {str(module): tokens for module, tokens in checkpoint.tokens.items()},
         "inner_steps": checkpoint.inner.steps_done,
         "shard_cursor": checkpoint.shard_cursor,
@@ -141,18 +154,17 @@ def _assemble(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Chec
         run=numbers["run"],
         stage=numbers["stage"],
         path=PathIndex(numbers["path"]),
-        base={
-            ModuleId.parse(module): ModuleState(
-                version, tensors[f"base/{module}/params"], tensors[f"base/{module}/momentum"]
-            )
-            for module, version in numbers["versions"].items()
-        },
+        base={ModuleId.parse(module): _base(module, v, tensors) for module, v in numbers["versions"].items()},
         local={ModuleId.parse(name): tensor for name, tensor in under("local/")},
         tokens={ModuleId.parse(name): tokens for name, tokens in numbers["tokens"].items()},
         inner=InnerState(numbers["inner_steps"], dict(under("inner/"))),
         shard_cursor=numbers["shard_cursor"],
         residuals={ModuleId.parse(name): tensor for name, tensor in under("residual/")},
     )
+
+
+def _base(module: str, version: int, tensors: Mapping[str, Tensor]) -> ModuleState:
+    return ModuleState(version, tensors[f"base/{module}/params"], tensors[f"base/{module}/momentum"])
 
 
 # --------------------------------------------------------------------------------------------------- bytes and the disk
@@ -172,7 +184,7 @@ def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         with safe_open(file, framework="pt") as opened:
             return opened.metadata() or {}, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise CheckpointError(_damaged(file, str(error))) from error
+        raise DamagedError(_damaged(file, str(error))) from error
     except OSError as error:
         raise HomeError(f"the checkpoint {file} cannot be opened: {error}; check who owns the folder") from error
 

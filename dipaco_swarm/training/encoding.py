@@ -2,13 +2,21 @@
 
 import fcntl
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+
+from dipaco_swarm.errors import cannot_write
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Indices = NDArray[np.int64]
 Encode = Callable[[Sequence[str]], list[Indices]]
@@ -28,28 +36,70 @@ def remembered_encoding(encode: Encode, folder: Path) -> Encode:
     """`encode`, kept on disk by what it was asked: one computation for all stages, paths, and peers of a machine.
 
     Peers that share `folder` and ask the same at the same time take turns, and all but the first read. `folder` must
-    belong to one tokenizer: name it by its digest. It grows by 4 bytes a token. A torn file is computed again.
+    belong to one tokenizer: name it by its digest. It grows by 4 bytes a token. A torn file is computed again, and what
+    finds no room on the disk is not kept.
     """
+    keep = kept_in(folder, "the tokens of the documents")
 
     def remembered(texts: Sequence[str]) -> list[Indices]:
         if not texts:
             return []
-        name = _digest(texts)
-        file, temporary = folder / f"{name}.npy", folder / f"{name}.tmp"
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "lock", "w") as lock:  # lets go by itself when its process dies
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            known = _load(file, len(texts))
-            if known is not None:
-                return known
-            computed = encode(texts)
-            with open(temporary, "wb") as whole:
-                np.save(whole, np.array([len(ids) for ids in computed], dtype=np.int64), allow_pickle=False)
-                np.save(whole, np.concatenate(computed).astype(np.uint32), allow_pickle=False)
-            os.replace(temporary, file)
-        return computed
+
+        def write(file: BinaryIO, computed: list[Indices]) -> None:
+            np.save(file, np.array([len(ids) for ids in computed], dtype=np.int64), allow_pickle=False)
+            np.save(file, np.concatenate(computed).astype(np.uint32), allow_pickle=False)
+
+        return keep(_digest(texts), lambda file: _load(file, len(texts)), lambda: encode(texts), write)
 
     return remembered
+
+
+class Keep(Protocol):
+    """What is kept under a name; else what is computed, kept from now on."""
+
+    def __call__(
+        self,
+        name: str,
+        load: Callable[[Path], T | None],
+        compute: Callable[[], T],
+        write: Callable[[BinaryIO, T], None],
+    ) -> T: ...
+
+
+def kept_in(folder: Path, what: str) -> Keep:
+    """A folder of files that several processes fill and read, one at a time; a full disk costs time and nothing else.
+
+    `what`: what is kept there, for a person whose disk is full.
+    """
+    said = False
+
+    def keep(
+        name: str, load: Callable[[Path], T | None], compute: Callable[[], T], write: Callable[[BinaryIO, T], None]
+    ) -> T:
+        nonlocal said
+        file, temporary = folder / f"{name}.npy", folder / f"{name}.tmp"
+        computed: T | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with open(folder / "lock", "w") as lock:  # lets go by itself when its process dies
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                known = load(file)
+                if known is not None:
+                    return known
+                computed = compute()
+                try:
+                    with open(temporary, "wb") as whole:
+                        write(whole, computed)
+                    os.replace(temporary, file)
+                finally:
+                    temporary.unlink(missing_ok=True)  # half a file would keep a full disk full
+        except OSError as error:
+            if not said:
+                log.warning("%s; meanwhile they are computed anew each time", cannot_write(what, folder, error))
+                said = True
+        return compute() if computed is None else computed
+
+    return keep
 
 
 def _digest(texts: Sequence[str]) -> str:

@@ -1,11 +1,9 @@
 """What the router reads: the mean hidden state of a document's first tokens (paper section 2.4; SPEC 2.1)."""
 
-import fcntl
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dipaco_swarm.errors import ManifestError
+from dipaco_swarm.training.encoding import kept_in
 
 Prefixes = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -61,23 +60,19 @@ def remembered_features(features: Callable[[Prefixes], Floats], folder: Path) ->
     The feature model of a run never changes (paper section 2.4), but each stage routes all documents anew, and so does
     a move to another path. Peers that share `folder` and ask the same at the same time take turns, and all but the
     first read. `folder` must belong to one feature model: name it by the model's digest. It grows by 4 x hidden bytes
-    for each piece; for a source of hundreds of millions of documents, do without. A torn file is computed again.
+    for each piece; for a source of hundreds of millions of documents, do without. A torn file is computed again, and
+    what finds no room on the disk is not kept.
     """
+
+    keep = kept_in(folder, "the features of the documents")
 
     def remembered(prefixes: Prefixes) -> Floats:
         name = hashlib.sha256(repr(prefixes.shape).encode() + prefixes.astype("<i8").tobytes()).hexdigest()
-        file, temporary = folder / f"{name}.npy", folder / f"{name}.tmp"
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / "lock", "w") as lock:  # lets go by itself when its process dies
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            known = _load(file, len(prefixes))
-            if known is not None:
-                return known
-            computed = features(prefixes)
-            with open(temporary, "wb") as whole:
-                np.save(whole, computed, allow_pickle=False)
-            os.replace(temporary, file)
-        return computed
+
+        def write(file: BinaryIO, computed: Floats) -> None:
+            np.save(file, computed, allow_pickle=False)
+
+        return keep(name, lambda file: _load(file, len(prefixes)), lambda: features(prefixes), write)
 
     return remembered
 

@@ -28,7 +28,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.errors import DataError
+from dipaco_swarm.errors import DataError, cannot_write
 from dipaco_swarm.manifest import DataConfig, RouterConfig
 from dipaco_swarm.training.documents import Document, Split, split_of
 from dipaco_swarm.training.encoding import Encode, encoder, remembered_encoding
@@ -298,7 +298,7 @@ def build_shard(
     `on_progress` is called after each saved chunk and may raise to interrupt; a later call with the same key goes on
     from there and ends with the same bytes. If the documents have changed in between, the build starts afresh.
 
-    Raises DataError when no piece belongs to the path, or the cache cannot be written.
+    Raises DataError when no piece belongs to the path, HomeError when the cache cannot be written.
     """
     folder = cache / key
     encode = encoder(tokenizer) if remember is None else remembered_encoding(encoder(tokenizer), remember)
@@ -311,10 +311,7 @@ def build_shard(
                 _build(folder, documents, cutter, on_progress)
                 shard = _open(folder, data.sequence_length)
     except OSError as error:
-        raise DataError(
-            f"the shard of path {path} cannot be kept in {folder}: {error.strerror or error}; free some space there or "
-            "choose another home folder"
-        ) from error
+        raise cannot_write(f"the shard of path {path}", folder, error) from error
     if shard is None:
         raise DataError(f"the shard of path {path} in {folder} is not as it was written; check the disk")
     return shard

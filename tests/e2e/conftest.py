@@ -1,15 +1,22 @@
 """Real processes: the installed commands on 127.0.0.1, each ended by its own handle."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
+
+from dipaco_swarm.manifest import parse_run_file
+
+from .world import MakeWorld, World
 
 RUN_FILE = """\
 name = "small"
@@ -103,6 +110,8 @@ class Commands:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.running: dict[str, subprocess.Popen[str]] = {}
+        self.prelude = ""
+        """Python that programs run first, to shorten what takes minutes."""
 
     def start(
         self,
@@ -116,7 +125,7 @@ class Commands:
 
         `on`: how a command line is run on another machine, of a laboratory.
         """
-        code = f"from dipaco_swarm.cli.{program} import main; main()"
+        code = f"{self.prelude}\nfrom dipaco_swarm.cli.{program} import main; main()"
         with (self.folder / f"{label}.log").open("w") as log:
             process = subprocess.Popen(
                 on([sys.executable, "-c", code, *map(str, arguments)]),
@@ -220,3 +229,29 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
         yield running
     finally:
         running.end()
+
+
+@pytest.fixture
+def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
+    """Worlds over some invented texts in two alphabets: `make(stages, documents=200, min_peers=1)`."""
+    monkeypatch.chdir(tmp_path)
+    worlds: list[World] = []
+    with ThreadPoolExecutor(8) as pool:
+
+        def make(stages: str, *, documents: int = 200, min_peers: int = 1, more: str = "") -> World:
+            (tmp_path / "texts").mkdir()
+            words = random.Random(0)
+            for i in range(documents):
+                letters = "aeioulmn" if i % 2 else "xyzkqwrt"
+                text = " ".join("".join(words.choices(letters, k=4)) for _ in range(60))
+                (tmp_path / "texts" / f"{i}.txt").write_text(text)
+            text = write_run_file(tmp_path / "RUN.toml", min_peers=min_peers).read_text()
+            text = text.replace('source = "python"\nmax_documents = 300', 'source = "text"\npath = "texts/*.txt"')
+            config = parse_run_file(text[: text.index("[[stages]]")] + more + stages)
+            worlds.append(World(tmp_path, config, pool))
+            return worlds[-1]
+
+        torch.set_num_threads(1)
+        yield make
+        for world in worlds:
+            world.break_off()

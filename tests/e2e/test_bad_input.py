@@ -119,7 +119,6 @@ CASES = {
         "peer", lambda w: [*w.peer(home="p4"), "--cache", w.folder / NOT_A_FOLDER], ("RUN.toml/home", "Not a directory")
     ),
     "no room for blobs": Case("peer", lambda w: w.peer(home="blobless"), ("blobs", "cannot be")),
-    "a torn checkpoint": Case("peer", lambda w: w.peer(home="torn"), ("is damaged", "move it away")),
     "another run's checkpoint": Case("peer", lambda w: w.peer(home="reused"), ("another-run", "another --home")),
     # this machine
     "a taken port": Case("peer", lambda w: [*w.peer(home="p5"), "--listen", w.taken], ("cannot be used", "--listen")),
@@ -171,7 +170,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         try:
             address = RunAddress.parse(commands.bootstrap(folder / "RUN.toml", cwd=folder))
             commands.until_logged("bootstrap", "run address")
-            _write_homes(folder, address)
+            _write_homes(folder)
             port = taken.getsockname()[1]
             yield World(folder, address, f"/ip4/127.0.0.1/tcp/{port}", _foreign_path(folder))
         finally:
@@ -209,17 +208,15 @@ def _write_run_files(folder: Path) -> None:
         (folder / f"{name}.toml").write_text(text)
 
 
-def _write_homes(folder: Path, address: RunAddress) -> None:
+def _write_homes(folder: Path) -> None:
     """Homes that were used before, and are not fit for this."""
-    for home, run in (("torn", f"small:{address.fingerprint}"), ("reused", f"another-run:{'b' * 32}")):
-        modules = [ModuleId(0, 0), ModuleId(1, 0)]
-        state = ModuleState.seed(torch.zeros(8))
-        file = folder / home / "checkpoints" / "stage-0-path-0.safetensors"
-        states, local = dict.fromkeys(modules, state), dict.fromkeys(modules, state.params)
-        tokens = dict.fromkeys(modules, 0)
-        checkpoint.save(file, Checkpoint(run, 0, PathIndex(0), states, local, tokens, InnerState(5), 5))
-    torn = folder / "torn" / "checkpoints" / "stage-0-path-0.safetensors"
-    torn.write_bytes(torn.read_bytes()[:-20])
+    modules = [ModuleId(0, 0), ModuleId(1, 0)]
+    state = ModuleState.seed(torch.zeros(8))
+    states, local = dict.fromkeys(modules, state), dict.fromkeys(modules, state.params)
+    reused = Checkpoint(
+        f"another-run:{'b' * 32}", 0, PathIndex(0), states, local, dict.fromkeys(modules, 0), InnerState(5), 5
+    )
+    checkpoint.save(folder / "reused" / "checkpoints" / "stage-0-path-0.safetensors", reused)
     (folder / "blobless").mkdir()
     (folder / "blobless" / "blobs").touch()
     (folder / "kept").mkdir()

@@ -1,30 +1,18 @@
 """Stages, driven live: how they end, who comes back late, and what scores the operator believes. In memory."""
 
 import logging
-import random
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from dipaco_swarm import choosing
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.stages import state_at_start
-from dipaco_swarm.bootstrap import Kept, Operator, load_operator_key
 from dipaco_swarm.dashboard.metrics import read_metrics
-from dipaco_swarm.dashboard.screens import Screen
-from dipaco_swarm.manifest import Manifest, RunAddress, RunConfig, fingerprint_of, parse_run_file
-from dipaco_swarm.peer import Volunteer
 from dipaco_swarm.rerouting import ScoreCollection
-from dipaco_swarm.settings import PeerSettings
-from dipaco_swarm.stopping import Stopping
 from dipaco_swarm.swarm.interface import Announcement
-from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+from dipaco_swarm.swarm.memory import MemorySwarm
 from dipaco_swarm.training.bank import load_path
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.modules import PathModel, build_network
@@ -32,139 +20,9 @@ from dipaco_swarm.training.scoring import ScoreStatement, sample_to_bytes, score
 from dipaco_swarm.training.shards import routing_pieces
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 
-from .conftest import write_run_file
+from .world import FOUR_PATHS, SINGLE, MakeWorld
 
-SINGLE = '[[stages]]\nrouter = "single"\n'
-FOUR_PATHS = '[[stages]]\nrouter = "product-k-means"\nmodules = [2, 2]\n'
 DISCRIMINATIVE = '[[stages]]\nrouter = "discriminative"\n'
-
-
-class Events(Screen):
-    """A screen that remembers what it was told, and lets a test wait for words."""
-
-    def __init__(self) -> None:
-        self._said: list[str] = []
-        self._new = threading.Condition()
-
-    def show(self, view: object) -> None:
-        """Nobody looks."""
-
-    def event(self, text: str) -> None:
-        with self._new:
-            self._said.append(text)
-            self._new.notify_all()
-
-    def until(self, words: str, times: int = 1, seconds: float = 60) -> None:
-        with self._new:
-            came = self._new.wait_for(lambda: sum(words in said for said in self._said) >= times, seconds)
-        assert came, f"nobody said {words!r}: " + "\n".join(self._said)
-
-    def said(self, words: str) -> bool:
-        return any(words in said for said in self._said)
-
-
-class World:
-    """An operator's node and peers as threads, each with a stop of its own."""
-
-    def __init__(self, folder: Path, config: RunConfig, pool: ThreadPoolExecutor) -> None:
-        self.folder, self.config = folder, config
-        self.hub = MemoryHub()
-        self.kept = Kept(folder / "bootstrap")
-        self._key = load_operator_key(folder / "bootstrap")
-        self.address = RunAddress(config.name, fingerprint_of(self._key.public_key()), ())
-        self._pool = pool
-        self._stops: list[Stopping] = []
-        self._work: list[Future[None]] = []
-
-    def operator(self) -> Events:
-        screen, stop = Events(), self._stop()
-        swarm = self._swarm("bootstrap", stop)
-        operator = Operator(self.config, self._key, swarm, self.kept, screen, stop, str(self.address))
-        self._start(lambda: operator.run(until_finished=True))
-        return screen
-
-    def _start(self, life: Callable[[], None]) -> Future[None]:
-        """In a thread; one that fails ends all."""
-        work = self._pool.submit(life)
-        work.add_done_callback(lambda done: self.break_off() if done.exception() else None)
-        self._work.append(work)
-        return work
-
-    def peer(self, name: str, path: int | None) -> tuple[Events, Callable[[], None]]:
-        """Starts a peer; returns its screen, and what stops it and waits for its end."""
-        screen, stop = Events(), self._stop()
-        settings = PeerSettings(
-            address=self.address,
-            path=path,
-            home=self.folder / name,
-            cache=self.folder / "cache",
-            listen=None,
-            device="cpu",
-            micro_batch=None,
-            threads=1,
-            until_finished=True,
-            rounds=None,
-            screen="none",
-        )
-        life = self._start(Volunteer(settings, self._swarm(name, stop), screen, stop).live)
-
-        def leave() -> None:
-            stop.request()
-            life.result(30)
-
-        return screen, leave
-
-    def manifest(self) -> Manifest:
-        manifest = self.kept.manifest(self.address.fingerprint)
-        assert manifest is not None
-        return manifest
-
-    def end(self) -> None:
-        """Let the run come to its own end; whatever failed in a thread is raised here."""
-        for work in self._work:
-            work.result(60)
-
-    def break_off(self) -> None:
-        for stop in self._stops:
-            stop.request()
-
-    def _stop(self) -> Stopping:
-        self._stops.append(Stopping())
-        return self._stops[-1]
-
-    def _swarm(self, name: str, stop: Stopping) -> MemorySwarm:
-        swarm = MemorySwarm(self.hub, name)
-        stop.tell(swarm.interrupt)
-        return swarm
-
-
-MakeWorld = Callable[..., World]
-
-
-@pytest.fixture
-def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
-    """Worlds over some invented texts in two alphabets: `make(stages, documents=200, min_peers=1)`."""
-    monkeypatch.chdir(tmp_path)
-    worlds: list[World] = []
-    with ThreadPoolExecutor(8) as pool:
-
-        def make(stages: str, *, documents: int = 200, min_peers: int = 1, more: str = "") -> World:
-            (tmp_path / "texts").mkdir()
-            words = random.Random(0)
-            for i in range(documents):
-                letters = "aeioulmn" if i % 2 else "xyzkqwrt"
-                text = " ".join("".join(words.choices(letters, k=4)) for _ in range(60))
-                (tmp_path / "texts" / f"{i}.txt").write_text(text)
-            text = write_run_file(tmp_path / "RUN.toml", min_peers=min_peers).read_text()
-            text = text.replace('source = "python"\nmax_documents = 300', 'source = "text"\npath = "texts/*.txt"')
-            config = parse_run_file(text[: text.index("[[stages]]")] + more + stages)
-            worlds.append(World(tmp_path, config, pool))
-            return worlds[-1]
-
-        torch.set_num_threads(1)
-        yield make
-        for world in worlds:
-            world.break_off()
 
 
 def test_the_operator_ends_a_stage_that_has_no_end_of_its_own(make_world: MakeWorld) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.errors import DataError
+from dipaco_swarm.errors import DataError, HomeError
 from dipaco_swarm.manifest import DataConfig, RouterConfig
 from dipaco_swarm.training import shards
 from dipaco_swarm.training.documents import Document, split_of
@@ -229,7 +229,7 @@ def test_a_path_without_documents_says_what_to_do(tokenizer: Tokenizer, tmp_path
 
 def test_a_cache_that_cannot_be_written_says_so(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot be kept in .*file"):
+    with pytest.raises(HomeError, match=r"cannot be written to .*file"):
         build(tokenizer, tmp_path / "file")
 
 

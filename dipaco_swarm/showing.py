@@ -1,0 +1,109 @@
+"""What a volunteer's screen shows: a peer's state and its rounds as views, redrawn while it trains."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.dashboard.metrics import Metrics
+from dipaco_swarm.dashboard.screens import Screen
+from dipaco_swarm.dashboard.views import ModuleView, PeerView
+from dipaco_swarm.manifest import Manifest
+from dipaco_swarm.outer_round import PathInTraining
+from dipaco_swarm.swarm.interface import Announcement, Swarm
+from dipaco_swarm.training.inner import StepReport
+
+REDRAW_SECONDS = 0.5
+
+
+class PeerShow:
+    """Keeps what the volunteer's screen shows between two redraws."""
+
+    def __init__(self, screen: Screen, swarm: Swarm, run: str, metrics: Metrics) -> None:
+        self._screen = screen
+        self._swarm = swarm
+        self._run = run
+        self._metrics = metrics
+        self._losses: deque[float] = deque(maxlen=400)
+        self._tokens = 0
+        self._drawn = 0.0
+        self._steps_in_round = 0
+        self.rounds = 0
+        self.last_agreed: str | None = None
+
+    def watching(self, peer: PathInTraining, manifest: Manifest) -> "Watching":
+        self._steps_in_round = 0
+        return Watching(self, peer, manifest)
+
+    def step(self, peer: PathInTraining, manifest: Manifest, report: StepReport) -> None:
+        self._losses.append(report.loss)
+        self._tokens += report.tokens
+        self._steps_in_round += 1
+        self._metrics.step(peer.stage, peer.path, report.step, report.loss, report.tokens, report.seconds)
+        if time.monotonic() - self._drawn > REDRAW_SECONDS:
+            self._drawn = time.monotonic()
+            self.now(peer, manifest, "training")
+
+    def now(self, peer: PathInTraining, manifest: Manifest, activity: str) -> None:
+        """Redraw."""
+        inner_steps = manifest.config.rounds.inner_steps
+        left = max(0, inner_steps - self._steps_in_round) * peer.rules.tokens_per_step
+        members = {module: self._swarm.members(peer.stage, module) for module in peer.modules}
+        traffic = self._swarm.traffic()
+        self._screen.show(
+            PeerView(
+                run=self._run,
+                stage=peer.stage,
+                stages=len(manifest.config.stages),
+                path=peer.path,
+                num_paths=peer.table.num_paths,
+                activity=activity,
+                rounds=self.rounds,
+                peers=len({said.peer for all_said in members.values() for said in all_said if said.path is not None}),
+                modules=tuple(_module_view(peer, module, said) for module, said in members.items()),
+                losses=tuple(self._losses),
+                tokens_per_second=peer.tokens_per_second,
+                tokens=self._tokens,
+                bytes_sent=traffic.sent,
+                bytes_received=traffic.received,
+                last_agreed=self.last_agreed,
+                round_progress=min(1.0, self._steps_in_round / inner_steps),
+                next_round_seconds=left / peer.tokens_per_second if peer.tokens_per_second else None,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Watching:
+    """Shows a round while it goes on."""
+
+    show: PeerShow
+    peer: PathInTraining
+    manifest: Manifest
+
+    def step(self, report: StepReport) -> None:
+        self.show.step(self.peer, self.manifest, report)
+
+    def due(self, modules: Sequence[ModuleId]) -> None:
+        self.show.now(self.peer, self.manifest, f"sharing {names(modules)}")
+
+
+def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announcement]) -> ModuleView:
+    state = peer.base[module]
+    trainers = [s for s in said if s.path is not None]
+    same_version = [s for s in trainers if s.version == state.version]
+    agree = sum(1 for s in same_version if s.digest == state.digest)
+    return ModuleView(
+        name=str(module),
+        version=state.version,
+        peers=len(trainers),
+        agree=agree,
+        differ=len(same_version) - agree,
+        paths=len(peer.table.paths_through(module)),
+    )
+
+
+def names(modules: Sequence[ModuleId]) -> str:
+    """Modules as people read them."""
+    return ", ".join(str(module) for module in modules)

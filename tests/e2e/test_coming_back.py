@@ -1,0 +1,388 @@
+"""Leaving, failing and coming back, on one machine's side: in memory, with the operator's node and peers as threads."""
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dipaco_swarm import bootstrap as bootstrap_program
+from dipaco_swarm import peer as peer_program
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import HomeError
+from dipaco_swarm.swarm.blobs import BlobStore
+from dipaco_swarm.swarm.interface import Announcement
+from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+from dipaco_swarm.training import bank, checkpoint
+from dipaco_swarm.training.checkpoint import Checkpoint
+from dipaco_swarm.weather import Awake
+
+from .world import FOUR_PATHS, SINGLE, Events, MakeWorld, World
+
+OWN, OTHERS = ModuleId(0, 0), ModuleId(1, 0)  # the modules of path 0, which only it uses beside paths 1 and 2
+LONGEST_LINE = 120
+
+
+@pytest.fixture(autouse=True)
+def calm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every line of every test is one that a volunteer can read."""
+    said: list[str] = []
+    remember = Events.event
+
+    def event(self: Events, text: str) -> None:
+        said.append(text)
+        remember(self, text)
+
+    monkeypatch.setattr(Events, "event", event)
+    yield
+    for line in said:
+        assert "\n" not in line
+        assert "Error" not in line, line
+        assert "generation" not in line, line
+        assert len(line.replace(str(peer_program.Path.cwd()), "HOME")) <= LONGEST_LINE, line
+
+
+def saved(world: World, name: str, path: int = 0, stage: int = 0) -> Checkpoint:
+    file = world.folder / name / "checkpoints" / f"stage-{stage}-path-{path}.safetensors"
+    found = checkpoint.load(file, f"{world.address.name}:{world.address.fingerprint}")
+    assert found is not None
+    return found
+
+
+def kept_versions(world: World, stage: int = 0) -> dict[ModuleId, int]:
+    states = {module: world.kept.state(stage, module) for module in (OWN, OTHERS)}
+    return {module: state.version for module, state in states.items() if state is not None}
+
+
+# ------------------------------------------------------------------------------------------------------------- leaving
+
+
+def test_who_leaves_hands_over_what_nobody_else_has(make_world: MakeWorld) -> None:
+    world = make_world(FOUR_PATHS)
+    world.operator().until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 5:")
+    leave()
+    assert peer.said("handing L0M0, L1M0 to a keeper")
+    assert peer.lines[-1] == "a keeper has it; nothing is lost"
+    left_at = {module: state.version for module, state in saved(world, "one").base.items()}
+    assert set(left_at.values()) != {0}
+    deadline = time.monotonic() + 10
+    while kept_versions(world) != left_at and time.monotonic() < deadline:
+        time.sleep(0.05)  # in memory it was at once, on the disk a moment later
+    assert kept_versions(world) == left_at
+
+
+def test_nobody_waits_for_a_keeper_that_is_not_there(make_world: MakeWorld) -> None:
+    world = make_world(FOUR_PATHS)
+    operator, operator_leaves = world.operator_that_ends()
+    operator.until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 2:")
+    operator_leaves()
+    peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 2)
+    began = time.monotonic()
+    leave()
+    assert time.monotonic() - began < peer_program.HAND_OVER_SECONDS
+    assert not peer.said("handing")
+    assert peer.lines[-1] == "L0M0, L1M0 are only in this machine's checkpoint; start again here to bring it back"
+
+
+def test_a_keeper_that_does_not_take_it_is_waited_for_as_long_as_was_said(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(FOUR_PATHS)
+    operator = world.operator()
+    operator.until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 2:")
+    monkeypatch.setattr(MemorySwarm, "fetch_state", lambda *_, **__: None)  # it is alive, and nothing gets through
+    began = time.monotonic()
+    leave()
+    assert 0.8 < (time.monotonic() - began) / peer_program.HAND_OVER_SECONDS < 1.6
+    assert peer.said("handing L0M0, L1M0 to a keeper")
+    assert peer.lines[-1].endswith("only in this machine's checkpoint; start again here to bring it back")
+
+
+# --------------------------------------------------------------------------------------------------------- coming back
+
+
+def test_the_last_holder_brings_back_what_all_keepers_have_lost(make_world: MakeWorld) -> None:
+    """Everybody is gone, and the bootstrap node's disk with the modules as well; one peer comes back."""
+    world = make_world(FOUR_PATHS)
+    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
+    operator, operator_leaves = world.operator_that_ends()
+    operator.until("run address")
+    peer, leave = world.peer("holder", 0)
+    peer.until("round 8:")
+    leave()
+    operator_leaves()
+    left_at = {module: state.version for module, state in saved(world, "holder").base.items()}
+    for module in (OWN, OTHERS):
+        bank.module_file(world.folder / "bootstrap", 0, module).unlink()
+
+    # nothing but files is left
+    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
+    operator, operator_leaves = world.operator_that_ends()
+    operator.until("going on with stage 0")
+    operator.until("run address")
+    peer, leave = world.peer("holder", 0)
+    peer.until("going on from the checkpoint")
+    peer.until("round 1:")
+    newcomer, newcomer_leaves = world.peer("newcomer", 0)
+    newcomer.until("fetched L0M0 at version")
+    newcomer.until("round 1:")
+    newcomer_leaves()
+    leave()
+    operator_leaves()
+    for states in (saved(world, "newcomer").base, saved(world, "holder").base):
+        assert all(states[module].version > version for module, version in left_at.items())
+    assert all(kept_versions(world)[module] >= version for module, version in left_at.items())
+
+
+def test_progress_that_is_two_versions_old_is_dropped_and_said(make_world: MakeWorld) -> None:
+    world = make_world(FOUR_PATHS)
+    world.operator().until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 2:")
+    leave()
+    before = saved(world, "one")
+    file = world.folder / "one" / "checkpoints" / "stage-0-path-0.safetensors"
+    base = {module: replace(state, version=max(1, state.version - 2)) for module, state in before.base.items()}
+    behind = replace(before, base=base, tokens=dict.fromkeys(base, 1280))
+    checkpoint.save(file, behind)
+    peer, leave = world.peer("one", 0)
+    peer.until("round 1:")
+    if before.base[OWN].version - base[OWN].version > peer_program.ACCEPTED_STALENESS:
+        assert peer.said("the group has gone on too far: 1,280 tokens trained before that are dropped")
+    leave()
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_its_whole_modules_are_used(make_world: MakeWorld) -> None:
+    world = make_world(FOUR_PATHS)
+    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
+    operator, operator_leaves = world.operator_that_ends()
+    operator.until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 4:")
+    operator_leaves()
+    leave()
+    before = saved(world, "one")
+    file = world.folder / "one" / "checkpoints" / "stage-0-path-0.safetensors"
+    data = bytearray(file.read_bytes())
+    other = before.base[OTHERS].params.numpy().tobytes()
+    data[data.find(other) + 2] ^= 1
+    file.write_bytes(data)
+
+    for module in (OWN, OTHERS):  # nobody has anything newer than the checkpoint, and of L0M0 nobody has anything
+        bank.module_file(world.folder / "bootstrap", 0, module).unlink(missing_ok=True)
+    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
+    world.operator().until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 1:")
+    assert peer.said("the checkpoint of path 0 is damaged and was set aside; L0M0 of it can be used")
+    assert (file.parent / f"{file.name}.damaged").exists()
+    leave()
+    assert saved(world, "one").base[OWN].version > before.base[OWN].version
+
+
+def test_a_module_that_is_damaged_where_it_is_kept_is_fetched_again(make_world: MakeWorld) -> None:
+    world = make_world(FOUR_PATHS)
+    operator, operator_leaves = world.operator_that_ends()
+    operator.until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 4:")
+    leave()
+    operator_leaves()
+    file = bank.module_file(world.folder / "bootstrap", 0, OWN)
+    file.write_bytes(file.read_bytes()[:-3])
+    operator = world.operator()
+    operator.until("L0M0 is damaged here; set aside as stage-0-L0M0.safetensors.damaged")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 1:")
+    leave()
+    assert peer.lines[-1] == "a keeper has it; nothing is lost"
+
+
+def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(FOUR_PATHS)
+    world.operator().until("run address")
+    honest = peer_program.checkpoints.save
+    whole: dict[str, str] = {}
+
+    class Bits(peer_program.Volunteer):
+        def _mend(self, peer: peer_program.PathInTraining) -> None:
+            state = peer.base[OWN]
+            if not whole and state.version > 0:
+                whole["digest"] = state.digest
+                flipped = ModuleState(state.version, state.params.clone(), state.momentum)
+                flipped.__dict__["digest"] = state.digest  # as computed when it was whole
+                flipped.params[7] += 1.0
+                peer.base[OWN] = flipped
+                super()._mend(peer)
+                assert peer.base[OWN].digest == whole["digest"]
+                assert torch.equal(peer.base[OWN].params, state.params)
+                return
+            super()._mend(peer)
+
+    monkeypatch.setattr("tests.e2e.world.Volunteer", Bits)
+    monkeypatch.setattr(peer_program, "CHECKPOINT_SECONDS", 0.2)
+    peer, leave = world.peer("one", 0)
+    peer.until("L0M0 was damaged in this machine's memory; it was fetched again")
+    peer.until("round", times=3)
+    leave()
+    assert whole
+    assert honest is peer_program.checkpoints.save
+
+
+# ------------------------------------------------------------------------------------------------ sleep, silence, disks
+
+
+class Skew:
+    """Clocks that jump when they are told to."""
+
+    def __init__(self) -> None:
+        self.steady_ahead = 0.0
+        self.wall_ahead = 0.0
+
+    def awake(self) -> Awake:
+        return Awake(
+            lambda: time.monotonic() + self.steady_ahead,
+            lambda: time.time() + self.steady_ahead + self.wall_ahead,
+        )
+
+
+def test_who_was_asleep_says_so_once_and_looks_for_the_group_before_it_goes_on(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skew = Skew()
+    looked: list[str] = []
+    look_up = MemorySwarm.look_up
+    monkeypatch.setattr(peer_program, "Awake", skew.awake)
+
+    def noted(self: MemorySwarm, *arguments: object, **more: object) -> None:
+        looked.append(self.peer)
+        look_up(self, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MemorySwarm, "look_up", noted)
+    world = make_world(FOUR_PATHS)
+    world.operator().until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 2:")
+    looked.clear()
+    skew.steady_ahead += 3 * 3600
+    peer.until("this machine was asleep for 3 h; looking where the group is")
+    peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 2)
+    assert "one" in looked
+    skew.wall_ahead -= 3600
+    peer.until("this machine's clock was set back by 60 min; if it is wrong now, the others cannot hear us")
+    peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 2)
+    assert sum("asleep" in line for line in peer.lines) == 1
+    assert sum("clock" in line for line in peer.lines) == 1
+    leave()
+
+
+def test_a_bootstrap_node_that_is_gone_is_said_once_and_its_return_too(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_program, "LOOK_AROUND_SECONDS", 0.05)
+    monkeypatch.setattr(peer_program, "UNHEARD_SECONDS", 0.2)
+    world = make_world(FOUR_PATHS)
+    operator, operator_leaves = world.operator_that_ends()
+    operator.until("run address")
+    one, _ = world.peer("one", 0)
+    lone, _ = world.peer("lone", 3)
+    for peer in (one, lone):
+        peer.until("round 3:")
+    operator_leaves()
+    for peer in (one, lone):
+        peer.until("nobody else is to be heard; training goes on alone, and is shared when they are back")
+    beside, leave_beside = world.peer("beside", 0)
+    beside.until("round 3:")
+    assert not beside.said("bootstrap node")  # it never met one
+    world.operator().until("run address")
+    for peer in (one, lone):
+        peer.until("the bootstrap node answers again", seconds=20)
+        assert sum("nobody else" in line for line in peer.lines) == 1
+    leave_beside()
+    world.break_off()
+
+
+def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_later(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_program, "CHECKPOINT_SECONDS", 0.1)
+    monkeypatch.setattr(peer_program, "SAVING_SHARE", 1.0)
+    monkeypatch.setattr(bootstrap_program, "WRITE_AGAIN_SECONDS", 0.3)
+    full = False
+
+    def or_full(write: object) -> object:
+        def written(*arguments: object) -> None:
+            if full:
+                raise HomeError("the disk of HOME is full: make room there for the checkpoint")
+            write(*arguments)  # type: ignore[operator]
+
+        return written
+
+    monkeypatch.setattr(checkpoint, "save", or_full(checkpoint.save))
+    monkeypatch.setattr(bootstrap_program, "save_state", or_full(bank.save_state))
+    monkeypatch.setattr(bootstrap_program, "write_whole", or_full(bank.write_whole))
+    monkeypatch.setattr(peer_program, "write_whole", or_full(bank.write_whole))
+    world = make_world(SINGLE + FOUR_PATHS, min_peers=1)
+    operator = world.operator()
+    operator.until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 3:")
+    full = True
+    peer.until("the disk of HOME is full: make room there for the checkpoint; training goes on")
+    operator.until("is full: make room there for the checkpoint; the run goes on")
+    peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 5)
+    world.kept.tell_to_advance = lambda: None  # type: ignore[method-assign]
+    (world.folder / "bootstrap" / "advance").write_bytes(b"")  # a stage cannot be opened while it is full
+    time.sleep(1.5)
+    assert sum("is full" in line for line in peer.lines) == 1
+    assert sum("is full" in line for line in operator.lines) == 1
+    full = False
+    peer.until("the checkpoint can be saved again")
+    operator.until("the disk has room again")
+    operator.until("stage 1 is open: 4 paths")
+    peer.until("stage 1: path 0 of 4")
+    leave()
+    world.break_off()
+
+
+def test_a_state_that_somebody_claims_and_nobody_sends_stops_nobody(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peer_program, "UNSENT_SECONDS", 0.5)
+    world = make_world(FOUR_PATHS)
+    world.operator().until("run address")
+    liar = MemorySwarm(world.hub, "a liar")
+    table = PathTable(world.manifest().stage.table)
+    for_all = [
+        Announcement(liar.peer, 0, module, PathIndex(0), version=9_000_000, digest="f" * 64)
+        for module in table.modules_of(PathIndex(0))
+    ]
+    liar.announce(for_all)
+    peer, leave = world.peer("one", 0)
+    peer.until("nobody sends L0M0 at version 9000000 just now; asking again every 2 s")
+    peer.until("round 20:")
+    assert sum("nobody sends L0M0" in line for line in peer.lines) <= 2  # once while it joins, once later
+    leave()
+
+
+def test_a_log_line_that_comes_every_second_is_said_once_a_minute() -> None:
+    from dipaco_swarm.dashboard.screens import _EventHandler
+
+    screen, now = Events(), 0.0
+    handler = _EventHandler(screen, lambda: now)
+    record = logging.LogRecord("dipaco_swarm", logging.WARNING, "", 0, "the %s is slow", ("link",), None)
+    for second in range(125):
+        now = float(second)
+        handler.emit(record)
+    assert screen.lines == ["the link is slow"] * 3

@@ -1,0 +1,137 @@
+"""A run in one process: an operator's node and peers as threads over the in-memory swarm."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from dipaco_swarm.bootstrap import Kept, Operator, load_operator_key
+from dipaco_swarm.dashboard.screens import Screen
+from dipaco_swarm.manifest import Manifest, RunAddress, RunConfig, fingerprint_of
+from dipaco_swarm.peer import Volunteer
+from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.stopping import Stopping
+from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+
+SINGLE = '[[stages]]\nrouter = "single"\n'
+FOUR_PATHS = '[[stages]]\nrouter = "product-k-means"\nmodules = [2, 2]\n'
+
+
+class Events(Screen):
+    """A screen that remembers what it was told, and lets a test wait for words."""
+
+    def __init__(self) -> None:
+        self._said: list[str] = []
+        self._new = threading.Condition()
+
+    def show(self, view: object) -> None:
+        """Nobody looks."""
+
+    def event(self, text: str) -> None:
+        with self._new:
+            self._said.append(text)
+            self._new.notify_all()
+
+    def until(self, words: str, times: int = 1, seconds: float = 60) -> None:
+        with self._new:
+            came = self._new.wait_for(lambda: sum(words in said for said in self._said) >= times, seconds)
+        assert came, f"nobody said {words!r}: " + "\n".join(self._said)
+
+    def said(self, words: str) -> bool:
+        return any(words in said for said in self._said)
+
+    @property
+    def lines(self) -> list[str]:
+        return list(self._said)
+
+
+class World:
+    """An operator's node and peers as threads, each with a stop of its own."""
+
+    def __init__(self, folder: Path, config: RunConfig, pool: ThreadPoolExecutor) -> None:
+        self.folder, self.config = folder, config
+        self.hub = MemoryHub()
+        self.kept = Kept(folder / "bootstrap")
+        self._key = load_operator_key(folder / "bootstrap")
+        self.address = RunAddress(config.name, fingerprint_of(self._key.public_key()), ())
+        self._pool = pool
+        self._stops: list[Stopping] = []
+        self._work: list[Future[None]] = []
+
+    def operator(self) -> Events:
+        return self.operator_that_ends()[0]
+
+    def operator_that_ends(self) -> tuple[Events, Callable[[], None]]:
+        """Starts the operator's node; returns its screen, and what stops it and waits for its end."""
+        screen, stop = Events(), self._stop()
+        swarm = self._swarm("bootstrap", stop)
+        operator = Operator(self.config, self._key, swarm, self.kept, screen, stop, str(self.address))
+
+        def live() -> None:
+            operator.run(until_finished=True)
+            swarm.announce([])
+
+        life = self._start(live)
+
+        def leave() -> None:
+            stop.request()
+            life.result(30)
+
+        return screen, leave
+
+    def _start(self, life: Callable[[], None]) -> Future[None]:
+        """In a thread; one that fails ends all."""
+        work = self._pool.submit(life)
+        work.add_done_callback(lambda done: self.break_off() if done.exception() else None)
+        self._work.append(work)
+        return work
+
+    def peer(self, name: str, path: int | None) -> tuple[Events, Callable[[], None]]:
+        """Starts a peer; returns its screen, and what stops it and waits for its end."""
+        screen, stop = Events(), self._stop()
+        settings = PeerSettings(
+            address=self.address,
+            path=path,
+            home=self.folder / name,
+            cache=self.folder / "cache",
+            listen=None,
+            device="cpu",
+            micro_batch=None,
+            threads=1,
+            until_finished=True,
+            rounds=None,
+            screen="none",
+        )
+        life = self._start(Volunteer(settings, self._swarm(name, stop), screen, stop).live)
+
+        def leave() -> None:
+            stop.request()
+            life.result(30)
+
+        return screen, leave
+
+    def manifest(self) -> Manifest:
+        manifest = self.kept.manifest(self.address.fingerprint)
+        assert manifest is not None
+        return manifest
+
+    def end(self) -> None:
+        """Let the run come to its own end; whatever failed in a thread is raised here."""
+        for work in self._work:
+            work.result(60)
+
+    def break_off(self) -> None:
+        for stop in self._stops:
+            stop.request()
+
+    def _stop(self) -> Stopping:
+        self._stops.append(Stopping())
+        return self._stops[-1]
+
+    def _swarm(self, name: str, stop: Stopping) -> MemorySwarm:
+        swarm = MemorySwarm(self.hub, name)
+        stop.tell(swarm.interrupt)
+        return swarm
+
+
+MakeWorld = Callable[..., World]
