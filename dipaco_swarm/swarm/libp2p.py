@@ -29,10 +29,11 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.manifest import RunAddress, open_manifest
 from dipaco_swarm.swarm import records
+from dipaco_swarm.swarm.acquaintances import Acquaintances
 from dipaco_swarm.swarm.blobs import BlobStore
 from dipaco_swarm.swarm.channels import end_all, supervise
 from dipaco_swarm.swarm.codec import Codec
-from dipaco_swarm.swarm.identity import load_identity
+from dipaco_swarm.swarm.identity import Identity, load_identity
 from dipaco_swarm.swarm.interface import (
     Announcement,
     Contribution,
@@ -198,13 +199,20 @@ class LibP2PSwarm:
     """`Swarm` over libp2p. Make one with `open_swarm`; its methods may be called from any thread."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, node: Node, address: RunAddress, directory: Directory, store: Store
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node: Node,
+        address: RunAddress,
+        directory: Directory,
+        store: Store,
+        met_before: Sequence[str] = (),
     ) -> None:
         self._loop = loop
         self._node = node
         self._address = address
         self._directory = directory
         self._store = store
+        self._met_before = tuple(met_before)
         self._rounds: Rounds | None = None
         self._groups: dict[tuple[int, ModuleId], ModuleGroup] = {}
         self._called: set[tuple[int, ModuleId, int]] = set()
@@ -419,10 +427,10 @@ class LibP2PSwarm:
                 await self._directory.farewell()
 
     def _bootstrap_peers(self) -> list[str]:
-        return [place.rpartition("/p2p/")[2] for place in self._address.bootstraps]
+        return [_name_in(place) for place in self._address.bootstraps]
 
     def _known_peers(self) -> list[str]:
-        return list(self._directory.peers())
+        return list(dict.fromkeys((*self._directory.peers(), *self._met_before)))
 
     def _call(self, work: Coroutine[Any, Any, T], timeout: float | None) -> T | None:
         """Run in the loop and wait; None when time is up or we were interrupted."""
@@ -448,6 +456,10 @@ class LibP2PSwarm:
             return None
 
 
+def _name_in(address: str) -> str:
+    return address.rpartition("/p2p/")[2]
+
+
 @contextlib.contextmanager
 def open_swarm(address: RunAddress, home: Path, settings: NodeSettings) -> Iterator[LibP2PSwarm]:
     """Join the swarm of a run; goodbye is said when the block ends.
@@ -461,13 +473,15 @@ def open_swarm(address: RunAddress, home: Path, settings: NodeSettings) -> Itera
     stack = contextlib.AsyncExitStack()
 
     async def open_all() -> LibP2PSwarm:
-        node = await stack.enter_async_context(open_node(identity, address.bootstraps, settings))
+        acquaintances = Acquaintances(home)
+        before = acquaintances.addresses()
+        node = await _open_by_some_door(stack, identity, address, settings, before)
         directory = Directory(node, address.fingerprint)
         store = Store(node, address.fingerprint, BlobStore(home / "blobs"))
         await store.serve()
         await stack.enter_async_context(_running(directory.run()))
-        await stack.enter_async_context(_running(_keep_in_touch(node, address)))
-        swarm = LibP2PSwarm(loop, node, address, directory, store)
+        await stack.enter_async_context(_running(_keep_in_touch(node, address, directory, acquaintances)))
+        swarm = LibP2PSwarm(loop, node, address, directory, store, tuple(_name_in(place) for place in before))
         stack.push_async_callback(swarm.stop)
         return swarm
 
@@ -480,6 +494,25 @@ def open_swarm(address: RunAddress, home: Path, settings: NodeSettings) -> Itera
         loop.close()
 
 
+async def _open_by_some_door(
+    stack: contextlib.AsyncExitStack,
+    identity: Identity,
+    address: RunAddress,
+    settings: NodeSettings,
+    acquaintances: Sequence[str],
+) -> Node:
+    """Through the bootstrap nodes; while all of them are down, through peers that we met before."""
+    try:
+        return await stack.enter_async_context(open_node(identity, address.bootstraps, settings))
+    except UnreachableError:
+        if not acquaintances:
+            raise
+        log.info("no bootstrap node answers; coming in through peers that we have met before")
+        with contextlib.suppress(UnreachableError):
+            return await stack.enter_async_context(open_node(identity, address.bootstraps, settings, acquaintances))
+        raise
+
+
 async def _close(stack: contextlib.AsyncExitStack) -> None:
     """Close everything, then end what hivemind left running (timers of its start-up)."""
     await stack.aclose()
@@ -489,11 +522,15 @@ async def _close(stack: contextlib.AsyncExitStack) -> None:
     await asyncio.gather(*left, return_exceptions=True)
 
 
-async def _keep_in_touch(node: Node, address: RunAddress) -> None:
-    """Knock at the bootstrap nodes now and then, until cancelled: one that was down has forgotten all of us."""
+async def _keep_in_touch(node: Node, address: RunAddress, directory: Directory, acquaintances: Acquaintances) -> None:
+    """Knock at the bootstrap nodes now and then, until cancelled: one that was down has forgotten all of us.
+
+    And note who else is there, for the day when it is still down and we come back.
+    """
     for times in itertools.count(1):
         await asyncio.sleep(KEEP_IN_TOUCH_SECONDS * random.uniform(0.8, 1.0))
         await asyncio.gather(*(node.greet(place) for place in address.bootstraps))
+        acquaintances.remember(place for peer in directory.peers() for place in node.addresses_of(peer)[:1])
         if times % LOOK_EVERY == 0 and address.bootstraps and node.settings.reachable is not False:
             await node.look(address.bootstraps)
 

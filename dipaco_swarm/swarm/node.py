@@ -215,6 +215,10 @@ class Node:
             self._addresses.pop(next(iter(self._addresses)))
         self._addresses[peer] = tuple(addresses)
 
+    def addresses_of(self, peer: str) -> tuple[str, ...]:
+        """Where a peer said that it can be dialled, best first."""
+        return self._addresses.get(peer, ())
+
     async def _connect(self, peer: str, addresses: Sequence[str]) -> None:
         bare = [Multiaddr(address.rpartition("/p2p/")[0] or address) for address in addresses]
         # hivemind's P2P has no public way to connect to an address
@@ -239,21 +243,23 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def open_node(identity: Identity, bootstraps: Sequence[str], settings: NodeSettings) -> AsyncIterator[Node]:
+async def open_node(
+    identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, doors: Sequence[str] = ()
+) -> AsyncIterator[Node]:
     """Start the daemon, join the DHT, and yield the node; everything ends with the block.
 
     Raises NodeError when this machine is the reason (port in use, no daemon), UnreachableError when no bootstrap node
     answers.
     """
     async with contextlib.AsyncExitStack() as opened:
-        node = await opened.enter_async_context(open_door(identity, bootstraps, settings))
+        node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors))
         if bootstraps and settings.reachable is not False:
             await node.look(bootstraps)
             if not node.reachable:
                 # libp2p is told at its start that it needs a relay; who cannot be dialled starts twice
                 await opened.aclose()
-                node = await opened.enter_async_context(open_door(identity, bootstraps, settings, relayed=True))
-        node.dht = await _join(node, bootstraps)
+                node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors, relayed=True))
+        node.dht = await _join(node, doors or bootstraps)
         opened.push_async_callback(node.dht.shutdown)
         if not bootstraps:
             await node.serve(reach.PROTOCOL, reach.Doorkeeper().answer)
@@ -262,15 +268,21 @@ async def open_node(identity: Identity, bootstraps: Sequence[str], settings: Nod
 
 @contextlib.asynccontextmanager
 async def open_door(
-    identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, *, relayed: bool = False
+    identity: Identity,
+    bootstraps: Sequence[str],
+    settings: NodeSettings,
+    doors: Sequence[str] = (),
+    *,
+    relayed: bool = False,
 ) -> AsyncIterator[Node]:
     """A node without the DHT: it can dial and be dialled, and nobody knows of it. Raises as `open_node`.
 
-    `relayed`: others are to come through the bootstrap nodes.
+    `doors`: peers through which to come in; none: the bootstrap nodes. `relayed`: others are to come to us through the
+    bootstrap nodes.
     """
     _check_port(settings.listen)
     relayed = relayed or settings.reachable is False
-    async with _daemon(identity, bootstraps, settings, relayed=relayed) as control:
+    async with _daemon(identity, bootstraps, settings, doors or bootstraps, relayed=relayed) as control:
         p2p = await P2P.replicate(control)
         node = Node(p2p, identity, settings, control.value_for_protocol("unix"))
         node.reachable = not relayed
@@ -314,7 +326,7 @@ def _nobody_answers(bootstraps: Sequence[str], detail: str) -> str:
 
 @contextlib.asynccontextmanager
 async def _daemon(
-    identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, *, relayed: bool
+    identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, doors: Sequence[str], *, relayed: bool
 ) -> AsyncIterator[Multiaddr]:
     """Run hivemind's `p2pd` and yield its control address."""
     sweep()
@@ -338,7 +350,7 @@ async def _daemon(
     if settings.reachable is False:
         arguments += ["-noListenAddrs=1"]
     if bootstraps:
-        arguments += ["-b=1", f"-bootstrapPeers={','.join(bootstraps)}", "-relayService=0"]
+        arguments += ["-b=1", f"-bootstrapPeers={','.join(doors)}", "-relayService=0"]
     else:
         arguments += RELAY
     if bootstraps and settings.reachable is not True:

@@ -1,0 +1,41 @@
+"""Peers that we met, in a file of the home folder: ways back into the swarm while no bootstrap node is up."""
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+MOST = 16
+"""Addresses that are remembered."""
+FILE = "acquaintances.txt"
+
+
+class Acquaintances:
+    """Where the peers were that were heard of last; the newest first. Never raises: it is a convenience."""
+
+    def __init__(self, home: Path) -> None:
+        self._file = home / FILE
+        self._known: tuple[str, ...] = ()
+
+    def addresses(self) -> tuple[str, ...]:
+        """Multiaddrs, each ending in /p2p/NAME; none before the first time in this home."""
+        try:
+            lines = self._file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return ()
+        return tuple(line for line in lines[:MOST] if line.startswith("/") and "/p2p/" in line)
+
+    def remember(self, addresses: Iterable[str]) -> None:
+        """Keep these, and of those from before what there is room for."""
+        known = tuple(dict.fromkeys((*sorted(addresses), *self._known)))[:MOST]
+        if known == self._known:
+            return
+        self._known = known
+        unfinished = self._file.with_suffix(".tmp")
+        try:
+            unfinished.write_text("\n".join(known) + "\n", encoding="utf-8")
+            os.replace(unfinished, self._file)
+        except OSError as error:
+            log.debug("%s cannot be written: %s", self._file, error.strerror or error)
