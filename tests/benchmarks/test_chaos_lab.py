@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.chaos.lab import MAX_HOSTS, NAMESPACES, Host, Lab, Link
+from benchmarks.chaos.lab import MAX_HOSTS, NAMESPACES, Host, Lab, LabError, Link
 
 needs_namespaces = pytest.mark.usefixtures("namespaces_here")
 PORT = 4000
@@ -193,6 +193,19 @@ def test_a_signal_reaches_the_program_itself(lab: Lab) -> None:
     server = serve(lab.host("only"))
     server.send_signal(signal.SIGKILL)
     assert server.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_a_dead_forwarder_is_not_taken_for_a_fault_of_the_line(lab: Lab) -> None:
+    far = lab.host("far", Link(round_trip_ms=1))
+    assert far.counters().delayed == 0
+    forwarder = lab._forwarder
+    assert forwarder is not None
+    forwarder.kill()
+    forwarder.wait()
+    with pytest.raises(LabError, match="delay forwarder has ended with status -9"):
+        far.counters()
+    with pytest.raises(LabError, match="delay forwarder has ended"):
+        far.change(Link(round_trip_ms=2))
 
 
 def namespaces(prefix: str) -> list[str]:
