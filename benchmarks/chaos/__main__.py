@@ -3,17 +3,20 @@
     python -m benchmarks.chaos kill-half [--rounds N] [--minutes M] [--seed S]
     python -m benchmarks.chaos --list
 
-Every member is a process in a network namespace of its own (benchmarks/chaos/lab.py), so this needs root. A scenario
-prints what happens, checks what must be true afterwards and that its faults really happened, and writes a report to
-benchmarks/results/. Exit status 0: all checks passed.
+Every member is a process of its own; where the network is part of the story, in a network namespace of its own
+(benchmarks/chaos/lab.py), which needs root, iproute2 and iptables. A scenario prints what happens, checks what must be
+true afterwards and that its faults really happened, and writes a report to benchmarks/results/. Exit status 0: all
+checks passed.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.chaos import crew as crews
@@ -34,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, help="outer rounds of the stage in which it happens")
     parser.add_argument("--minutes", type=float, help="for what goes by the clock (soak)")
     parser.add_argument("--line", choices=["loopback", "home", "far"], default="loopback", help="for deadlines")
+    parser.add_argument("--peers", type=int, default=8, help="where all are alike")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     parser.add_argument("--keep", type=Path, help="keep logs and homes here")
     parser.add_argument("--list", action="store_true", help="the scenarios, and nothing else")
@@ -46,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         print(f"there is no scenario {unknown[0]!r}; see --list", file=sys.stderr)
         return 2
-    if (missing := Lab.missing()) is not None:
+    if any(SCENARIOS[name].networked for name in options.scenario) and (missing := Lab.missing()) is not None:
         print(f"no network namespaces here: {missing}", file=sys.stderr)
         return 2
     os.chdir(ROOT)
@@ -57,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folder = options.keep / name if options.keep else Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
             scenario = SCENARIOS[name]
-            length = Length(options.rounds or scenario.rounds, options.minutes or scenario.minutes)
+            length = Length(options.rounds or scenario.rounds, options.minutes or scenario.minutes, options.peers)
             began = time.monotonic()
             verdict = play(name, scenario, length, folder, options.seed, options.line)
             title = name if name != "deadlines" else f"deadlines-{options.line}"
@@ -72,14 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int, line: str = "loopback") -> Verdict:
     """One scenario, and its twin without faults where it has one."""
     verdict = Verdict()
-    disturbed = _one_run(name, scenario, length, folder / "run", folder / "cache", seed, line, verdict)
+    disturbed = one_run(name, scenario, length, folder / "run", folder / "cache", seed, line, verdict)
     if scenario.compared and verdict.passed and disturbed is not None:
         perplexity, tokens = disturbed
-        again = Length(4 * length.rounds, 0, tokens)
+        again = Length(4 * length.rounds, 0, length.peers, tokens)
         print(f"\nthe same run without faults, to {tokens:,.0f} tokens\n", flush=True)
         calm = Verdict()
-        twin = Scenario(undisturbed.__doc__ or "", undisturbed, 0, 0, scenario.stage, scenario.changes)
-        fault_free = _one_run(name, twin, again, folder / "twin", folder / "cache", seed, line, calm)
+        twin = replace(scenario, play=undisturbed)
+        fault_free = one_run(name, twin, again, folder / "twin", folder / "cache", seed, line, calm)
         if fault_free is None or not calm.passed:
             verdict.check("the run without faults comes through", False)
         else:
@@ -92,14 +96,17 @@ def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int,
     return verdict
 
 
-def _one_run(
+def one_run(
     name: str, scenario: Scenario, length: Length, folder: Path, cache: Path, seed: int, line: str, verdict: Verdict
 ) -> tuple[float, float] | None:
     """Play it; returns perplexity and the tokens that counted. None when it broke off."""
     folder.mkdir(parents=True)
     end = {} if length.tokens else {"rounds": length.rounds}
-    config = run_file(f"chaos-{name}", [{**scenario.stage, **end}], scenario.changes)
-    with Lab() as lab, crews.Crew(folder) as crew:
+    config = run_file(f"chaos-{name}", scenario.stage, end, scenario.changes)
+    with contextlib.ExitStack() as open_until_the_end:
+        # faults of programs need no network of their own, and can be played where there are no namespaces
+        lab = open_until_the_end.enter_context(Lab()) if scenario.networked else crews.Here
+        crew = open_until_the_end.enter_context(crews.Crew(folder))
         story = Story(lab, crew, config, seed, cache, verdict, lambda said: print(said, flush=True))
         story.line = line
         try:

@@ -20,9 +20,11 @@ from typing import Literal
 
 import psutil
 
-from benchmarks.chaos.lab import NAMESPACES, Host
+from benchmarks.chaos.lab import NAMESPACES, Host, Link
 
 CLONE_NEWNET = 0x40000000
+CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
+"""Where control groups of the CPU are (version 1)."""
 LEAVE_SECONDS = 20.0
 DAEMON_SECONDS = 40.0
 """The daemon of a killed peer ends by itself after 15 idle seconds; this leaves room for a busy machine."""
@@ -36,18 +38,32 @@ def prepare() -> None:
     MAKE.set_forkserver_preload(["dipaco_swarm.peer", "dipaco_swarm.bootstrap", "dipaco_swarm.swarm.libp2p"])
 
 
-def _play(namespace: Path, program: Literal["peer", "bootstrap"], arguments: Sequence[str], log: Path) -> None:
+@dataclass(frozen=True)
+class Here:
+    """This machine as a host, where there is no laboratory: no lines to cut, but programs to kill."""
+
+    name: str
+    address: str = "127.0.0.1"
+    namespace: None = None
+
+    @classmethod
+    def host(cls, name: str, link: Link = Link()) -> "Here":  # noqa: B008  # frozen
+        assert link == Link(), f"{name} wants a line; on this machine alone there is none"
+        return cls(name)
+
+
+Place = Host | Here
+
+
+def _play(namespace: str | None, program: Literal["peer", "bootstrap"], arguments: Sequence[str], log: Path) -> None:
     """One life of a program, in a process of its own."""
     os.setpgrp()  # Ctrl+C is for the harness alone
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    descriptor = os.open(namespace, os.O_RDONLY)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.setns(descriptor, CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
-    os.close(descriptor)
+    if namespace is not None:
+        _enter(NAMESPACES / namespace)
     if program == "peer":
         from dipaco_swarm.cli.peer import app
     else:
@@ -55,22 +71,37 @@ def _play(namespace: Path, program: Literal["peer", "bootstrap"], arguments: Seq
     app(args=list(arguments), prog_name=f"dipaco-{program}")
 
 
+def _enter(namespace: Path) -> None:
+    descriptor = os.open(namespace, os.O_RDONLY)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    os.close(descriptor)
+
+
 @dataclass(eq=False)
 class Member:
     """A program with a home, in a host. `start` begins a life of it; there may be many."""
 
     name: str
-    host: Host
+    host: Place
     folder: Path
     program: Literal["peer", "bootstrap"]
     arguments: Sequence[str]
     lives: int = 0
     ended_badly: list[str] = field(default_factory=list)
     _process: ForkServerProcess | None = None
+    _throttle: Path | None = None
 
     @property
     def home(self) -> Path:
         return self.folder / self.name
+
+    @property
+    def line(self) -> Host:
+        """Its host in the laboratory, whose line can be cut."""
+        assert isinstance(self.host, Host), f"{self.name} is on this machine, without a line"
+        return self.host
 
     @property
     def log(self) -> Path:
@@ -96,7 +127,7 @@ class Member:
         assert not self.running, f"{self.name} is running"
         arguments = [*self.arguments, "--home", str(self.home), "--screen", "plain"]
         self._process = MAKE.Process(
-            target=_play, args=(NAMESPACES / self.host.namespace, self.program, arguments, self.log), name=self.name
+            target=_play, args=(self.host.namespace, self.program, arguments, self.log), name=self.name
         )
         self._process.start()
         self.lives += 1
@@ -122,6 +153,15 @@ class Member:
     def thaw(self) -> None:
         for process in self._all():
             process.resume()
+
+    def throttle(self, share: float) -> None:
+        """Give this life this share of one core; needs root and control groups."""
+        group = CPU_GROUPS / f"chaos-{os.getpid()}-{self.name}"
+        group.mkdir(exist_ok=True)
+        (group / "cpu.cfs_period_us").write_text("100000")
+        (group / "cpu.cfs_quota_us").write_text(str(int(100_000 * share)))
+        (group / "cgroup.procs").write_text(str(self.process.pid))
+        self._throttle = group
 
     def _all(self) -> list[psutil.Process]:
         return [self.process, *self.process.children(recursive=True)]
@@ -166,26 +206,26 @@ class Crew:
             if member.running:
                 member.thaw()
                 member.power_cut()
+            if member._throttle is not None:
+                member._throttle.rmdir()
 
-    def add(self, name: str, host: Host, program: Literal["peer", "bootstrap"], arguments: Sequence[str]) -> Member:
+    def add(self, name: str, host: Place, program: Literal["peer", "bootstrap"], arguments: Sequence[str]) -> Member:
         member = self.members[name] = Member(name, host, self.folder, program, arguments)
         return member
 
     def running(self) -> list[Member]:
         return [member for member in self.members.values() if member.running]
 
+    def orphans(self, seconds: float = DAEMON_SECONDS) -> list[str]:
+        """Daemons of ours that still run although their programs are gone, after they have had time to notice."""
+        deadline = time.monotonic() + seconds
+        while (left := list(self._daemons())) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return [f"{process.pid} {process.name()}" for process in left]
 
-def orphans(hosts: Sequence[Host], seconds: float = DAEMON_SECONDS) -> list[str]:
-    """What still runs in these hosts although nobody has started it, after daemons have had time to notice."""
-    deadline = time.monotonic() + seconds
-    while (left := list(_in(hosts))) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    return [f"{process.pid} {process.name()}" for process in left]
-
-
-def _in(hosts: Sequence[Host]) -> Iterator[psutil.Process]:
-    spaces = {os.stat(NAMESPACES / host.namespace).st_ino for host in hosts}
-    for process in psutil.process_iter():
-        with contextlib.suppress(OSError, psutil.NoSuchProcess):
-            if os.stat(f"/proc/{process.pid}/ns/net").st_ino in spaces:
-                yield process
+    def _daemons(self) -> Iterator[psutil.Process]:
+        """Known by the identity file that they were started with."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if any(word.startswith(f"-id={self.folder}/") for word in process.cmdline()):
+                    yield process

@@ -25,10 +25,11 @@ ROUND_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Length:
-    """How long a scenario goes on."""
+    """How long a scenario goes on, and how many take part."""
 
     rounds: int
     minutes: float
+    peers: int = 8
     tokens: float = 0.0
     """Instead of rounds, for the run without faults: so many tokens, or a round more."""
 
@@ -43,16 +44,19 @@ class Scenario:
     """Of the stage in which it happens, unless --rounds says otherwise."""
     minutes: float
     """Of what goes by the clock."""
-    stage: Mapping[str, Any] = field(default_factory=lambda: FOUR_PATHS)
+    stage: Mapping[str, Any] | None = field(default_factory=lambda: FOUR_PATHS)
+    """In which it happens; None: in the warm-up, where everybody is on one path."""
     changes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    networked: bool = True
+    """Whether lines are cut, slow or behind routers; where they are not, this machine's loopback will do."""
     compared: bool = False
     """Followed by the same run without faults, to the same number of tokens."""
 
 
-def _eight(story: Story, count: int = 8, links: Sequence[Link] = (Link(),)) -> list[Member]:
+def _everybody(story: Story, count: int, link: Link = Link()) -> list[Member]:  # noqa: B008  # frozen
     """Peers that were told their paths, replicas last; returns when they train in the last stage."""
     paths = story.config.stages[-1].num_paths or 1
-    peers = [story.peer(f"peer-{i}", i % paths, links[i % len(links)]) for i in range(count)]
+    peers = [story.peer(f"peer-{i}", i % paths, link) for i in range(count)]
     story.until_version(1, 10 * ROUND_SECONDS)
     story.tell("all modules have left their seeds")
     return peers
@@ -64,14 +68,14 @@ def _eight(story: Story, count: int = 8, links: Sequence[Link] = (Link(),)) -> l
 def kill_half(story: Story, length: Length) -> None:
     """Every round a random half of the peers is killed and started again."""
     story.bootstrap()
-    peers = _eight(story)
+    peers = _everybody(story, length.peers)
     story.remember_versions()
     for _ in range(1, length.rounds):
         version = story.version()
         if version >= length.rounds:
             break
         story.pause(story.random.uniform(0, 3))  # any moment: training, gathering, in the middle of a reduce
-        half = story.random.sample([peer for peer in peers if peer.running], min(4, len(peers)))
+        half = story.random.sample([peer for peer in peers if peer.running], len(peers) // 2)
         for peer in half:
             (story.power_cut if story.random.random() < 0.5 else story.kill)(peer)
         for peer in half:
@@ -87,7 +91,7 @@ def kill_half(story: Story, length: Length) -> None:
 def undisturbed(story: Story, length: Length) -> None:
     """The same peers, and nothing happens to them."""
     node = story.bootstrap()
-    _eight(story)
+    _everybody(story, length.peers)
     story.until(
         lambda: story.contributed() >= length.tokens, "as many tokens as with faults", length.rounds * ROUND_SECONDS
     )
@@ -98,7 +102,7 @@ def undisturbed(story: Story, length: Length) -> None:
 def soak(story: Story, length: Length) -> None:
     """Random faults for a long time: kills, power cuts, goodbyes, sleep, unplugged lines."""
     node = story.bootstrap(until_finished=False)
-    peers = _eight(story)
+    peers = _everybody(story, length.peers)
     story.remember_versions()
     asleep: dict[str, float] = {}
     unplugged: dict[str, float] = {}
@@ -112,7 +116,7 @@ def soak(story: Story, length: Length) -> None:
                 peer.thaw()
             if unplugged.get(peer.name, now) < now:
                 del unplugged[peer.name]
-                peer.host.join()
+                peer.line.join()
             if not peer.running:
                 peer.start()
         able = [p for p in peers if p.running and p.name not in asleep and p.name not in unplugged]
@@ -131,13 +135,13 @@ def soak(story: Story, length: Length) -> None:
                 asleep[peer.name] = now + story.random.uniform(5, 60)
                 story.faults["sleep"] += 1
             case "unplug":
-                peer.host.cut()
+                peer.line.cut()
                 unplugged[peer.name] = now + story.random.uniform(5, 60)
                 story.faults["unplugged"] += 1
     for peer in peers:
         if peer.name in asleep:
             peer.thaw()
-        peer.host.join()
+        peer.line.join()
         if not peer.running:
             peer.start()
     before = story.version()
@@ -172,12 +176,13 @@ def _say_goodbye(story: Story, node: Member) -> None:
 def partition(story: Story, length: Length) -> None:
     """Two halves that cannot see each other both go on, and meet again."""
     node = story.bootstrap()
-    peers = _eight(story)
+    peers = _everybody(story, length.peers)
     story.remember_versions()
-    here, there = peers[:4], peers[4:]  # each half has every path
+    half = len(peers) // 2
+    here, there = peers[:half], peers[half:]  # each half has every path
     at = story.version()
     cut = time.time()
-    story.lab.part([node.host, *(peer.host for peer in here)], [peer.host for peer in there])
+    story.network.part([node.line, *(peer.line for peer in here)], [peer.line for peer in there])
     story.faults["partition"] += 1
     names = {"here": [p.name for p in here], "there": [p.name for p in there]}
 
@@ -187,14 +192,13 @@ def partition(story: Story, length: Length) -> None:
 
     took = story.until(both_go_on, "both halves commit three rounds on their own", 6 * ROUND_SECONDS)
     story.note("seconds until both halves had three versions of their own", f"{took:.0f}")
-    dropped = story.lab.dropped()
+    dropped = story.network.dropped()
     story.check("the network was really parted", dropped > 0, f"{dropped} packets dropped")
     story.check(
         "the halves really went apart", bool(forks := story.facts().forks()), f"{len(forks)} versions with two digests"
     )
-    story.lab.mend()
+    story.network.mend()
     mended, version = time.time(), story.version()
-    together = len(peers) // 2
 
     def one_again() -> bool:
         """The newest version of every module was made by everybody, with one digest."""
@@ -207,9 +211,7 @@ def partition(story: Story, length: Length) -> None:
         makers = [
             {one.peer for one in since.made if (one.module, one.version) == (module, v)} for module, v in newest.items()
         ]
-        return (
-            len(newest) == story.modules and all(len(d) == 1 for d in fine) and all(len(m) >= together for m in makers)
-        )
+        return len(newest) == story.modules and all(len(d) == 1 for d in fine) and all(len(m) >= half for m in makers)
 
     took = story.until(one_again, "both halves make the same versions again", 3 * ROUND_SECONDS)
     story.note("time to heal", f"{took:.0f} s, {story.version() - version} rounds")
@@ -219,7 +221,7 @@ def partition(story: Story, length: Length) -> None:
 def bootstrap_down(story: Story, length: Length) -> None:
     """The bootstrap node is killed for a while; peers go on, and it catches up."""
     node = story.bootstrap()
-    peers = _eight(story)
+    peers = _everybody(story, length.peers)
     story.remember_versions()
     before, down = story.version(), time.time()
     story.power_cut(node)
@@ -243,29 +245,52 @@ def bootstrap_down(story: Story, length: Length) -> None:
     story.until_finished((length.rounds + 2) * ROUND_SECONDS)
 
 
-def freeze(story: Story, length: Length) -> None:
-    """Two laptops sleep for a minute; nobody waits for them, and they come back."""
+def speeds(story: Story, length: Length) -> None:
+    """Three peers of one path are as fast as 1 : 2 : 10; the round waits for none of them, and all of them count."""
     story.bootstrap()
-    peers = _eight(story)
+    shares = {"slow": 0.06, "middling": 0.12, "fast": 0.6}
+    peers = {name: story.peer(name, 0) for name in shares}
+    story.peer("other", 3)  # the other two modules
+    story.until(lambda: story.facts().rounds() > 0, "the last stage has begun", 10 * ROUND_SECONDS)
+    for name, share in shares.items():
+        peers[name].throttle(share)
+        story.faults["throttled"] += 1
+    throttled = time.time()
+    story.until_finished((length.rounds + 2) * ROUND_SECONDS)
+    facts = story.facts().since(throttled + 10)
+    tokens = {name: sum(one.tokens for one in facts.by([name]).made) for name in shares}
+    rounds = {name: len({(one.module, one.version) for one in facts.by([name]).made}) for name in shares}
+    story.note("tokens that counted", ", ".join(f"{name} {count:,}" for name, count in tokens.items()))
+    story.note("rounds in which they counted", ", ".join(f"{name} {count}" for name, count in rounds.items()))
+    story.check("the slow one really was slow", 3 * tokens["slow"] < tokens["fast"], f"{tokens['slow']:,} tokens")
+    story.check(
+        "the slow one is in most rounds", 2 * rounds["slow"] >= rounds["fast"], f"{rounds['slow']} of {rounds['fast']}"
+    )
+
+
+def freeze(story: Story, length: Length) -> None:
+    """A quarter of the peers are laptops that sleep for a while; nobody waits for them, and they come back."""
+    story.bootstrap()
+    peers = _everybody(story, length.peers)
     story.remember_versions()
     usual = story.facts().seconds_a_round()
     version = story.version()
     story.until_version(version + 2, 3 * ROUND_SECONDS)
-    before, asleep = story.version(), story.random.sample(peers, 2)
+    before, asleep = story.version(), story.random.sample(peers, len(peers) // 4)
     slept = time.time()
     for peer in asleep:
         peer.freeze()
         story.faults["sleep"] += 1
     story.check("they really sleep", all(peer.process.status() == "stopped" for peer in asleep))
-    story.pause(60)
+    story.pause(60 * length.minutes)
     gaps = story.facts().gaps(slept, time.time())
     while_asleep = story.version() - before
     for peer in asleep:
         peer.thaw()
     woken = time.time()
-    story.note("rounds while two of eight slept for a minute", while_asleep)
+    story.note(f"rounds while {len(asleep)} of {len(peers)} slept for {60 * length.minutes:.0f} s", while_asleep)
     story.note("longest time without a commit meanwhile", f"{max(gaps):.0f} s (a round takes {usual:.0f} s)")
-    story.check("the others went on", while_asleep >= 1, f"{while_asleep} rounds in 60 s")
+    story.check("the others went on", while_asleep >= 1, f"{while_asleep} rounds")
     names = [peer.name for peer in asleep]
 
     def all_back() -> bool:
@@ -289,7 +314,7 @@ def slow_link(story: Story, length: Length) -> None:
     facts = story.facts().since(began)
     alone = len({(one.module, one.version) for one in facts.by(["near-0"]).made})
     with_far = len({(one.module, one.version) for one in facts.by(["far"]).made})
-    far = story.crew.members["far"].host.counters()
+    far = story.crew.members["far"].line.counters()
     story.faults["slow line"] += 1
     story.check("packets were really lost", far.lost > 0, f"{far.lost} packets lost, {far.bytes_out:,} bytes sent")
     story.check("the far peer is in most rounds of its modules", 2 * with_far >= alone, f"{with_far} of {alone}")
@@ -299,12 +324,12 @@ def deadlines(story: Story, length: Length) -> None:
     """The same run file on a fast network, on home lines, and on bad ones: `--line` says which."""
     line = {"loopback": Link(), "home": HOME_LINE, "far": FAR_LINE}[story.line]
     story.bootstrap()
-    _eight(story, 4, [line])
+    _everybody(story, 4, line)
     story.until_finished((length.rounds + 2) * 4 * ROUND_SECONDS)
     story.check(
         f"{length.rounds} rounds on a {story.line} line", story.version() >= length.rounds, f"version {story.version()}"
     )
-    counters = [peer.host.counters() for peer in story.peers]
+    counters = [peer.line.counters() for peer in story.peers]
     if line.loss_percent:
         story.check("packets were really lost", all(c.lost > 0 for c in counters), [c.lost for c in counters])
     forks = story.facts().forks()
@@ -355,7 +380,7 @@ def rotate(story: Story, length: Length) -> None:
 def last_holder(story: Story, length: Length) -> None:
     """Everybody goes, the keeper comes back with an old copy, and one peer still has the newest modules."""
     node = story.bootstrap()
-    peers = _eight(story)
+    peers = _everybody(story, length.peers)
     story.until_version(2, 2 * ROUND_SECONDS)
     backup = story.crew.folder / "backup"
     shutil.copytree(node.home, backup)
@@ -381,7 +406,7 @@ def last_holder(story: Story, length: Length) -> None:
     for peer in peers[1:]:
         peer.start()
     story.until(lambda: bool(story.facts().since(back).made), "somebody commits again", 3 * ROUND_SECONDS)
-    first = {}
+    first: dict[str, int] = {}
     for one in story.facts().since(back).made:
         first.setdefault(one.module, one.version)
     below = {m: v for m, v in first.items() if m in newest and v <= newest[m]}
@@ -390,10 +415,11 @@ def last_holder(story: Story, length: Length) -> None:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "kill-half": Scenario(kill_half.__doc__ or "", kill_half, 30, 0, compared=True),
+    "kill-half": Scenario(kill_half.__doc__ or "", kill_half, 30, 0, networked=False, compared=True),
     "partition": Scenario(partition.__doc__ or "", partition, 14, 0),
-    "bootstrap-down": Scenario(bootstrap_down.__doc__ or "", bootstrap_down, 10, 0),
-    "freeze": Scenario(freeze.__doc__ or "", freeze, 12, 0),
+    "bootstrap-down": Scenario(bootstrap_down.__doc__ or "", bootstrap_down, 10, 0, networked=False),
+    "freeze": Scenario(freeze.__doc__ or "", freeze, 12, 1, networked=False),
+    "speeds": Scenario(speeds.__doc__ or "", speeds, 10, 0, networked=False),
     "slow-link": Scenario(slow_link.__doc__ or "", slow_link, 8, 0),
     "deadlines": Scenario(deadlines.__doc__ or "", deadlines, 10, 0),
     "nat": Scenario(nat.__doc__ or "", nat, 6, 0),
@@ -404,8 +430,9 @@ SCENARIOS: dict[str, Scenario] = {
         0,
         {"router": "product-k-means", "modules": [4, 4]},
         {"rounds": {"inner_steps": 20}},
+        networked=False,
     ),
-    "last-holder": Scenario(last_holder.__doc__ or "", last_holder, 8, 0),
+    "last-holder": Scenario(last_holder.__doc__ or "", last_holder, 8, 0, networked=False),
     "soak": Scenario(soak.__doc__ or "", soak, 100_000, 60),
 }
 """What `python -m benchmarks.chaos` knows."""

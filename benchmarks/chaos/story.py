@@ -1,6 +1,7 @@
 """What a scenario is told with: a run in the lab, its members, faults, waiting, and the verdict at the end."""
 
 import random
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -8,15 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.crew import Crew, Member, orphans
+from benchmarks.chaos.crew import Crew, Here, Member, Place
 from benchmarks.chaos.facts import LEVELS, Facts, slope, tracebacks, work_of
-from benchmarks.chaos.lab import Host, Lab, Link
+from benchmarks.chaos.lab import Lab, Link
 from dipaco_swarm import use
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.bootstrap import Kept
 from dipaco_swarm.manifest import RunConfig
 
-PORT = 4001
 START_SECONDS = 120.0
 LOOK_SECONDS = 0.25
 SAMPLE_SECONDS = 5.0
@@ -26,8 +26,13 @@ SETTLED_SECONDS = 60.0
 Changes = Mapping[str, Mapping[str, Any]]
 
 
-def run_file(name: str, stages: Sequence[Mapping[str, Any]], changes: Changes) -> RunConfig:
-    """The run of all scenarios: paths of a quarter of a million parameters on the Python installation's text."""
+def run_file(name: str, stage: Mapping[str, Any] | None, end: Mapping[str, Any], changes: Changes) -> RunConfig:
+    """The run of all scenarios: paths of a quarter of a million parameters on the Python installation's text.
+
+    `stage`: after a warm-up of two rounds; None: the warm-up is all. `end`: when the last stage is over.
+    """
+    warm_up: Mapping[str, Any] = {"router": "single"}
+    stages = [{**warm_up, **end}] if stage is None else [{**warm_up, "rounds": 2}, {**stage, **end}]
     settings: dict[str, Any] = {
         "model": {
             "hidden_size": 64,
@@ -58,7 +63,7 @@ def run_file(name: str, stages: Sequence[Mapping[str, Any]], changes: Changes) -
             "name": name,
             "min_peers": 1,
             "levels": [{"embedding": True, "blocks": [0]}, {"blocks": [1], "head": True}],
-            "stages": [{"router": "single", "rounds": 2}, *stages],
+            "stages": stages,
             **settings,
         },
         strict=False,
@@ -117,7 +122,7 @@ class Story:
 
     def __init__(
         self,
-        lab: Lab,
+        lab: Lab | type[Here],
         crew: Crew,
         config: RunConfig,
         seed: int,
@@ -129,7 +134,6 @@ class Story:
         self.random = random.Random(seed)
         self.faults: Counter[str] = Counter()
         """What was done to whom, counted: a scenario without its faults proves nothing."""
-        self.hosts: list[Host] = []
         self._cache = cache
         self._tell = tell
         self._began = time.monotonic()
@@ -142,14 +146,20 @@ class Story:
         """Of the scenario that is played on several."""
         self._floor: dict[str, int] = {}
 
+    @property
+    def network(self) -> Lab:
+        """Of a scenario that is played in the laboratory."""
+        assert isinstance(self.lab, Lab), "only in the laboratory"
+        return self.lab
+
     # ------------------------------------------------------------------------------------------------ people and things
 
     def bootstrap(self, link: Link = Link(), *, until_finished: bool = True) -> Member:  # noqa: B008  # frozen
         """Start the bootstrap node, and wait for its run address."""
         file = self.crew.folder / "RUN.toml"
         file.write_text(toml_of(self.config))
-        host = self._host("bootstrap", link)
-        arguments = ["serve", str(file), "--listen", f"/ip4/{host.address}/tcp/{PORT}"]
+        host = self.lab.host("bootstrap", link)
+        arguments = ["serve", str(file), "--listen", f"/ip4/{host.address}/tcp/{_free_port(host)}"]
         node = self.crew.add("bootstrap", host, "bootstrap", arguments + ["--until-finished"] * until_finished)
         node.start()
         self.until(lambda: "run address" in node.said(), "the bootstrap node prints the run address", START_SECONDS)
@@ -165,7 +175,7 @@ class Story:
 
     def peer(self, name: str, path: int | str, link: Link = Link(), *more: str) -> Member:  # noqa: B008  # frozen
         """Start a peer in a host of its own."""
-        host = self._host(name, link)
+        host = self.lab.host(name, link)
         arguments = [
             "--run",
             self.address,
@@ -180,11 +190,6 @@ class Story:
         member = self.crew.add(name, host, "peer", [*arguments, *more])
         member.start()
         return member
-
-    def _host(self, name: str, link: Link) -> Host:
-        host = self.lab.host(name, link)
-        self.hosts.append(host)
-        return host
 
     @property
     def peers(self) -> list[Member]:
@@ -320,7 +325,7 @@ class Story:
         )
         bad = [f"{member.name}: {said}" for member in self.crew.members.values() for said in member.ended_badly]
         self.check("everybody who was asked to leave left", not bad, "; ".join(bad))
-        left = orphans(self.hosts)
+        left = self.crew.orphans()
         self.check("no orphan process", not left, ", ".join(left) or "none")
         work = [work_of(member) for member in self.peers]
         trained, lost = sum(w.trained for w in work), sum(w.lost for w in work)
@@ -354,6 +359,15 @@ class Story:
     def contributed(self) -> float:
         """Tokens that counted, of all peers."""
         return sum(work_of(member).contributed for member in self.peers)
+
+
+def _free_port(host: Place) -> int:
+    """A port that nobody has there; it stays the bootstrap node's when that is started again."""
+    if host.namespace is not None:
+        return 4001
+    with socket.socket() as probe:
+        probe.bind((host.address, 0))
+        return int(probe.getsockname()[1])
 
 
 def _versions(of: Mapping[str, int]) -> str:

@@ -1,0 +1,82 @@
+"""The scenarios of benchmarks/chaos, short: one path, few peers, real processes, real faults."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chaos import crew
+from benchmarks.chaos.__main__ import one_run
+from benchmarks.chaos.facts import Facts, Made, slope
+from benchmarks.chaos.lab import Lab
+from benchmarks.chaos.scenarios import SCENARIOS, Length
+from benchmarks.chaos.story import Verdict, run_file, toml_of
+from dipaco_swarm.manifest import parse_run_file
+
+SHORT = {
+    "rounds": {"inner_steps": 12},
+    "data": {"max_documents": 200},
+    "model": {"hidden_size": 32, "intermediate_size": 64},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread_each() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        crew.prepare()
+        yield
+
+
+@pytest.mark.swarm
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        ("kill-half", Length(rounds=5, minutes=0, peers=4)),
+        ("freeze", Length(rounds=7, minutes=0.2, peers=4)),
+        ("last-holder", Length(rounds=7, minutes=0, peers=3)),
+        ("bootstrap-down", Length(rounds=8, minutes=0, peers=2)),
+        ("partition", Length(rounds=9, minutes=0, peers=4)),
+    ],
+)
+def test_a_swarm_comes_through(name: str, length: Length, tmp_path: Path) -> None:
+    scenario = replace(SCENARIOS[name], stage=None, changes=SHORT)
+    if scenario.networked and (missing := Lab.missing()) is not None:
+        pytest.skip(missing)
+    verdict = Verdict()
+    one_run(name, scenario, length, tmp_path / "run", tmp_path / "cache", 0, "loopback", verdict)
+    assert verdict.passed, [(expected, seen) for expected, ok, seen in verdict.checks if not ok]
+    assert verdict.figures["faults"] != "none"
+
+
+def test_facts_tell_forks_versions_and_silence() -> None:
+    def made(time: float, peer: str, module: str, version: int, digest: str) -> Made:
+        return Made(time, peer, 1, 0, module, version, digest, contributors=2, tokens=10)
+
+    facts = Facts(
+        (
+            made(0.0, "a", "L0M0", 1, "x"),
+            made(0.1, "b", "L0M0", 1, "x"),
+            made(5.0, "a", "L1M0", 1, "y"),
+            made(6.0, "b", "L1M0", 1, "z"),
+            made(9.0, "a", "L0M0", 2, "w"),
+        )
+    )
+    assert facts.version(2) == 1
+    assert facts.version(3) == 0
+    assert facts.forks() == [("L1M0", 1)]
+    assert facts.rounds() == 4
+    assert facts.by(["b"]).newest() == {"L0M0": 1, "L1M0": 1}
+    assert facts.gaps(0.0, 10.0) == pytest.approx([0.1, 4.9, 1.0, 3.0, 1.0])
+    assert facts.seconds_a_round() == pytest.approx(9.0)
+    assert slope([(0.0, 5.0), (10.0, 25.0), (20.0, 45.0)]) == pytest.approx(2.0)
+
+
+def test_run_files_are_written_as_an_operator_would() -> None:
+    for scenario in SCENARIOS.values():
+        config = run_file("chaos", scenario.stage, {"rounds": 7}, scenario.changes)
+        again = parse_run_file(toml_of(config))
+        assert again == config
+        assert again.stages[-1].rounds == 7
