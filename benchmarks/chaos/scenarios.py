@@ -84,7 +84,9 @@ def kill_half(story: Story, length: Length) -> None:
         story.tell(f"version {story.version()} everywhere; killed {', '.join(sorted(peer.name for peer in half))}")
     story.until_finished(3 * ROUND_SECONDS)
     story.check(
-        "half of the peers was killed every round", sum(story.faults.values()) >= len(peers) // 2 * (length.rounds - 2), story.faults
+        "half of the peers was killed every round",
+        sum(story.faults.values()) >= len(peers) // 2 * (length.rounds - 2),
+        dict(story.faults),
     )
 
 
@@ -426,7 +428,7 @@ SCENARIOS: dict[str, Scenario] = {
     "rotate": Scenario(
         rotate.__doc__ or "",
         rotate,
-        6,
+        60,
         0,
         {"router": "product-k-means", "modules": [4, 4]},
         {"rounds": {"inner_steps": 20}},
