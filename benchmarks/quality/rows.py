@@ -5,7 +5,7 @@ Everything that rows have in common is in `run_file`; a row says what it changes
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from types import MappingProxyType
 from typing import Any
@@ -93,6 +93,8 @@ LARGER: dict[str, dict[str, Any]] = {
     },
 }
 """At least four times the parameters of a path: 1.9 million, 3.4 million."""
+COMPARED = ("k-means", "product", "discriminative", "ends")
+"""What is compared within the noise of seeds, and so made with all of them."""
 TWO_LEVELS = [{"embedding": True, "blocks": [0, 1]}, {"blocks": [2, 3], "head": True}]
 FOUR_LEVELS = [{"embedding": True, "blocks": [0]}, {"blocks": [1]}, {"blocks": [2]}, {"blocks": [3], "head": True}]
 """For path-specific ends: embedding, first and last block and head of every path are its own (paper section 7.1)."""
@@ -161,6 +163,8 @@ class Row:
     """Of a dense model."""
     windows: tuple[int, ...] = ()
     """Also scored with re-routing every so many tokens."""
+    repeated: bool = False
+    """Made with every seed of the scale; the other rows with the first alone."""
 
 
 def rows_of(scale: Scale) -> tuple[Row, ...]:
@@ -189,7 +193,8 @@ def rows_of(scale: Scale) -> tuple[Row, ...]:
     half = rounds // 2
     rerouted = [stage("k-means", half, modules=table), stage("discriminative", rounds - half)]
     windows = tuple(w for w in (64, 32, 16) if w < scale.sequence_length - 32)
-    return (
+    compared = {"dense", f"flat {paths}", f"DiLoCo {paths}", *(f"{grid} {kind}" for kind in COMPARED)}
+    rows = (
         dense("dense", "dense, a path's size, same steps"),
         dense("dense, lr 5e-3", "same, another learning rate", rate=5e-3),
         paths_of(f"{grid} k-means", f"{n} modules at each of two levels", clustered),
@@ -234,6 +239,7 @@ def rows_of(scale: Scale) -> tuple[Row, ...]:
         paths_of(f"scarce: {grid} k-means", f"{scale.scarce_documents} documents", clustered, **scarce),
         paths_of(f"scarce: {grid} ends", f"{scale.scarce_documents} documents", with_ends, **scarce, **ends),
     )
+    return tuple(replace(row, repeated=row.name in compared) for row in rows)
 
 
 def chosen_rows(rows: Sequence[Row], patterns: Sequence[str]) -> tuple[Row, ...]:
