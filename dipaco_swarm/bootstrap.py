@@ -287,8 +287,10 @@ class Operator:
             better = better_claim(Claim(held.version, held.digest), newer)
             if better is None or self._stop():
                 continue
-            state = self._swarm.fetch_state(stage.index, module, better.digest, timeout=STATE_SECONDS)
-            if state is not None and len(state.params) == len(held.params):
+            state = self._swarm.fetch_state(
+                stage.index, module, better.digest, timeout=STATE_SECONDS, parameters=len(held.params)
+            )
+            if state is not None:
                 self._states[module] = state
                 self._swarm.hold(stage.index, module, state)
                 self._kept.keep_state(stage.index, module, state)

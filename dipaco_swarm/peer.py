@@ -294,7 +294,9 @@ class Volunteer:
             better = better_claim(Claim(ours.version, ours.digest), others)
             if better is None:
                 return ours
-            state = self._swarm.fetch_state(stage.index, module, better.digest, timeout=STATE_SECONDS)
+            state = self._swarm.fetch_state(
+                stage.index, module, better.digest, timeout=STATE_SECONDS, parameters=len(ours.params)
+            )
             if state is not None:
                 self._screen.event(f"fetched {module} at version {state.version}")
                 return state

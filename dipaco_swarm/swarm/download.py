@@ -16,9 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-import numpy
 import torch
-from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import HASH_BYTES, ModuleState, StateOutline
@@ -145,8 +143,8 @@ class Download:
             )
         if self._state is None:
             try:
-                params, momentum = _empty(outline.parameters), _empty(outline.parameters)
-            except MemoryError:
+                params, momentum = torch.empty(outline.parameters), torch.empty(outline.parameters)
+            except RuntimeError:  # torch's word for too little memory
                 raise RemoteDataError(
                     peer, f"offers {self._module} with {outline.parameters} parameters; there is no memory for that"
                 ) from None
@@ -220,8 +218,3 @@ class Download:
 
     def _patience(self) -> float:
         return max(PATIENCE_SECONDS, SLOW * statistics.median(self._paces or (0.0,)))
-
-
-def _empty(parameters: int) -> Tensor:
-    # numpy asks for large pages, which makes writing to new memory several times as fast as torch's own
-    return torch.from_numpy(numpy.empty(parameters, dtype=numpy.float32))
