@@ -66,8 +66,8 @@ class Trio:
         serving = swarm._node.serve(store._protocol, handler or store._on_stream)
         asyncio.run_coroutine_threadsafe(serving, swarm._loop).result(10)
 
-    def fetch(self, state: ModuleState, timeout: float = 30.0) -> ModuleState | None:
-        return self.joiner.fetch_state(0, MODULE, state.digest, timeout=timeout, parameters=PARAMETERS)
+    def fetch(self, state: ModuleState) -> ModuleState | None:
+        return self.joiner.fetch_state(0, MODULE, state.digest, timeout=30)
 
     def talk(self, *messages: Message) -> list[Message]:
         """Open a stream to the holder's store, say all this, and hear what it answers until it hangs up."""
@@ -100,8 +100,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
 @pytest.fixture
 def trio(opened: Trio) -> Iterator[Trio]:
     yield opened
-    opened.answer(opened.stranger, None)
     for swarm in (opened.holder, opened.stranger):
+        opened.answer(swarm, None)
         swarm.release(0, MODULE)
 
 
@@ -124,7 +124,7 @@ def wrong_from(state: ModuleState, piece: int) -> ModuleState:
 
 
 def outline_of(state: ModuleState, **changed: Any) -> StateIs:
-    said = {"version": state.version, "parameters": PARAMETERS, "hashes": state.outline.hashes}
+    said = {"version": state.version, "parameters": len(state.params), "hashes": state.outline.hashes}
     return StateIs.model_construct(**(said | changed))  # type: ignore[arg-type]
 
 
@@ -239,32 +239,39 @@ async def a_trickle(stream: Stream, piece: memoryview) -> None:
 def test_nobody_waits_for_a_holder_that_stops_or_crawls(
     trio: Trio, monkeypatch: pytest.MonkeyPatch, send: Callable[[Stream, memoryview], Awaitable[None]]
 ) -> None:
-    monkeypatch.setattr(download, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(download, "PATIENCE_SECONDS", 1.0)
     state = trio.next_state()
-    served: list[int] = []
+    asked = threading.Event()
 
-    async def counted(stream: Stream, piece: memoryview) -> None:
-        served.append(len(piece))
+    async def badly(stream: Stream, piece: memoryview) -> None:
+        asked.set()
         await send(stream, piece)
 
-    trio.answer(trio.stranger, sender(state, counted))
-    trio.holder.hold(0, MODULE, state)
+    async def well(stream: Stream, piece: memoryview) -> None:
+        assert await asyncio.to_thread(asked.wait, 10), "the other one was not even asked, which proves nothing"
+        await stream.send_raw(piece)
+
+    trio.answer(trio.stranger, sender(state, badly))
+    trio.answer(trio.holder, sender(state, well))
     trio.announce(trio.holder, trio.stranger, state=state)
     started = time.monotonic()
-    assert same(trio.fetch(state), state)
+    # on a busy machine the honest one may be silent for a second, too; what it has sent by then is kept
+    while (fetched := trio.fetch(state)) is None:
+        assert time.monotonic() - started < 20
+    assert same(fetched, state)
     assert time.monotonic() - started < 20
-    assert served, "it was not even asked, which proves nothing"
+    assert asked.is_set()
 
 
 def test_a_lone_holder_may_crawl(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without anybody to compare it with, a holder that goes on sending is not dropped."""
-    monkeypatch.setattr(download, "PATIENCE_SECONDS", 0.2)
-    state = trio.next_state()
+    monkeypatch.setattr(download, "PATIENCE_SECONDS", 1.0)
+    state = state_of(100, PIECE_BYTES // 4)
 
     async def slowly(stream: Stream, piece: memoryview) -> None:
-        for start in range(0, len(piece), len(piece) // 8):
-            await stream.send_raw(piece[start : start + len(piece) // 8])
-            await asyncio.sleep(0.05)
+        for start in range(0, len(piece), len(piece) // 16):
+            await stream.send_raw(piece[start : start + len(piece) // 16])
+            await asyncio.sleep(0.1)
 
     trio.answer(trio.stranger, sender(state, slowly))
     trio.announce(trio.stranger, state=state)
@@ -272,11 +279,12 @@ def test_a_lone_holder_may_crawl(trio: Trio, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_state_of_another_length_is_not_fetched(trio: Trio) -> None:
-    state = state_of(1, PARAMETERS + 1)
+    state = state_of(101)
     trio.stranger.hold(0, MODULE, state)
     trio.announce(trio.stranger, state=state)
     before = trio.joiner.traffic().received
-    assert trio.fetch(state) is None
+    for parameters in (PARAMETERS - 1, PARAMETERS + 1):
+        assert trio.joiner.fetch_state(0, MODULE, state.digest, timeout=30, parameters=parameters) is None
     assert trio.joiner.traffic().received == before
 
 
