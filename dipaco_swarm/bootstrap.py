@@ -354,8 +354,14 @@ class Operator:
         for module in sorted(newer, key=lambda module: newer[module][1]):
             if self._stop():
                 return
-            state = self._swarm.fetch_state(stage.index, module, newer[module][0].digest, timeout=STATE_SECONDS)
-            if state is None or len(state.params) != len(self._states[module].params):
+            state = self._swarm.fetch_state(
+                stage.index,
+                module,
+                newer[module][0].digest,
+                timeout=STATE_SECONDS,
+                parameters=len(self._states[module].params),
+            )
+            if state is None:
                 continue
             self._states[module] = state
             self._swarm.hold(stage.index, module, state)

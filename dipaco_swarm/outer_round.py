@@ -189,7 +189,10 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
 
 def catch_up(peer: PathInTraining, task: CatchUp) -> bool:
     """Fetch a state that the group agrees on and put our progress on top; False when nobody could send it."""
-    state = peer.swarm.fetch_state(peer.stage, task.module, task.to.digest, timeout=FETCH_SECONDS)
+    parameters = len(peer.base[task.module].params)
+    state = peer.swarm.fetch_state(
+        peer.stage, task.module, task.to.digest, timeout=FETCH_SECONDS, parameters=parameters
+    )
     if state is None:
         return False
     rebase(peer, task.module, state)

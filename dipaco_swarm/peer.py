@@ -372,7 +372,9 @@ class Volunteer:
             better = better_claim(Claim(ours.version, ours.digest), believed)
             if better is None:
                 return ours
-            state = self._swarm.fetch_state(stage.index, module, better.digest, timeout=STATE_SECONDS)
+            state = self._swarm.fetch_state(
+                stage.index, module, better.digest, timeout=STATE_SECONDS, parameters=len(ours.params)
+            )
             if state is not None:
                 self._weather.good(f"state of {module}")
                 self._screen.event(f"fetched {module} at version {state.version}")

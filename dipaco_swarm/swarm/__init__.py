@@ -9,7 +9,9 @@
     node.py        daemon, DHT, streams            pipe.py        bytes from the daemon to where they are wanted
     wire.py        messages, checked at the border channels.py    control streams, silence
     identity.py    who we are                      blobs.py       blobs as files
-    sockets.py     what killed daemons leave
+    sockets.py     what killed daemons leave       download.py    a state from several holders
+    pace.py        --bandwidth                     reach.py       can others dial us
+    acquaintances.py  who was there before
 
 Peers
     A peer's name is its libp2p peer id. It contains the peer's Ed25519 key, libp2p proves it for every stream, and we
@@ -27,8 +29,8 @@ Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map,
                             Where -> Here            are you there, at which version, with whom do you wait
                             AskOutcome -> OutcomeIs  did you commit this round
     dipaco/1/RUN/exchange   Exchange, then pieces both ways: contributions in, averages out    a member and a reducer
-    dipaco/1/RUN/store      AskState -> StateFollows and bytes; AskBlob -> BlobFollows and bytes;
-                            AskManifest -> ManifestIs; otherwise NotHere
+    dipaco/1/RUN/store      AskState -> StateIs, then AskPiece -> its bytes, as often as wanted;
+                            AskBlob -> BlobFollows and bytes; AskManifest -> ManifestIs; otherwise NotHere
 
 A round of one module, from version v to v + 1
     1. Everybody ranks the announced, dialable members by hash(stage, module, v, name). The first one leads, the next
@@ -55,8 +57,13 @@ Promises
     - No wait is without bound: for a stranger's message 8 s, for the middle of one 30 s, for a question 4 s, for a
       round in which nothing moves 15 s, for members that do not come the median patience.
     - One peer cannot make another keep much: a contribution a piece and member, 256 members a group, 1024 gatherings,
-      4096 streams, records of 2 KiB; memory for states and blobs is taken as bytes come in.
+      4096 streams, records of 2 KiB; memory for states and blobs is taken as bytes come in; of a module two states are
+      served, and an older one while somebody reads it.
     - What is fetched has the digest that it was asked by, whoever sent it. Nothing received is executed.
+    - A state's digest is over version, length and the digests of its 4 MiB pieces, and StateIs carries these; so each
+      piece comes from any holder and is checked alone. Who announces the digest is asked first, keepers before members
+      that train, else in random order, up to four at once. Who lies, leaves, sends nothing for 8 to 30 s, or keeps the
+      others waiting for 3 times the usual, 8 s at least, loses its pieces to them; what has arrived stays.
 
 Assumptions
     Clocks within 30 s for records. A group's live members can reach its leader and reducers, or are left out. SHA-256

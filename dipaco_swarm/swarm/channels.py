@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
@@ -16,6 +17,9 @@ SILENCE_SECONDS = 8.0
 """Floor of the silence after which a frozen peer counts as gone; gaps seen on the stream raise it."""
 MAX_SILENCE_SECONDS = 30.0
 """However slowly a peer has been talking, it counts as gone after this."""
+ASK_SECONDS = 4.0
+"""A peer with a live loop on a line of today answers a question in much less."""
+MAX_ASK_SECONDS = 20.0
 
 
 class Channel(Protocol):
@@ -75,6 +79,29 @@ class Ears:
             message = await self._channel.receive()
         self._longest_gap = max(self._longest_gap, time.monotonic() - asked)
         return message
+
+
+class Promptness:
+    """How long to wait for the answer to a question: as the answers of late say, and twice that the second time.
+
+    So a slow line, ours or theirs, costs a question and not the round. Who stays silent is not given more each time.
+    """
+
+    def __init__(self) -> None:
+        self._slowest = 0.0
+        self._unanswered: Counter[str] = Counter()
+
+    def allowed(self, peer: str) -> float:
+        """Seconds that the next question to this peer may take."""
+        usual = max(ASK_SECONDS, 3 * self._slowest)
+        return min(2 * usual if self._unanswered[peer] == 1 else usual, MAX_ASK_SECONDS)
+
+    def answered(self, peer: str, seconds: float) -> None:
+        self._unanswered.pop(peer, None)
+        self._slowest = max(seconds, 0.9 * self._slowest)
+
+    def silent(self, peer: str) -> None:
+        self._unanswered[peer] += 1
 
 
 def supervise(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

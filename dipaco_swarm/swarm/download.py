@@ -7,6 +7,7 @@ have been checked.
 
 A holder is dropped, and its pieces go back to the queue, when it goes away, sends a wrong piece, is silent, or, at the
 end when others have nothing left to do, takes much longer for a piece than was usual. The next holder takes its place.
+Each one given up for being slow doubles our patience: when everybody is slow, the line is ours.
 """
 
 import asyncio
@@ -16,9 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-import numpy
 import torch
-from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import HASH_BYTES, ModuleState, StateOutline
@@ -81,6 +80,8 @@ class Download:
         self._lanes: set[Lane] = set()
         self._paces: deque[float] = deque(maxlen=PACES)
         """Seconds that the last pieces took."""
+        self._given_up = 0
+        """Holders that were too slow."""
         self._changed = asyncio.Event()
         """A piece has arrived or is to be had again."""
 
@@ -145,8 +146,8 @@ class Download:
             )
         if self._state is None:
             try:
-                params, momentum = _empty(outline.parameters), _empty(outline.parameters)
-            except MemoryError:
+                params, momentum = torch.empty(outline.parameters), torch.empty(outline.parameters)
+            except RuntimeError:  # torch's word for too little memory
                 raise RemoteDataError(
                     peer, f"offers {self._module} with {outline.parameters} parameters; there is no memory for that"
                 ) from None
@@ -207,7 +208,7 @@ class Download:
         """Until there is news of a piece; a holder that all others wait for has only so long."""
         self._changed.clear()
         slowest = min((lane for lane in self._lanes if lane.asked), key=lambda lane: lane.since, default=None)
-        if slowest is None or not self._paces:  # nobody receives, or there is no pace to compare with
+        if slowest is None:
             await self._changed.wait()
             return
         reading = slowest.reading
@@ -215,13 +216,9 @@ class Download:
             async with asyncio.timeout(max(0.0, slowest.since + self._patience() - time.monotonic())):
                 await self._changed.wait()
         except TimeoutError:
-            if reading is not None:
+            if reading is not None and not reading.done() and not reading.cancelling():
                 reading.cancel()
+                self._given_up += 1
 
     def _patience(self) -> float:
-        return max(PATIENCE_SECONDS, SLOW * statistics.median(self._paces or (0.0,)))
-
-
-def _empty(parameters: int) -> Tensor:
-    # numpy asks for large pages, which makes writing to new memory several times as fast as torch's own
-    return torch.from_numpy(numpy.empty(parameters, dtype=numpy.float32))
+        return max(PATIENCE_SECONDS * 2.0**self._given_up, SLOW * statistics.median(self._paces or (0.0,)))

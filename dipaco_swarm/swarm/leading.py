@@ -11,13 +11,22 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.channels import PULSE_SECONDS, SILENCE_SECONDS, Channel, Ears, end_all, supervise
+from dipaco_swarm.swarm.channels import (
+    ASK_SECONDS,
+    PULSE_SECONDS,
+    SILENCE_SECONDS,
+    Channel,
+    Ears,
+    end_all,
+    supervise,
+)
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.reduction import leader_order, piece_owners, piece_parameters, reducer_shares, roster_order
 from dipaco_swarm.swarm.wire import (
@@ -135,7 +144,7 @@ class Leader:
         peer: str,
         norm_clip: float,
         standing: Standing,
-        where: Callable[[str, Key], Awaitable[Here | None]],
+        where: Callable[[str, Key], Coroutine[Any, Any, Here | None]],
     ) -> None:
         self._peer = peer
         self._norm_clip = norm_clip
@@ -235,7 +244,8 @@ class Leader:
                 return None
             if now - asked >= ASK_AGAIN_SECONDS:
                 asked = now
-                answers = await asyncio.gather(*(self._where(peer, gathering.key) for peer in missing))
+                left = max(ASK_SECONDS, gathering.opened + patience - now)
+                answers = await self._where_they_are(missing, gathering.key, left)
                 leaders: set[str] = set()
                 for peer, answer in zip(missing, answers, strict=True):
                     if answer is None:
@@ -252,6 +262,17 @@ class Leader:
                     return Refuse(reason=reason, version=version, leader=first)
                 continue
             await _or_a_pulse(gathering.changed)
+
+    async def _where_they_are(self, peers: Sequence[str], key: Key, seconds: float) -> list[Here | None]:
+        """The answers of all, asked at once; None for those who have not answered by then."""
+        asking = [asyncio.create_task(self._where(peer, key)) for peer in peers]
+        try:
+            await asyncio.wait(asking, timeout=seconds)
+            return [question.result() if question.done() else None for question in asking]
+        finally:
+            for question in asking:
+                question.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
 
     async def _who_comes_first(self, key: Key, leaders: set[str]) -> str | None:
         """The leader among these that comes before us and says itself that it gathers the round."""

@@ -29,7 +29,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.channels import PULSE_SECONDS, SILENCE_SECONDS, Channel, Ears, LocalChannel
+from dipaco_swarm.swarm.channels import PULSE_SECONDS, SILENCE_SECONDS, Channel, Ears, LocalChannel, Promptness
 from dipaco_swarm.swarm.codec import BLOCK, Codec
 from dipaco_swarm.swarm.exchange import PieceExchange
 from dipaco_swarm.swarm.interface import Agreed, Contribution, Kept, ModuleGroup, Outcome, PeerName
@@ -44,6 +44,7 @@ from dipaco_swarm.swarm.wire import (
     Exchange,
     Here,
     Join,
+    Message,
     NotHere,
     OutcomeIs,
     Ready,
@@ -56,8 +57,6 @@ from dipaco_swarm.swarm.wire import (
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS = 4.0
-"""A peer with a live loop answers a question in milliseconds; who has not by then is not there."""
 MAX_ATTEMPTS = 6
 REMEMBERED_ROUNDS = 64
 LEADER_FAILURES = 2
@@ -103,6 +102,7 @@ class Rounds:
         self._given_up_early: deque[bytes] = deque(maxlen=REMEMBERED_ROUNDS)
         """The same of rounds that we had not heard of when we were asked."""
         self._residuals: dict[tuple[int, ModuleId, int], Tensor] = {}
+        self._promptness = Promptness()
         self._following: dict[Key, str] = {}
         self._failures: dict[tuple[int, ModuleId], tuple[int, Counter[str]]] = {}
         """Version, and how often each leader refused or aborted its round."""
@@ -352,14 +352,25 @@ class Rounds:
         return LeaderLost(leader, answered=True)
 
     async def _ask_outcome(self, peer: str, round_id: bytes) -> Commit | None:
+        answer = await self._ask(peer, AskOutcome(round_id=round_id))
+        return answer.commit if isinstance(answer, OutcomeIs) else None
+
+    async def _ask(self, peer: str, question: Message) -> Message | None:
+        """A peer's answer; None when there is none in about the time that answers take."""
+        asked = time.monotonic()
         try:
-            async with asyncio.timeout(ASK_SECONDS), self._node.dial(peer, self._round_protocol) as stream:
-                await stream.send(AskOutcome(round_id=round_id))
+            async with (
+                asyncio.timeout(self._promptness.allowed(peer)),
+                self._node.dial(peer, self._round_protocol) as stream,
+            ):
+                await stream.send(question)
                 answer = await stream.receive()
-                return answer.commit if isinstance(answer, OutcomeIs) else None
         except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
-            log.debug("peer %s does not tell the outcome of a round: %s", peer[-8:], error)
+            log.debug("peer %s does not answer %s: %s", peer[-8:], type(question).__name__, error)
+            self._promptness.silent(peer)
             return None
+        self._promptness.answered(peer, time.monotonic() - asked)
+        return answer
 
     def _remember(self, round_id: bytes, commit: Commit) -> None:
         self._commits[round_id] = commit
@@ -411,14 +422,8 @@ class Rounds:
         stage, module, version = key
         if peer == self._peer:
             return self._here(key)
-        try:
-            async with asyncio.timeout(ASK_SECONDS), self._node.dial(peer, self._round_protocol) as stream:
-                await stream.send(Where(stage=stage, module=str(module), version=version))
-                answer = await stream.receive()
-                return answer if isinstance(answer, Here) else None
-        except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
-            log.debug("peer %s does not say where it is: %s", peer[-8:], error)
-            return None
+        answer = await self._ask(peer, Where(stage=stage, module=str(module), version=version))
+        return answer if isinstance(answer, Here) else None
 
     async def _on_exchange_stream(self, stream: Stream) -> None:
         """A member of a round sends us its contributions; its roster may have reached it before ours reached us."""

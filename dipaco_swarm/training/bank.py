@@ -56,7 +56,10 @@ def load_state(file: Path) -> ModuleState | None:
     except (OSError, SafetensorError, ValueError) as error:
         raise DamagedError(f"{file} cannot be read ({error}); move it away and it is fetched again") from None
     if state.version < 0 or state.digest != metadata.get("digest"):
-        raise DamagedError(f"{file} is damaged: its digest does not fit; move it away and it is fetched again")
+        raise DamagedError(
+            f"{file} is damaged or was kept by another version of dipaco-swarm: its digest does not fit; move it away "
+            "and it is fetched again"
+        )
     return state
 
 

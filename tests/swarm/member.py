@@ -5,6 +5,8 @@ It is told what to do over a connection, and answers there:
     {"do": "round", "version": 3, "among": [...], "patience": 20}
         get to that version, wait until these peers are seen there, answer "set"; at the next word take part in a round,
         and say "begun" and "done"
+    {"do": "keep", "version": 3}
+        hold a made-up state of that version, announce it as a keeper, say "kept"
     anything else
         say goodbye and end
 """
@@ -74,6 +76,13 @@ class Member:
         said = Announcement(self.swarm.peer, 0, MODULE, self.path, self.state.version, self.state.digest)
         self.swarm.announce([said], [GROUP])
 
+    def keep(self, version: int) -> None:
+        params, momentum = (gradient_of(path, version, len(self.state.params)) for path in range(2))
+        self.state = ModuleState(version, params, momentum)
+        self.swarm.hold(0, MODULE, self.state)
+        self.swarm.announce([Announcement(self.swarm.peer, 0, MODULE, None, version, self.state.digest)])
+        self.say("kept", digest=self.state.digest)
+
     def wait_for(self, version: int, among: set[str]) -> None:
         self.catch_up(version)
         self.announce()
@@ -119,7 +128,10 @@ def run(connection: Connection, home: Path, address: str, path: int, parameters:
         swarm.take_part("fp32", 4.0)
         member = Member(swarm, connection, path, parameters)
         member.say("ready", peer=swarm.peer)
-        while (command := connection.recv())["do"] == "round":
+        while (command := connection.recv())["do"] in ("round", "keep"):
+            if command["do"] == "keep":
+                member.keep(command["version"])
+                continue
             member.wait_for(command["version"], set(command["among"]))
             member.say("set")
             connection.recv()  # everybody goes at once

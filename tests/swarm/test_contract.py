@@ -212,6 +212,22 @@ def test_a_state_is_fetched_by_its_digest(make_swarms: MakeSwarms) -> None:
     assert swarms[1].fetch_state(0, MODULE, "0" * 64, timeout=10) is None
 
 
+def test_a_state_that_nobody_has_is_fetched_once_somebody_has_it(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(3)
+    other = ModuleState(3, STATE.params + 1, STATE.momentum)
+    swarms[0].hold(0, MODULE, other)
+    gather(swarms, {MODULE: group(0.5, 0.25, 0.25)}, [0, 1, 2])  # all announce STATE
+    started = time.monotonic()
+    assert swarms[2].fetch_state(0, MODULE, STATE.digest, timeout=10) is None
+    assert time.monotonic() - started < 10
+    swarms[1].hold(0, MODULE, STATE)
+    fetched = swarms[2].fetch_state(0, MODULE, STATE.digest, timeout=10, parameters=3000)
+    assert fetched is not None
+    assert fetched.digest == STATE.digest
+    assert torch.equal(fetched.params, STATE.params)
+    assert swarms[2].fetch_state(0, MODULE, STATE.digest, timeout=10, parameters=3001) is None
+
+
 def test_a_blob_is_fetched_by_its_digest(make_swarms: MakeSwarms) -> None:
     swarms = make_swarms(2)
     data = bytes(range(256)) * 10_000
