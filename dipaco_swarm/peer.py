@@ -308,7 +308,7 @@ class Volunteer:
             self._screen.event(f"going on from the checkpoint at step {saved.inner.steps_done}")
             lost = last_step(self._metrics.file, peer.stage, peer.path) - saved.inner.steps_done
             if lost > 0:
-                self._screen.event(f"this peer was ended before it could save: about {lost} steps are trained again")
+                self._screen.event(f"this peer was ended before it could save again: about {lost} steps are lost")
             if dropped:
                 self._screen.event(f"the group has gone on too far: {dropped:,} tokens trained before that are dropped")
             return

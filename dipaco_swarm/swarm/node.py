@@ -122,7 +122,8 @@ class Node:
         except (ControlFailure, P2PDaemonError, TimeoutError, EOFError, OSError) as error:
             if "protocols not supported" in str(error):
                 raise NotOfThisRun(f"peer {peer[-8:]} is there and takes no part in this run") from None
-            raise ConnectionError(f"peer {peer[-8:]} cannot be reached: {str(error) or 'no answer'}") from None
+            log.debug("peer %s cannot be reached: %s", peer[-8:], error)
+            raise ConnectionError(f"peer {peer[-8:]} cannot be reached just now") from None
         except ValueError:
             raise ConnectionError(f"{peer[:80]!r} is not the name of a peer") from None
         try:

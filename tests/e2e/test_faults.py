@@ -88,7 +88,7 @@ def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: 
     until(commands, "one", "stage 0: path 0 of 1")
     until(commands, "one", f"going on from the checkpoint at step {step}\n")
     if noted[-1] > step:
-        until(commands, "one", f"ended before it could save: about {noted[-1] - step} steps are trained again")
+        until(commands, "one", f"ended before it could save again: about {noted[-1] - step} steps are lost")
     until(commands, "one", r"round \d+: .* with 1 other\b")
     assert not socket_file.exists()
     assert not socket_file.with_name(socket_file.name + ".in").exists()
