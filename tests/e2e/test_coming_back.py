@@ -13,6 +13,7 @@ from dipaco_swarm import peer as peer_program
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
+from dipaco_swarm.leaving import HAND_OVER_SECONDS
 from dipaco_swarm.manifest import open_manifest
 from dipaco_swarm.swarm.blobs import BlobStore
 from dipaco_swarm.swarm.interface import Announcement
@@ -87,7 +88,7 @@ def test_nobody_waits_for_a_keeper_that_is_not_there(make_world: MakeWorld) -> N
     peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 2)
     began = time.monotonic()
     leave()
-    assert time.monotonic() - began < peer_program.HAND_OVER_SECONDS
+    assert time.monotonic() - began < HAND_OVER_SECONDS
     assert not peer.said("handing")
     assert peer.lines[-1] == "L0M0, L1M0 are only in this machine's checkpoint; start again here to bring it back"
 
@@ -103,7 +104,7 @@ def test_a_keeper_that_does_not_take_it_is_waited_for_as_long_as_was_said(
     monkeypatch.setattr(MemorySwarm, "fetch_state", lambda *_, **__: None)  # it is alive, and nothing gets through
     began = time.monotonic()
     leave()
-    assert 0.8 < (time.monotonic() - began) / peer_program.HAND_OVER_SECONDS < 1.6
+    assert 0.8 < (time.monotonic() - began) / HAND_OVER_SECONDS < 1.6
     assert peer.said("handing L0M0, L1M0 to a keeper")
     assert peer.lines[-1].endswith("only in this machine's checkpoint; start again here to bring it back")
 
