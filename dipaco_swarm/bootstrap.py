@@ -32,7 +32,7 @@ from dipaco_swarm.algorithm.stages import ancestor, check_tables, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState, vector_to_bytes
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.dashboard.views import BootstrapView
-from dipaco_swarm.errors import DamagedError, DataError, HomeError, ManifestError, TrainingError
+from dipaco_swarm.errors import DamagedError, DataError, HomeError, ManifestError, TrainingError, UnreachableError
 from dipaco_swarm.manifest import (
     Manifest,
     RunAddress,
@@ -71,6 +71,8 @@ TOKENIZER_DOCUMENTS = 2000
 TICK_SECONDS = 1.0
 REPUBLISH_SECONDS = 45.0
 """A DHT record lives at most two minutes; the manifest's is renewed well before."""
+GREETING_SECONDS = 15.0
+"""Peers that have lost the bootstrap node knock every ten seconds."""
 WRITE_AGAIN_SECONDS = 20.0
 """After a full disk; opening a stage is much work to do in vain every second."""
 STATE_SECONDS = 600.0
@@ -193,6 +195,8 @@ class Operator:
         self._snapshots: SnapshotKeeper | None = None
         self._published = -math.inf
         """When the manifest was published last, by `clock.seconds`."""
+        self._resumed_at = -math.inf
+        """When this node went on with what its folder had."""
         self._unwritten: set[ModuleId] = set()
         """Modules that are newer in memory than on the disk."""
         self._write_again_at = -math.inf
@@ -213,6 +217,7 @@ class Operator:
         with self._awake:
             while not self._stop():
                 self._notice_sleep()
+                manifest = self._where_the_peers_are(manifest)
                 self._keep_modules(manifest.stage)
                 self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
                 over = manifest.finished and until_finished and not self._trainers(manifest.stage)
@@ -247,7 +252,7 @@ class Operator:
         """The manifest that follows, to be published at once; the same one when nothing has changed."""
         successor = None
         if not manifest.finished and self._is_done(manifest.stage):
-            successor = self._next(manifest)
+            successor = self._next(manifest) if self._knows_the_run(manifest.stage) else None
         elif not manifest.finished and self._kept.was_told_to_advance():
             successor = self._ending_soon(manifest)
         if successor is None:
@@ -272,7 +277,40 @@ class Operator:
                 f"the run {manifest.config.name} in this home folder was begun with another run file; give that "
                 "run file, or another --home to begin a new run"
             )
+        self._resumed_at = clock.seconds()
         self._screen.event(f"going on with stage {manifest.stage.index}, revision {manifest.revision}")
+        return manifest
+
+    def _knows_the_run(self, stage: Stage) -> bool:
+        """Whether peers that may be in a later stage than this folder knows of have had the time to call on us."""
+        return clock.seconds() - self._resumed_at > GREETING_SECONDS or bool(self._trainers(stage))
+
+    def _where_the_peers_are(self, manifest: Manifest) -> Manifest:
+        """The peers' manifest, if it is newer than ours: this folder was restored from an older copy.
+
+        To open a stage a second time would tear the run apart. Raises ManifestError when its files are not to be had.
+        """
+        if clock.seconds() - self._resumed_at > 2 * GREETING_SECONDS:
+            return manifest
+        for index in range(manifest.stage.index + 1, len(self._config.stages)):
+            modules = table_of(self._config, index).modules
+            self._swarm.look_up(index, modules, timeout=LOOK_UP_SECONDS)
+            if not any(said.path is not None for module in modules for said in self._swarm.members(index, module)):
+                continue
+            signed = self._swarm.newest_manifest(timeout=LOOK_UP_SECONDS)
+            newest = None if signed is None else open_manifest(signed, fingerprint_of(self._key.public_key()))
+            if newest is None or newest.revision <= manifest.revision:
+                continue
+            self._screen.event(f"this folder is an older copy of the run; going on with stage {newest.stage.index}")
+            try:
+                self._take_up(newest)
+            except UnreachableError as error:
+                raise ManifestError(
+                    f"this folder is an older copy of the run, whose peers are in stage {newest.stage.index}, and they "
+                    f"do not have all of its files ({error}); restore a newer copy"
+                ) from None
+            self._published = -math.inf
+            return newest
         return manifest
 
     def _begin(self) -> Manifest:

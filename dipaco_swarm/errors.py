@@ -20,6 +20,7 @@ Anything else is a bug of ours and shows its traceback. Ordinary weather (a peer
 """
 
 import errno
+import os
 from pathlib import Path
 
 
@@ -73,12 +74,14 @@ class UsageError(SwarmError):
 
 def cannot_write(what: str, folder: Path, error: Exception) -> HomeError:
     """`what` could not be written to `folder`, with what to do; in the middle of training it is a line and no end."""
+    home = os.path.expanduser("~")
+    place = f"~{str(folder).removeprefix(home)}" if str(folder).startswith(f"{home}/") else str(folder)
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.ENOSPC, errno.EDQUOT) or "(os error 28)" in str(error):  # the second from Rust
-        return HomeError(f"the disk of {folder} is full: make room there for {what}")
+        return HomeError(f"the disk of {place} is full: make room there for {what}")
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return HomeError(
-        f"{what} cannot be written to {folder}: {reason}; make room there, or choose another folder with --home"
+        f"{what} cannot be written to {place}: {reason}; make room there, or choose another folder with --home"
     )
 
 

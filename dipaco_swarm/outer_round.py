@@ -283,10 +283,10 @@ def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
     version = peer.base[module].version
     if peer.swarm.called(peer.stage, module, version):
         return True
-    members = [m for m in peer.swarm.members(peer.stage, module) if m.path is not None and m.version == version]
-    others = [m for m in members if m.peer != peer.swarm.peer]
+    others = [m for m in peer.swarm.members(peer.stage, module) if m.path is not None and m.peer != peer.swarm.peer]
+    # who is behind counts as well: a group that runs ahead of a slow line would never be caught up with
     staffed = {peer.path, *(m.path for m in others)}
-    tokens = peer.tokens[module] + sum(m.tokens for m in others)
+    tokens = peer.tokens[module] + sum(m.tokens for m in others if m.version == version)
     return tokens >= peer.rules.rounds.inner_steps * peer.rules.tokens_per_step * len(staffed)
 
 

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from dipaco_swarm.choosing import PathChoice, number_of, trainers_of
 from dipaco_swarm.dashboard.metrics import Metrics, last_step
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import DamagedError, HomeError, ManifestError, SwarmError, UnreachableError, UsageError
+from dipaco_swarm.leaving import hand_over, is_held_elsewhere, is_keeper
 from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage, open_manifest
 from dipaco_swarm.outer_round import (
     PathInTraining,
@@ -92,13 +93,6 @@ UNHEARD_SECONDS = 10.0
 """A bootstrap node that is not to be heard is worth a line after so long: stages end and begin in less."""
 WAKING_SECONDS = 15.0
 """What the network of a laptop needs after its lid was opened; nobody takes the others for gone before."""
-HAND_OVER_SECONDS = 3.0
-"""How long a peer that was asked to stop waits for a keeper: Ctrl+C is over within five seconds."""
-UNHURRIED_HAND_OVER_SECONDS = 60.0
-"""... and one that leaves because it has done what it was told to."""
-HAND_OVER_FLOOR_SECONDS = 1.0
-"""... after a slow disk too."""
-HAND_OVER_LOOK_SECONDS = 0.3
 UNSENT_SECONDS = 30.0
 """A state that nobody sends for so long is not waited for: whoever had it is gone, or never had it."""
 ASK_AGAIN_SECONDS = 10.0
@@ -196,7 +190,9 @@ class Volunteer:
                 try:
                     manifest = self._train(peer, manifest, watch)
                 except SwarmError:
-                    self._hand_over(peer)  # what this machine cannot go on with, others can
+                    hand_over(
+                        self._swarm, peer.stage, {**peer.left_behind, **peer.base}, self._stop, self._screen.event
+                    )  # what this machine cannot go on with, others can
                     raise
 
     def _first_manifest(self) -> Manifest | None:
@@ -319,7 +315,7 @@ class Volunteer:
             self._screen.event(f"going on from the checkpoint at step {saved.inner.steps_done}")
             lost = last_step(self._metrics.file, peer.stage, peer.path) - saved.inner.steps_done
             if lost > 0:
-                self._screen.event(f"this peer was ended before it could save: about {lost} steps are trained again")
+                self._screen.event(f"this peer was ended before it could save again: about {lost} steps are lost")
             if dropped:
                 self._screen.event(f"the group has gone on too far: {dropped:,} tokens trained before that are dropped")
             return
@@ -433,7 +429,9 @@ class Volunteer:
                 case Leave():
                     if not self._save(peer):
                         self._screen.event("what was trained since the last checkpoint is not saved")
-                    self._hand_over(peer)
+                    hand_over(
+                        self._swarm, peer.stage, {**peer.left_behind, **peer.base}, self._stop, self._screen.event
+                    )
                     self._swarm.announce([])
                     return None
                 case MoveOn():
@@ -510,7 +508,7 @@ class Volunteer:
         self._looked_around = clock.seconds()
         others = self._others(peer)
         self._company = bool(others)
-        if any(_is_keeper(said) for said in others):
+        if any(is_keeper(said) for said in others):
             self._met_keeper = True
             self._weather.good("bootstrap", "the bootstrap node answers again")
         elif self._met_keeper and others:
@@ -541,16 +539,12 @@ class Volunteer:
         self._save(peer)
         self._left = dict(peer.base)
         for module, state in peer.left_behind.items():
-            if self._is_held_elsewhere(peer.stage, module, state.version):
+            if is_held_elsewhere(self._swarm, peer.stage, module, state.version):
                 self._swarm.release(peer.stage, module)
             else:
                 self._left[module] = state
         self._swarm.announce(holdings(peer.swarm.peer, peer.stage, self._left))  # nobody waits for us there any more
         return True
-
-    def _is_held_elsewhere(self, stage: int, module: ModuleId, version: int) -> bool:
-        members = self._swarm.members(stage, module)
-        return any(said.version >= version for said in members if said.peer != self._swarm.peer)
 
     def _score(self, peer: PathInTraining, manifest: Manifest) -> None:
         """Score the operator's routing sample under our path, and say where the scores are."""
@@ -655,6 +649,10 @@ class Volunteer:
         self._weather.good("checkpoint", "the checkpoint can be saved again")
         return True
 
+    def _hand_over(self, peer: PathInTraining) -> None:
+        states = {**peer.left_behind, **peer.base}
+        hand_over(self._swarm, peer.stage, states, self._stop, self._screen.event)
+
     def _mend(self, peer: PathInTraining) -> None:
         """Replace agreed states that have changed in this machine's memory, before they are saved or built upon."""
         for module, state in list(peer.base.items()):
@@ -667,41 +665,6 @@ class Volunteer:
             adopt(peer, module, whole or now)
             found = "it was fetched again" if whole is not None else "nobody has another; going on with it"
             self._screen.event(f"{module} was damaged in this machine's memory; {found}. Is the memory in order?")
-
-    def _hand_over(self, peer: PathInTraining) -> None:
-        """Before we leave: wait a little until others hold what nobody else has, as the paper's path-specific modules.
-
-        Where no keeper is to be heard there is nothing to wait for.
-        """
-        states = {**peer.left_behind, **peer.base}
-        ours = [module for module, state in states.items() if state.version > 0]
-        self._swarm.look_up(peer.stage, ours, timeout=LOOK_UP_SECONDS)
-        over = time.monotonic() + UNHURRIED_HAND_OVER_SECONDS
-        told = False
-        while True:
-            if self._stop():
-                over = min(
-                    over, max(self._stop.asked_at + HAND_OVER_SECONDS, time.monotonic() + HAND_OVER_FLOOR_SECONDS)
-                )
-            alone = [m for m in ours if not self._is_held_elsewhere(peer.stage, m, states[m].version)]
-            heard = [said for module in alone for said in self._swarm.members(peer.stage, module)]
-            if not alone or time.monotonic() > over or not any(_is_keeper(said) for said in heard):
-                break
-            if not told:
-                self._screen.event(f"handing {_some(alone)} to a keeper")
-                told = True
-            # says again that we have them and train no more; whoever speaks also hears what the others say
-            self._swarm.announce(holdings(self._swarm.peer, peer.stage, states))
-            if self._stop():
-                time.sleep(HAND_OVER_LOOK_SECONDS)
-            else:
-                self._stop.wait(HAND_OVER_LOOK_SECONDS)
-        if alone:
-            only = "is" if len(alone) == 1 else "are"
-            line = f"{_some(alone)} {only} only in this machine's checkpoint; start again here to bring it back"
-            self._screen.event(line)
-        elif told:
-            self._screen.event("a keeper has it; nothing is lost")
 
 
 class _Stopped(Exception):
@@ -765,16 +728,6 @@ def _peers_in_sight(peer: PathInTraining) -> int:
         through = peer.table.paths_through(module)
         trainers = {name: path for name, path in trainers.items() if path not in through or name in seen}
     return len(trainers)
-
-
-def _is_keeper(said: Announcement) -> bool:
-    """Whether it is of a peer that is there to hold modules, as the bootstrap node is."""
-    return said.path is None and not said.moves
-
-
-def _some(modules: Sequence[ModuleId]) -> str:
-    """Modules for a line that must not become long."""
-    return names(modules) if len(modules) <= 4 else f"{names(modules[:3])} and {len(modules) - 3} more"
 
 
 def _device(choice: str) -> str:

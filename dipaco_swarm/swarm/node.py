@@ -191,7 +191,8 @@ class Node:
         except (ControlFailure, P2PDaemonError, TimeoutError, EOFError, OSError) as error:
             if "protocols not supported" in str(error):
                 raise NotOfThisRun(f"peer {peer[-8:]} is there and takes no part in this run") from None
-            raise ConnectionError(f"peer {peer[-8:]} cannot be reached: {str(error) or 'no answer'}") from None
+            log.debug("peer %s cannot be reached: %s", peer[-8:], error)
+            raise ConnectionError(f"peer {peer[-8:]} cannot be reached just now") from None
         except ValueError:
             raise ConnectionError(f"{peer[:80]!r} is not the name of a peer") from None
         try:
@@ -310,6 +311,9 @@ async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
             cache_nearest=0,
             cache_on_store=False,
             wait_timeout=5,
+            # one stall fails all requests under way, which hivemind would punish one by one: 5 s to the power of them
+            blacklist_time=3.0,
+            backoff_rate=1.0,
             strict=False,
             ensure_bootstrap_success=True,
         )

@@ -69,7 +69,7 @@ class Keep(Protocol):
 def kept_in(folder: Path, what: str) -> Keep:
     """A folder of files that several processes fill and read, one at a time; a full disk costs time and nothing else.
 
-    `what`: what is kept there, for a person whose disk is full.
+    `what`: what is kept there, for a person whose disk is full; they are told the folder around it.
     """
     said = False
 
@@ -95,7 +95,7 @@ def kept_in(folder: Path, what: str) -> Keep:
                     temporary.unlink(missing_ok=True)  # half a file would keep a full disk full
         except OSError as error:
             if not said:
-                log.warning("%s; meanwhile they are computed anew each time", cannot_write(what, folder, error))
+                log.warning("%s; until then they are made anew", cannot_write(what, folder.parent, error))
                 said = True
         return compute() if computed is None else computed
 

@@ -311,7 +311,7 @@ def build_shard(
                 _build(folder, documents, cutter, on_progress)
                 shard = _open(folder, data.sequence_length)
     except OSError as error:
-        raise cannot_write(f"the shard of path {path}", folder, error) from error
+        raise cannot_write(f"the shard of path {path}", cache, error) from error
     if shard is None:
         raise DataError(f"the shard of path {path} in {folder} is not as it was written; check the disk")
     return shard

@@ -1,9 +1,14 @@
 """What a peer writes down, and what the demo reads from it."""
 
 import json
+import logging
+import resource
+import signal
 from pathlib import Path
 
-from dipaco_swarm.dashboard.metrics import Metrics, read_metrics
+import pytest
+
+from dipaco_swarm.dashboard.metrics import Metrics, last_step, read_metrics
 from dipaco_swarm.demo.chart import smooth, weighted_mean
 from dipaco_swarm.demo.scene import Agreement, Curve, agreement_of, curve_of
 
@@ -33,6 +38,45 @@ def test_a_full_disk_costs_no_training(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path / "home" / "metrics.jsonl")
     for step in range(20):
         metrics.step(0, 0, step, 1.0, 1, 1.0)
+
+
+def test_a_disk_that_fills_within_a_line_leaves_no_half_of_it_and_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    file = tmp_path / "metrics.jsonl"
+    metrics = Metrics(file)
+
+    def lines(count: int) -> None:
+        for step in range(10 * count):
+            metrics.step(0, 0, step, 1.0, 1, 1.0)
+
+    lines(2)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 30, limits[1]))  # room for half a line
+    try:
+        lines(3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert len(read_metrics(file)) == 2
+    assert [record.getMessage().count("make room there") for record in caplog.records] == [1]
+    lines(1)
+    assert len(read_metrics(file)) == 3
+
+
+def test_the_last_step_of_a_path_is_found_at_the_end_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    assert last_step(file, 0, 0) == 0
+    metrics = Metrics(file)
+    for path in (0, 1):
+        for step in range(1, 36):
+            metrics.step(0, path, step + 100 * path, 1.0, 1, 1.0)
+    assert (last_step(file, 0, 0), last_step(file, 0, 1), last_step(file, 1, 0)) == (30, 130, 0)
+    with file.open("a") as half:
+        half.write('{"kind": "steps", "st')
+    assert last_step(file, 0, 1) == 130
 
 
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from dipaco_swarm import peer as peer_program
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
+from dipaco_swarm.leaving import HAND_OVER_SECONDS
+from dipaco_swarm.manifest import open_manifest
 from dipaco_swarm.swarm.blobs import BlobStore
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
@@ -86,7 +88,7 @@ def test_nobody_waits_for_a_keeper_that_is_not_there(make_world: MakeWorld) -> N
     peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 2)
     began = time.monotonic()
     leave()
-    assert time.monotonic() - began < peer_program.HAND_OVER_SECONDS
+    assert time.monotonic() - began < HAND_OVER_SECONDS
     assert not peer.said("handing")
     assert peer.lines[-1] == "L0M0, L1M0 are only in this machine's checkpoint; start again here to bring it back"
 
@@ -102,7 +104,7 @@ def test_a_keeper_that_does_not_take_it_is_waited_for_as_long_as_was_said(
     monkeypatch.setattr(MemorySwarm, "fetch_state", lambda *_, **__: None)  # it is alive, and nothing gets through
     began = time.monotonic()
     leave()
-    assert 0.8 < (time.monotonic() - began) / peer_program.HAND_OVER_SECONDS < 1.6
+    assert 0.8 < (time.monotonic() - began) / HAND_OVER_SECONDS < 1.6
     assert peer.said("handing L0M0, L1M0 to a keeper")
     assert peer.lines[-1].endswith("only in this machine's checkpoint; start again here to bring it back")
 
@@ -141,6 +143,43 @@ def test_the_last_holder_brings_back_what_all_keepers_have_lost(make_world: Make
     for states in (saved(world, "newcomer").base, saved(world, "holder").base):
         assert all(states[module].version > version for module, version in left_at.items())
     assert all(kept_versions(world)[module] >= version for module, version in left_at.items())
+
+
+def test_a_bootstrap_node_restored_from_an_older_copy_goes_where_the_peers_are(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder knows the first stage only, complete; opening the second one again would make another one."""
+    publish = MemorySwarm.publish_manifest
+
+    def as_between_machines(self: MemorySwarm, signed: bytes) -> None:
+        newest = self.newest_manifest(timeout=1)
+        fingerprint = world.address.fingerprint
+        if newest is None or open_manifest(newest, fingerprint).revision <= open_manifest(signed, fingerprint).revision:
+            publish(self, signed)
+
+    monkeypatch.setattr(MemorySwarm, "publish_manifest", as_between_machines)
+    world = make_world(SINGLE + "rounds = 2\n" + FOUR_PATHS)
+    operator, operator_leaves = world.operator_that_ends()
+    operator.until("run address")
+    manifest_file = world.folder / "bootstrap" / "manifest.json"
+    old = manifest_file.read_bytes()
+    peer, leave = world.peer("one", 0)
+    operator.until("stage 1 is open: 4 paths")
+    peer.until("stage 1: path 0 of 4")
+    peer.until("round 4:")
+    operator_leaves()
+    second = world.manifest().stages[1]
+    manifest_file.write_bytes(old)
+
+    operator, operator_leaves = world.operator_that_ends()
+    operator.until("this folder is an older copy of the run; going on with stage 1")
+    assert not operator.said("is open")
+    peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 3)
+    leave()
+    operator_leaves()
+    assert world.manifest().stages[1] == second
+    left_at = {module: state.version for module, state in saved(world, "one", stage=1).base.items()}
+    assert kept_versions(world, stage=1) == left_at
 
 
 def test_progress_that_is_two_versions_old_is_dropped_and_said(make_world: MakeWorld) -> None:

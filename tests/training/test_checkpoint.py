@@ -15,7 +15,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import CheckpointError, HomeError
-from dipaco_swarm.training.checkpoint import Checkpoint, load, save
+from dipaco_swarm.training.checkpoint import Checkpoint, load, salvage, save
 from dipaco_swarm.training.inner import InnerState
 
 RUN = "demo:abcdef"
@@ -117,6 +117,22 @@ def test_a_torn_file_is_refused_with_what_to_do(file: Path, kept: int) -> None:
     file.write_bytes(file.read_bytes()[:kept])
     with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors is damaged.*move it away and start again"):
         load(file, RUN)
+
+
+def test_whole_modules_of_a_damaged_checkpoint_are_salvaged(file: Path) -> None:
+    save(file, checkpoint())
+    whole = file.read_bytes()
+    kept: set[frozenset[ModuleId]] = set()
+    for place in range(0, len(whole), 5):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        states = salvage(file, RUN)
+        for module, state in states.items():
+            assert state.digest == checkpoint().base[module].digest
+        kept.add(frozenset(states))
+    assert {frozenset({FIRST, SECOND}), frozenset({FIRST}), frozenset({SECOND}), frozenset()} == kept
+    file.write_bytes(whole)
+    assert set(salvage(file, RUN)) == {FIRST, SECOND}
+    assert salvage(file, "other:123456") == {}
 
 
 def test_a_changed_number_is_found(file: Path) -> None:

@@ -1,5 +1,6 @@
 """Token ids are computed once, and a torn file is no file."""
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,29 @@ def test_where_one_text_ends_and_the_next_begins_matters(tmp_path: Path) -> None
     assert [len(ids) for ids in encode(["ab", "c"])] == [2, 1]
     assert [len(ids) for ids in encode(["a", "bc"])] == [1, 2]
     assert encode([]) == []
+
+
+def test_a_full_disk_costs_time_and_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(file: object, array: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source = Counting()
+    encode = remembered_encoding(source, tmp_path / "tokens")
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", full)
+        for _ in range(3):
+            assert encode(["abc"])[0].tolist() == [97, 98, 99]
+    assert source.asked == 3  # and not twice for one question
+    assert [entry.name for entry in (tmp_path / "tokens").iterdir()] == ["lock"]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the disk of {tmp_path} is full: make room there for the tokens of the documents; until then they are made "
+        "anew"
+    ]
+    assert encode(["abc"])[0].tolist() == [97, 98, 99]
+    assert encode(["abc"])[0].tolist() == [97, 98, 99]
+    assert source.asked == 4  # kept again
 
 
 @pytest.mark.parametrize("kept", [0, 10, 140])

@@ -1,0 +1,71 @@
+"""Before a peer goes: what nobody else holds is handed to a keeper, calmly and not for long."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.outer_round import holdings
+from dipaco_swarm.stopping import Stopping
+from dipaco_swarm.swarm.interface import Announcement, Swarm
+
+HAND_OVER_SECONDS = 3.0
+"""How long after Ctrl+C a peer waits for a keeper: it has ended within five seconds."""
+HAND_OVER_FLOOR_SECONDS = 1.0
+"""... after a slow disk too."""
+UNHURRIED_HAND_OVER_SECONDS = 60.0
+"""The same for one that leaves because it has done what it was told to."""
+LOOK_SECONDS = 0.3
+LOOK_UP_SECONDS = 20.0
+NAMED = 4
+
+
+def hand_over(
+    swarm: Swarm, stage: int, states: Mapping[ModuleId, ModuleState], stop: Stopping, say: Callable[[str], None]
+) -> None:
+    """Wait until others hold what nobody else has, above all modules that only one path uses; or say that nobody does.
+
+    Where no keeper is to be heard there is nothing to wait for.
+    """
+    ours = [module for module, state in states.items() if state.version > 0]
+    swarm.look_up(stage, ours, timeout=LOOK_UP_SECONDS)
+    over = time.monotonic() + UNHURRIED_HAND_OVER_SECONDS
+    told = False
+    while True:
+        if stop():
+            over = min(over, max(stop.asked_at + HAND_OVER_SECONDS, time.monotonic() + HAND_OVER_FLOOR_SECONDS))
+        alone = [module for module in ours if not is_held_elsewhere(swarm, stage, module, states[module].version)]
+        heard = [said for module in alone for said in swarm.members(stage, module)]
+        if not alone or time.monotonic() > over or not any(is_keeper(said) for said in heard):
+            break
+        if not told:
+            say(f"handing {_some(alone)} to a keeper")
+            told = True
+        # says again that we have them and train no more; whoever speaks also hears what the others say
+        swarm.announce(holdings(swarm.peer, stage, states))
+        if stop():
+            time.sleep(LOOK_SECONDS)  # the event that others wait for here has come already
+        else:
+            stop.wait(LOOK_SECONDS)
+    if alone:
+        only = "is" if len(alone) == 1 else "are"
+        say(f"{_some(alone)} {only} only in this machine's checkpoint; start again here to bring it back")
+    elif told:
+        say("a keeper has it; nothing is lost")
+
+
+def is_held_elsewhere(swarm: Swarm, stage: int, module: ModuleId, version: int) -> bool:
+    """Whether somebody else says that it has the module at this version or a newer one."""
+    return any(said.version >= version for said in swarm.members(stage, module) if said.peer != swarm.peer)
+
+
+def is_keeper(said: Announcement) -> bool:
+    """Whether it is of a peer that is there to hold modules, as the bootstrap node is."""
+    return said.path is None and not said.moves
+
+
+def _some(modules: Sequence[ModuleId]) -> str:
+    """Modules for a line that must not become long."""
+    named = modules if len(modules) <= NAMED else modules[: NAMED - 1]
+    more = "" if len(named) == len(modules) else f" and {len(modules) - len(named)} more"
+    return ", ".join(str(module) for module in named) + more

@@ -1,0 +1,94 @@
+"""Faults that last, and clocks that jump, as a volunteer reads about them."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from dipaco_swarm.errors import cannot_write
+from dipaco_swarm.weather import Awake, Weather, how_long
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_fault_that_lasts_is_said_once_a_minute_and_once_when_it_is_over() -> None:
+    said: list[str] = []
+    clock = Clock()
+    weather = Weather(said.append, clock)
+    for _ in range(180):
+        weather.bad("disk", "the disk is full")
+        clock.now += 1
+    weather.good("disk", "the disk has room again")
+    weather.good("disk", "the disk has room again")
+    assert said == [
+        "the disk is full",
+        "the disk is full (for 60 s now)",
+        "the disk is full (for 2 min now)",
+        "the disk has room again",
+    ]
+
+
+def test_a_fault_that_passes_soon_is_not_said_at_all() -> None:
+    said: list[str] = []
+    clock = Clock()
+    weather = Weather(said.append, clock)
+    for _ in range(2):
+        weather.bad("node", "the node is gone", after=10)
+        clock.now += 9
+        weather.bad("node", "the node is gone", after=10)
+        weather.good("node", "the node is back")
+    assert said == []
+
+
+def test_durations_are_for_people() -> None:
+    assert [how_long(seconds) for seconds in (9.6, 99, 180, 5400, 10_800)] == ["10 s", "99 s", "3 min", "90 min", "3 h"]
+
+
+def test_time_that_passed_without_us_is_told_from_a_clock_that_was_set() -> None:
+    steady, wall = Clock(), Clock()
+    awake = Awake(steady, wall)
+
+    def pass_time(seconds: float, *, wall_too: float | None = None) -> None:
+        steady.now += seconds
+        wall.now += seconds if wall_too is None else wall_too
+
+    for _ in range(60):  # as long as somebody looks each second, a minute is no sleep
+        pass_time(1)
+        assert awake.missed() is None
+    pass_time(180)
+    missed = awake.missed()
+    assert missed is not None
+    assert missed.lines == ("this machine was asleep for 3 min; looking where the group is",)
+    assert awake.missed() is None
+
+    pass_time(1, wall_too=-3599)
+    missed = awake.missed()
+    assert missed is not None
+    assert missed.lines == (
+        "this machine's clock was set back by 60 min; if it is wrong now, the others cannot hear us",
+    )
+    pass_time(7200, wall_too=7200 + 3600)  # asleep, and set right while it slept
+    missed = awake.missed()
+    assert missed is not None
+    assert [line.split(";")[0] for line in missed.lines] == [
+        "this machine was asleep for 2 h",
+        "this machine's clock was set forward by 60 min",
+    ]
+    assert all(len(line) <= 120 for line in missed.lines)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), ValueError("I/O (os error 28)")])
+def test_a_full_disk_is_named_with_what_to_do(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert (
+        str(cannot_write("the checkpoint", Path("/home/me/.local/share/dipaco/small/peer"), error))
+        == "the disk of ~/.local/share/dipaco/small/peer is full: make room there for the checkpoint"
+    )
+    other = str(cannot_write("a module", Path("/data"), OSError(errno.EROFS, "Read-only file system")))
+    assert other.startswith("a module cannot be written to /data: Read-only file system; make room there")

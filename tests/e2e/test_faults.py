@@ -1,0 +1,183 @@
+"""What breaks on one machine, with real processes: stopped and woken, killed, out of disk."""
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dipaco_swarm.dashboard.metrics import read_metrics
+from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.swarm import sockets
+from dipaco_swarm.swarm.node import DAEMON_IDLE_SECONDS
+from dipaco_swarm.training import bank, checkpoint
+from dipaco_swarm.training.checkpoint import Checkpoint
+
+from .conftest import Commands, write_run_file
+
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(400)]
+
+PATIENCE = 120.0
+SAVE_OFTEN = "from dipaco_swarm import peer; peer.CHECKPOINT_SECONDS = 1.0"
+ROUND = re.compile(r"round \d+: .*L0M0 v(\d+) with")
+
+
+def until(commands: Commands, label: str, pattern: str, *, after: int = 0) -> re.Match[str]:
+    """Wait for a line in a log, past its first `after` characters."""
+    what = f"{label} never said {pattern!r}"
+    commands.until(lambda: re.search(pattern, commands.log(label)[after:]) is not None, what, PATIENCE, label)
+    found = re.search(pattern, commands.log(label)[after:])
+    assert found is not None
+    return found
+
+
+def saved(commands: Commands, label: str, address: str) -> Checkpoint:
+    run = RunAddress.parse(address)
+    file = commands.folder / label / "checkpoints" / "stage-0-path-0.safetensors"
+    found = checkpoint.load(file, f"{run.name}:{run.fingerprint}")
+    assert found is not None
+    return found
+
+
+def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: Commands, tmp_path: Path) -> None:
+    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=2, pacing="paced", inner_steps=60, warmup=10_000)
+    commands.prelude = SAVE_OFTEN
+    address = commands.bootstrap(run_file)
+    for label in ("other", "one"):
+        commands.peer(label, address, "auto")
+    for label in ("other", "one"):
+        until(commands, label, r"round \d+: .* with 1 other\b")
+
+    # stopped while the other goes on: it looks where the group is before it takes a step of its own
+    one = commands.running["one"]
+    one.send_signal(signal.SIGSTOP)
+    try:
+        stopped = time.monotonic()
+        until(commands, "other", r"round \d+: .* with 0 others", after=len(commands.log("other")))
+        time.sleep(max(0.0, 13 - (time.monotonic() - stopped)))
+    finally:
+        before = len(commands.log("one"))
+        one.send_signal(signal.SIGCONT)
+    until(commands, "one", r"this machine was asleep for (1|2|3|4)\d s; looking where the group is\n", after=before)
+    until(commands, "one", r"caught up from version \d+ to \d+", after=before)
+    until(commands, "one", r"round \d+: .* with 1 other\b", after=before)
+    meanwhile = commands.log("one")[before:]
+    assert "with 0 others" not in meanwhile[: meanwhile.index("caught up")]
+
+    # killed, as the kernel does when memory is short: daemon and sockets do not stay
+    daemons = psutil.Process(one.pid).children(recursive=True)
+    assert [daemon.name() for daemon in daemons] == ["p2pd"]
+    names = [argument for argument in daemons[0].cmdline() if argument.startswith("-listen=/unix")]
+    socket_file = Path(names[0].removeprefix("-listen=/unix"))
+    assert socket_file.exists()
+    one.kill()
+    one.wait()
+    step = saved(commands, "one", address).inner.steps_done
+    noted = [line["step"] for line in read_metrics(commands.folder / "one" / "metrics.jsonl") if "loss" in line]
+    assert not psutil.wait_procs(daemons, timeout=DAEMON_IDLE_SECONDS + 10)[1]
+    time.sleep(sockets.YOUNG_SECONDS / 5)
+
+    log = commands.log("one")
+    commands.peer("one", address, "auto")
+    until(commands, "one", "stage 0: path 0 of 1")
+    until(commands, "one", f"going on from the checkpoint at step {step}\n")
+    if noted[-1] > step:
+        until(commands, "one", f"ended before it could save again: about {noted[-1] - step} steps are lost")
+    until(commands, "one", r"round \d+: .* with 1 other\b")
+    assert not socket_file.exists()
+    assert not socket_file.with_name(socket_file.name + ".in").exists()
+    assert "Traceback" not in log + commands.log("one") + commands.log("other")
+
+    # both leave, one after the other; the last one does so when the bootstrap node has what only it had
+    commands.stops_on_ctrl_c("one")
+    until(commands, "other", r"round \d+: .* with 0 others", after=len(commands.log("other")))
+    commands.stops_on_ctrl_c("other")
+    assert "only in this machine's checkpoint" not in commands.log("other")
+    commands.stops_on_ctrl_c("bootstrap")
+    for module, state in saved(commands, "other", address).base.items():
+        kept = bank.load_state(bank.module_file(commands.folder / "bootstrap", 0, module))
+        assert kept is not None
+        assert kept.digest == state.digest
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 32 MiB; only root can make one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("needs a file system of its own, which only root can mount")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(file: Path) -> None:
+    """Leave no room on the disk."""
+    with file.open("ab", buffering=0) as filler:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while filler.write(b"x" * size):
+                    pass
+            except OSError as error:
+                assert error.errno == errno.ENOSPC  # noqa: PT017 - it has to end so
+
+
+def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: Path, small_disk: Path) -> None:
+    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=1, inner_steps=40, warmup=10_000)
+    commands.prelude = (
+        f"{SAVE_OFTEN}; from dipaco_swarm import bootstrap; bootstrap.WRITE_AGAIN_SECONDS = 1.0; "
+        "bootstrap.REPUBLISH_SECONDS = 2.0"
+    )
+    for home in ("bootstrap", "one", "cache"):
+        (small_disk / home).mkdir()
+        (commands.folder / home).symlink_to(small_disk / home)
+    address = commands.bootstrap(run_file)
+    commands.peer("one", address, 0)
+    until(commands, "one", "round 2: ")
+    until(commands, "one", r"(?s)round.*round 4: ")
+
+    fill(small_disk / "filler")
+    line = r"the disk of \S+ is full: make room there for "
+    until(commands, "one", line + "the checkpoint; training goes on\n")
+    until(commands, "bootstrap", line + "a module; the run goes on\n")
+    old = saved(commands, "one", address)
+    at = [int(found) for found in ROUND.findall(commands.log("one"))][-1]
+    until(commands, "one", rf"L0M0 v{at + 10} with")
+    assert saved(commands, "one", address).inner.steps_done == old.inner.steps_done  # the old one, whole
+    assert commands.log("one").count("the checkpoint; training") == 1
+    assert commands.log("bootstrap").count("is full") == 1
+    assert not list((small_disk / "one").rglob("*.tmp"))
+
+    # who has nothing to begin with cannot go on: one line, exit code 2, and what to do
+    newcomer = commands.peer("newcomer", address, 0, "--cache", small_disk / "cache" / "of its own")
+    assert newcomer.wait(PATIENCE) == 2
+    ended = commands.log("newcomer").splitlines()
+    assert re.fullmatch(r"error: the disk of \S.* is full: make room there for the shard of path 0", ended[-1])
+
+    # and when there is room again
+    (small_disk / "filler").unlink()
+    until(commands, "one", "the checkpoint can be saved again")
+    until(commands, "bootstrap", "the disk has room again")
+    commands.stops_on_ctrl_c("one")
+    assert saved(commands, "one", address).base.keys()
+    assert min(state.version for state in saved(commands, "one", address).base.values()) > at
+    commands.stops_on_ctrl_c("bootstrap")
+    for module, state in saved(commands, "one", address).base.items():
+        kept = bank.load_state(bank.module_file(commands.folder / "bootstrap", 0, module))
+        assert kept is not None
+        assert kept.digest == state.digest
+    for label in ("one", "bootstrap", "newcomer"):
+        assert "Traceback" not in commands.log(label)
+    assert read_metrics(commands.folder / "one" / "metrics.jsonl")
+    assert os.path.ismount(small_disk)
