@@ -166,7 +166,7 @@ class Directory:
                 continue
             said, addresses = decoded
             heard[peer] = (said, expiration)
-            self._node.remember(peer, addresses)
+            self._node.remember(peer, addresses, reachable=said.reduces)
 
     def peers(self) -> list[PeerName]:
         """Everybody heard of, each once."""
