@@ -1,7 +1,7 @@
 """Can this machine take part? Looks without joining anything; says what it saw and what to do if that is not enough.
 
-Nothing heavy is imported in this process except torch, which is asked for the GPU; hivemind's daemon is started with
-`--help` only, as the proof that the binary fits this machine.
+Nothing heavy is imported in this process except torch, which is asked for the GPU, and with a run address hivemind,
+whose daemon then listens as a peer's would while the bootstrap nodes say what they see of it.
 """
 
 import importlib.metadata
@@ -23,6 +23,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.manifest import RunAddress
 from dipaco_swarm.settings import default_home
 
@@ -31,6 +32,9 @@ DISK_GIB = 5  # checkpoints of a 150M path with optimizer state take 2-3, the to
 MEMORY_GIB = 4  # torch, transformers and hivemind take about 1 together; a small path and its copies the rest
 KNOCK_SECONDS = 5.0
 HELP_SECONDS = 20.0
+ANYWHERE = "/ip4/0.0.0.0/tcp/0"
+CLOCK_NOTE_SECONDS = 5.0
+CLOCK_BAD_SECONDS = 20.0  # announcements live for 30 s and are repeated every 5
 
 Verdict = Literal["ok", "note", "bad"]
 
@@ -72,12 +76,15 @@ class Report:
         return table
 
 
-def examine(address: RunAddress | None) -> Report:
-    """Look at everything; with an address, also knock at the run's bootstrap nodes."""
-    return Report(tuple(_checks(address)))
+def examine(address: RunAddress | None, listen: str | None = None) -> Report:
+    """Look at everything; with an address, also ask the run's bootstrap nodes how this machine looks from there.
+
+    `listen`: the multiaddr that the peer would be given; None: any free port.
+    """
+    return Report(tuple(_checks(address, listen or ANYWHERE)))
 
 
-def _checks(address: RunAddress | None) -> Iterator[Check]:
+def _checks(address: RunAddress | None, listen: str) -> Iterator[Check]:
     yield _system()
     yield _python()
     yield from (_package(name) for name in ("torch", "transformers", "hivemind"))
@@ -85,17 +92,25 @@ def _checks(address: RunAddress | None) -> Iterator[Check]:
     yield _gpu()
     yield _memory()
     yield _disk(default_home(address.name, "peer") if address else default_home("run", "peer"))
-    yield _clock()
-    if address is not None:
-        knocks = [_knock(place) for place in address.bootstraps]
-        yield from knocks
-        if all(check.verdict != "ok" for check in knocks):
+    if address is None:
+        yield _clock(None)
+    else:
+        knocks = {place: _knock(place) for place in address.bootstraps}
+        found = any(check.verdict == "ok" for check in knocks.values())
+        # the node's own loopback address is for its own machine only
+        yield from (
+            check for place, check in knocks.items() if check.verdict == "ok" or not (found and "/127.0.0.1/" in place)
+        )
+        if not found:
+            yield _clock(None)
             yield Check(
                 "way in",
                 "bad",
                 "no bootstrap node could be reached",
                 "if others reach them, a firewall here stops outgoing connections; else ask the operator",
             )
+        else:
+            yield from _from_outside(address, listen)
 
 
 def _system() -> Check:
@@ -197,9 +212,19 @@ def _disk(home: Path) -> Check:
     return Check("disk", "ok", seen)
 
 
-def _clock() -> Check:
+def _clock(ahead: float | None) -> Check:
+    """`ahead`: seconds by which our clock is ahead of the bootstrap node's, if it said what time it has."""
     seen = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     advice = "announcements expire by the clock: compare it with another one, and switch time synchronisation on"
+    if ahead is not None:
+        seen = f"{seen}, {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the bootstrap node's"
+        if abs(ahead) <= CLOCK_NOTE_SECONDS:
+            return Check("clock", "ok", seen)
+        advice = (
+            "announcements live for half a minute: set the clock (timedatectl set-ntp true; in WSL: hwclock -s), or "
+            "tell the operator if it is the node's that is wrong"
+        )
+        return Check("clock", "bad" if abs(ahead) > CLOCK_BAD_SECONDS else "note", seen, advice)
     try:
         asked = subprocess.run(
             ["timedatectl", "show", "--property=NTPSynchronized", "--value"],
@@ -229,3 +254,58 @@ def _knock(place: str) -> Check:
         reason = f"no answer in {KNOCK_SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)
         return Check("bootstrap node", "note", f"{host} port {port}: {reason}", "one that answers is enough")
     return Check("bootstrap node", "ok", f"{host} port {port} answers in {(time.monotonic() - started) * 1000:.0f} ms")
+
+
+def _from_outside(address: RunAddress, listen: str) -> Iterator[Check]:
+    """What the bootstrap nodes say: clock, version, and whether others can dial this machine."""
+    from dipaco_swarm.swarm.outside import look_from_outside
+
+    try:
+        outside = look_from_outside(address, listen)
+    except NodeError as error:
+        yield _clock(None)
+        yield Check("port", "bad", str(error), "try another --listen, the one that you will give dipaco-peer")
+        return
+    except UnreachableError as error:
+        yield _clock(None)
+        yield Check("way in", "bad", str(error), "check the run address with the operator")
+        return
+    yield Check("port", "ok", "any free one" if listen == ANYWHERE else f"{listen} is free")
+    if outside is None:
+        yield _clock(None)
+        yield Check(
+            "dialling in",
+            "note",
+            "the bootstrap node does not say whether others can dial this machine",
+            "it is of an older version, or very busy: ask again later",
+        )
+        return
+    yield _clock(outside.clock_ahead)
+    yield _version(outside.our_version, outside.version)
+    yield _dialling_in(outside.seen_at, outside.port, tried=outside.tried, relayed=outside.relayed, listen=listen)
+
+
+def _version(ours: str, theirs: str) -> Check:
+    if ours == theirs:
+        return Check("version", "ok", f"{ours}, as the bootstrap node")
+    advice = "peers of different versions may not understand each other: install the run's, or ask the operator"
+    return Check("version", "note", f"{ours} here, {theirs} at the bootstrap node", advice)
+
+
+def _dialling_in(seen_at: str, port: int | None, *, tried: bool, relayed: bool, listen: str) -> Check:
+    if port is not None:
+        return Check("dialling in", "ok", f"others can dial this machine, at {seen_at} port {port}")
+    if not tried:
+        return Check("dialling in", "note", "the bootstrap node had no time to try", "ask again in a minute")
+    if listen == ANYWHERE:
+        advice = (
+            "to be dialled, have your router forward a TCP port, say 4002, to this machine, and give doctor, then "
+            "dipaco-peer, --listen /ip4/0.0.0.0/tcp/4002"
+        )
+    else:
+        advice = f"does the router forward this port to this machine ({listen}), and does its firewall let it in?"
+    if relayed:
+        seen = f"not possible from outside ({seen_at}); others come through the bootstrap node, which relays"
+        return Check("dialling in", "note", seen, f"works as it is, only slower; {advice}")
+    seen = f"not possible from outside ({seen_at}), and the bootstrap node does not relay"
+    return Check("dialling in", "note", seen, f"works with volunteers who can be dialled; {advice}")

@@ -160,15 +160,19 @@ def export(
 @app.command()
 def doctor(
     run: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Also knock at this run's bootstrap nodes.")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Also ask this run's bootstrap nodes how they see this machine."),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="MADDR", help="What dipaco-peer will be given.  [default: any free port]")
     ] = None,
 ) -> None:
-    """Can this machine take part? Every check says what to do if not."""
+    """Can this machine take part, can others dial it? Every check says what to do if not."""
     with worded_failures():
         from dipaco_swarm.doctor import examine
         from dipaco_swarm.manifest import RunAddress
 
-        report = examine(RunAddress.parse(run) if run is not None else None)
+        report = examine(RunAddress.parse(run) if run is not None else None, listen)
         _print(report)
     raise typer.Exit(0 if report.ok else 1)
 

@@ -10,8 +10,8 @@
     wire.py        messages, checked at the border channels.py    control streams, silence
     identity.py    who we are                      blobs.py       blobs as files
     sockets.py     what killed daemons leave       download.py    a state from several holders
-    pace.py        --bandwidth                     reach.py       can others dial us
-    acquaintances.py  who was there before
+    reach.py       whether others can dial us      pace.py        how fast we may send
+    outside.py     the doctor's visit              acquaintances.py  ways back without a bootstrap node
 
 Peers
     A peer's name is its libp2p peer id. It contains the peer's Ed25519 key, libp2p proves it for every stream, and we
@@ -31,11 +31,18 @@ Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map,
     dipaco/1/RUN/exchange   Exchange, then pieces both ways: contributions in, averages out    a member and a reducer
     dipaco/1/RUN/store      AskState -> StateIs, then AskPiece -> its bytes, as often as wanted;
                             AskBlob -> BlobFollows and bytes; AskManifest -> ManifestIs; otherwise NotHere
+    dipaco/1/hello          Hello -> Welcome         how do you see me, can you dial me    a peer and a bootstrap node
+
+Behind a router
+    A peer asks the bootstrap nodes at its start, and every minute, whether they can dial it where they see it come
+    from. Who cannot be dialled keeps a relay reservation there (libp2p's circuit v2), announces a /p2p-circuit address
+    and that it does not reduce; streams to it run through the bootstrap node and are otherwise as any. It leads only
+    while no live member can be dialled, or all who can are lost, and reduces only in rounds without one.
 
 A round of one module, from version v to v + 1
-    1. Everybody ranks the announced, dialable members by hash(stage, module, v, name). The first one leads, the next
-       takes over when it is lost, refuses or aborts twice. Members that had not heard of each other may choose
-       differently; a leader that learns from the missing of one before it sends its members there.
+    1. Everybody ranks the announced, dialable members (all, where there is none) by hash(stage, module, v, name). The
+       first one leads, the next takes over when it is lost, refuses or aborts twice. Members that had not heard of each
+       other may choose differently; a leader that learns from the missing of one before it sends its members there.
     2. The leader closes the roster when every announced member that is alive has joined or gone ahead, or when the
        median of its members' patience is over. If as many are ahead as have joined, they are sent to catch up.
     3. The roster follows from what the members said (order, clipping, pieces), and every member checks that it does.

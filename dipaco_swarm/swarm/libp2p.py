@@ -184,7 +184,7 @@ class Directory:
             if before is None or before.expiration != expiration:
                 left = LIFETIME_SECONDS if before is not None else min(LIFETIME_SECONDS, expiration - time.time())
                 heard[peer] = Heard(said, expiration, now + left)
-            self._node.remember(peer, addresses)
+            self._node.remember(peer, addresses, reachable=said.reduces)
 
     def peers(self) -> list[PeerName]:
         """Everybody heard of, each once."""

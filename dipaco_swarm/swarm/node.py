@@ -12,7 +12,8 @@ import re
 import secrets
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -103,6 +104,10 @@ class Node:
         self._socket = f"{daemon}.in"
         self._handlers: dict[str, StreamHandler] = {}
         self._addresses: dict[str, tuple[str, ...]] = {}
+        self._streams: Counter[str] = Counter()
+        """Open ones, by peer."""
+        self._by_relay: set[str] = set()
+        """Peers that can be dialled and that we may be talking to through a relay all the same."""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -174,7 +179,8 @@ class Node:
     async def _handle(self, pipe: Pipe) -> None:
         try:
             peer, address, protocol = await read_stream_info(pipe)
-            await self._handlers[protocol](Stream(peer, pipe, self.meter, self._pace, address))
+            with self._counted(peer):
+                await self._handlers[protocol](Stream(peer, pipe, self.meter, self._pace, address))
         except RemoteDataError as error:
             log.warning("ignored a peer that broke the protocol: %s", error)
         except (EOFError, ConnectionError, TimeoutError) as error:
@@ -196,12 +202,26 @@ class Node:
         except ValueError:
             raise ConnectionError(f"{peer[:80]!r} is not the name of a peer") from None
         try:
-            yield Stream(peer, pipe, self.meter, self._pace)
+            with self._counted(peer):
+                yield Stream(peer, pipe, self.meter, self._pace)
         finally:
             pipe.close()
 
+    @contextlib.contextmanager
+    def _counted(self, peer: str) -> Iterator[None]:
+        self._streams[peer] += 1
+        try:
+            yield
+        finally:
+            self._streams[peer] -= 1
+            if not self._streams[peer]:
+                del self._streams[peer]
+
     async def _open(self, peer: str, protocol: str) -> Pipe:
         """A stream over the connection there is, or one that libp2p finds, or one to where the peer said it is."""
+        if peer in self._by_relay and peer not in self._streams:
+            self._by_relay.discard(peer)
+            await self._leave_relay(peer)
         try:
             return await open_stream(self._daemon, peer, protocol)
         except (ControlFailure, P2PDaemonError):
@@ -210,10 +230,20 @@ class Node:
             await self._connect(peer, self._addresses[peer])
             return await open_stream(self._daemon, peer, protocol)
 
-    def remember(self, peer: str, addresses: Sequence[str]) -> None:
-        """Where a peer says that it can be dialled."""
+    async def _leave_relay(self, peer: str) -> None:
+        """Connect anew, directly; libp2p keeps the connection that it has, however slow. A relay is found again."""
+        with contextlib.suppress(ControlFailure, P2PDaemonError):
+            await self.p2p._client.disconnect(PeerID.from_base58(peer))
+            await self._connect(peer, [place for place in self._addresses[peer] if "/p2p-circuit" not in place])
+
+    def remember(self, peer: str, addresses: Sequence[str], *, reachable: bool) -> None:
+        """Where a peer says that it can be dialled; `reachable`: also without a relay."""
+        if reachable and addresses != self._addresses.get(peer) and any("/p2p-circuit" in place for place in addresses):
+            self._by_relay.add(peer)  # nobody could dial it when it started
         if len(self._addresses) >= MAX_REMEMBERED and peer not in self._addresses:
-            self._addresses.pop(next(iter(self._addresses)))
+            forgotten = next(iter(self._addresses))
+            self._addresses.pop(forgotten)
+            self._by_relay.discard(forgotten)
         self._addresses[peer] = tuple(addresses)
 
     def addresses_of(self, peer: str) -> tuple[str, ...]:

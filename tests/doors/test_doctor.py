@@ -3,6 +3,7 @@
 import io
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,14 @@ from rich.console import Console
 
 from dipaco_swarm import doctor
 from dipaco_swarm.doctor import Check, Report, examine
+from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.swarm import outside
+from dipaco_swarm.swarm.outside import Outside
+
+SEEN = Outside(
+    seen_at="11.2.0.2", port=4002, tried=True, relayed=False, clock_ahead=0.3, version="0.1.0", our_version="0.1.0"
+)
 
 
 def address(port: int) -> RunAddress:
@@ -21,6 +29,24 @@ def address(port: int) -> RunAddress:
 @pytest.fixture(autouse=True)
 def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_gpu", lambda: Check("gpu", "note", "none that torch can use", "fine"))
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, answer: Outside | Exception | None, listen: str | None = None) -> Report:
+    """All checks, with a bootstrap node that listens and says this."""
+
+    def look(*_: object) -> Outside | None:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(outside, "look_from_outside", look)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return examine(address(listening.getsockname()[1]), listen)
+
+
+def check_of(report: Report, name: str) -> Check:
+    (check,) = (check for check in report.checks if check.name == name)
+    return check
 
 
 def test_a_machine_that_runs_the_tests_can_take_part() -> None:
@@ -37,10 +63,48 @@ def test_a_machine_that_runs_the_tests_can_take_part() -> None:
     }
 
 
-def test_a_bootstrap_node_that_listens_is_found() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        (check,) = (c for c in examine(address(listening.getsockname()[1])).checks if c.name == "bootstrap node")
-    assert check.verdict == "ok"
+def test_a_bootstrap_node_that_listens_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = asked(monkeypatch, SEEN)
+    assert check_of(report, "bootstrap node").verdict == "ok"
+    assert {check_of(report, name).verdict for name in ("port", "clock", "version", "dialling in")} == {"ok"}
+    assert "11.2.0.2 port 4002" in check_of(report, "dialling in").seen
+
+
+def test_who_cannot_be_dialled_can_take_part_and_is_told_what_would_be_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = asked(monkeypatch, replace(SEEN, port=None, relayed=True))
+    check = check_of(report, "dialling in")
+    assert report.ok
+    assert check.verdict == "note"
+    assert "relays" in check.seen
+    assert "forward a TCP port" in check.advice
+    assert "--listen" in check.advice
+    alone = check_of(asked(monkeypatch, replace(SEEN, port=None), "/ip4/0.0.0.0/tcp/4002"), "dialling in")
+    assert "does not relay" in alone.seen
+    assert "forward this port" in alone.advice
+
+
+@pytest.mark.parametrize(
+    ("ahead", "verdict"), [(0.2, "ok"), (-4.0, "ok"), (8.0, "note"), (-12.0, "note"), (25.0, "bad"), (-90.0, "bad")]
+)
+def test_the_clock_is_compared_with_the_node_s(monkeypatch: pytest.MonkeyPatch, ahead: float, verdict: str) -> None:
+    check = check_of(asked(monkeypatch, replace(SEEN, clock_ahead=ahead)), "clock")
+    assert check.verdict == verdict
+    assert f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'}" in check.seen
+
+
+def test_another_version_a_taken_port_and_a_silent_node_come_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = check_of(asked(monkeypatch, replace(SEEN, version="9.9")), "version")
+    assert (version.verdict, version.seen) == ("note", "0.1.0 here, 9.9 at the bootstrap node")
+    taken = asked(monkeypatch, NodeError("port 4002 on 0.0.0.0 cannot be used"))
+    assert not taken.ok
+    assert check_of(taken, "port").verdict == "bad"
+    silent = asked(monkeypatch, UnreachableError("no bootstrap node spoke to us"))
+    assert not silent.ok
+    old = asked(monkeypatch, None)
+    assert old.ok
+    assert check_of(old, "dialling in").verdict == "note"
+    for report in (taken, silent, old):
+        assert all(check.advice for check in report.checks if check.verdict != "ok")
 
 
 def test_no_bootstrap_node_at_all_is_bad_and_says_what_to_do() -> None:

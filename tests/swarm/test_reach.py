@@ -1,0 +1,196 @@
+"""Whether others can dial us, and how fast we send: over real daemons."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import NodeError
+from dipaco_swarm.swarm import node as nodes
+from dipaco_swarm.swarm import reach
+from dipaco_swarm.swarm.identity import load_identity
+from dipaco_swarm.swarm.interface import Agreed
+from dipaco_swarm.swarm.libp2p import LibP2PSwarm, open_swarm
+from dipaco_swarm.swarm.node import Node, NodeSettings, open_node
+from dipaco_swarm.swarm.outside import look_from_outside
+from dipaco_swarm.swarm.pace import Pace
+from dipaco_swarm.swarm.wire import Welcome
+
+from .test_contract import MODULE, gather, group, part, reduce_together
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+FINDS_OUT = NodeSettings(LOOPBACK, reachable=None)
+
+MakeSwarms = Callable[[int], list[LibP2PSwarm]]
+
+
+@contextlib.asynccontextmanager
+async def bootstrap_and_peer(folder: Path, settings: NodeSettings) -> AsyncIterator[tuple[Node, Node]]:
+    async with open_node(load_identity(folder / "bootstrap"), (), NodeSettings(LOOPBACK)) as first:
+        bootstraps = await first.addresses()
+        async with open_node(load_identity(folder / "peer"), bootstraps, settings) as second:
+            yield first, second
+
+
+# ------------------------------------------------------------------------------------------------------- reachability
+
+
+@pytest.mark.swarm
+def test_a_peer_beside_the_bootstrap_node_can_be_dialled_and_learns_where_it_is_seen(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with bootstrap_and_peer(tmp_path, FINDS_OUT) as (first, second):
+            assert second.reachable
+            (bootstrap,) = await first.addresses()
+            (place,) = await second.addresses()
+            (port,) = reach.ports_of([place])
+            said = await second.ask(bootstrap, [port])
+            assert said is not None
+            assert (said.seen_at, said.reached) == ("/ip4/127.0.0.1", (port,))
+            assert abs(said.time - time.time()) < 5
+            assert said.version == reach.our_version()
+
+    asyncio.run(check())
+
+
+@pytest.mark.swarm
+def test_only_the_peer_itself_counts_as_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "KNOCK_SECONDS", 0.5)
+
+    async def check() -> None:
+        async with bootstrap_and_peer(tmp_path, FINDS_OUT) as (first, second):
+            (bootstrap,) = await first.addresses()
+            with socket.create_server(("127.0.0.1", 0)) as somebody_else:
+                others = [somebody_else.getsockname()[1], *reach.ports_of([bootstrap])]
+                said = await second.ask(bootstrap, others)
+            assert said is not None
+            assert said.reached == ()
+
+    asyncio.run(check())
+
+
+@pytest.mark.swarm
+def test_who_cannot_be_dialled_says_so_and_is_corrected_when_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = False
+
+    async def is_there(*_: object) -> bool:
+        return found
+
+    monkeypatch.setattr(reach, "is_there", is_there)
+
+    async def check() -> None:
+        nonlocal found
+        async with bootstrap_and_peer(tmp_path, FINDS_OUT) as (first, second):
+            assert not second.reachable
+            bootstraps = await first.addresses()
+            found = True
+            await second.look(bootstraps)
+            assert second.reachable
+            found = False
+            await second.look(bootstraps)
+            assert second.reachable, "one knock that nobody heard is not a closed door"
+            await second.look(bootstraps)
+            assert not second.reachable
+
+    asyncio.run(check())
+
+
+def test_a_node_knocks_only_so_often_and_forgets_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    doorkeeper = reach.Doorkeeper()
+    now = 1000.0
+    monkeypatch.setattr(reach.time, "monotonic", lambda: now)
+    served = sum(doorkeeper._has_time_for("/ip4/11.0.0.1", 4) for _ in range(100))
+    assert served * 4 == reach.KNOCKS_PER_MINUTE
+    assert doorkeeper._has_time_for("/ip4/11.0.0.2", 4)
+    now += 60
+    assert doorkeeper._has_time_for("/ip4/11.0.0.1", 4)
+
+
+def test_a_relay_has_no_place_that_could_be_knocked_at() -> None:
+    relayed = "/ip4/11.0.0.1/tcp/4001/p2p/12D3Koo/p2p-circuit"
+    assert reach.host_of(relayed) is None
+    assert reach.host_of("/ip4/11.0.0.1/tcp/4001") == "/ip4/11.0.0.1"
+    assert reach.ports_of([relayed, "/ip6/::1/tcp/7", "/ip4/1.2.3.4/tcp/7/p2p/x"]) == (7,)
+
+
+def test_each_bootstrap_node_is_one_relay_by_its_address_from_elsewhere() -> None:
+    places = ["/ip4/127.0.0.1/tcp/1/p2p/a", "/ip4/11.0.0.1/tcp/1/p2p/a", "/ip4/127.0.0.1/tcp/2/p2p/b"]
+    assert nodes._one_each(places) == ["/ip4/11.0.0.1/tcp/1/p2p/a", "/ip4/127.0.0.1/tcp/2/p2p/b"]
+
+
+def test_who_says_yes_is_told_its_address_and_nothing_is_tried() -> None:
+    said = Welcome(seen_at="/ip4/11.0.0.9", reached=None, time=0.0, version="1")
+    assert nodes._places([said, said], lambda _: (4002,)) == ("/ip4/11.0.0.9/tcp/4002",)
+
+
+@pytest.mark.swarm
+def test_the_doctor_is_told_how_this_machine_looks_from_outside(make_libp2p_swarms: MakeSwarms) -> None:
+    (bootstrap,) = make_libp2p_swarms(1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(NodeError, match="cannot be used"):
+            look_from_outside(bootstrap.address, f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}")
+        port = taken.getsockname()[1]
+    seen = look_from_outside(bootstrap.address, f"/ip4/127.0.0.1/tcp/{port}")
+    assert seen is not None
+    assert (seen.seen_at, seen.port, seen.version) == ("127.0.0.1", port, seen.our_version)
+    assert abs(seen.clock_ahead) < 5
+
+
+# ---------------------------------------------------------------------------------------------------------- bandwidth
+
+
+def test_streams_share_the_budget_in_turns() -> None:
+    async def check() -> None:
+        pace = Pace(4e6)
+        sent = [0, 0, 0]
+        began = time.monotonic()
+
+        async def send(stream: int) -> None:
+            while time.monotonic() - began < 0.6:
+                await pace.take(pace.step(1 << 18))
+                sent[stream] += pace.step(1 << 18)
+
+        await asyncio.gather(*(send(stream) for stream in range(3)))
+        assert max(sent) - min(sent) <= 2 * pace.step(1 << 18)
+        assert sum(sent) <= 4e6 * (time.monotonic() - began + 0.2)
+
+    asyncio.run(check())
+
+
+@pytest.mark.swarm
+def test_a_capped_member_keeps_to_its_bandwidth_and_its_round_commits(
+    make_libp2p_swarms: MakeSwarms, tmp_path: Path
+) -> None:
+    rate = 4e6
+    (first,) = make_libp2p_swarms(1)
+    with open_swarm(first.address, tmp_path / "capped", NodeSettings(LOOPBACK, bandwidth=rate)) as capped:
+        state = ModuleState.seed(torch.zeros(1_000_000))
+        capped.hold(0, MODULE, state)
+        swarms = [first, capped]
+        weights = group(0.5, 0.5)
+        gather(swarms, {MODULE: weights}, range(2))
+        for swarm in swarms:
+            swarm.take_part("fp32", 4.0)
+        parts = [[part(i, torch.full((1_000_000,), float(i + 1)), weights)] for i in range(2)]
+        began, before = time.monotonic(), capped.traffic().sent
+        outcomes = reduce_together(swarms, parts)
+        seconds, sent = time.monotonic() - began, capped.traffic().sent - before
+        for outcome in outcomes:
+            agreed = outcome[MODULE]
+            assert isinstance(agreed, Agreed), agreed
+            assert len(agreed.contributors) == 2
+        assert sent == 4_000_000  # half of a module out as a contribution, half as averages
+        assert 0.85 * sent / rate < seconds, f"{sent} bytes took {seconds:.2f} s"
+
+        began, before = time.monotonic(), capped.traffic().sent
+        assert first.fetch_state(0, MODULE, state.digest, timeout=60) is not None
+        seconds, sent = time.monotonic() - began, capped.traffic().sent - before
+        assert sent == 8_000_000
+        assert 0.85 < (sent / seconds) / rate < 1.15, f"{sent} bytes took {seconds:.2f} s"
