@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,7 +173,7 @@ class Leader:
         gathering = self._gatherings.get(key)
         if gathering is None:
             if len(self._gatherings) >= MAX_GATHERINGS:
-                return Refuse(reason="the leader has too many rounds to lead", version=version)
+                return Refuse(reason="too many peers at once; trying the next round", version=version)
             gathering = self._gatherings[key] = Gathering(key, group, time.monotonic())
             supervise(self._tasks, self._lead(gathering))
             if version == ours:
@@ -181,7 +181,7 @@ class Leader:
         if gathering.closed:
             return Refuse(reason="came after the round had begun; the next one counts our progress", version=version)
         if len(gathering.seats) >= MAX_MEMBERS:
-            return Refuse(reason="the round is full", version=version)
+            return Refuse(reason="too many peers at once; trying the next round", version=version)
         # nobody waits in two rounds of one module
         for other in self._gatherings.values():
             if other is not gathering and other.key[:2] == key[:2] and not other.closed:
@@ -290,7 +290,7 @@ class Leader:
         lengths = Counter(seat.join.parameters for seat in seats)
         parameters = max(lengths, key=lambda length: (lengths[length], length))
         others = [seat for seat in seats if seat.join.parameters != parameters]
-        reason = f"{gathering.key[1]} has {parameters} parameters in this run"
+        reason = "the group's module has another size than ours; is it the same run?"
         await _tell(others, Refuse(reason=reason, version=gathering.key[2]))
         return [seat for seat in seats if seat.join.parameters == parameters]
 
@@ -360,22 +360,22 @@ class Decision:
             await _or_a_pulse(self._changed)
             if time.monotonic() - waited_from > SILENCE_SECONDS:
                 # this machine was asleep, and the others have long gone on without us
-                await self._tell_all(Abort(reason="the leader was asleep"))
+                await self._tell_all(Abort(reason="the peer that led this round was asleep"))
                 return
 
     def _verdict(self, now: float) -> Commit | Abort | None:
         if 2 * len(self._alive) < len(self._seats):
-            return Abort(reason="more than half of the members went away")
+            return Abort(reason="more than half of the peers left in the middle of it")
         ready = [report for report in (self._ready(i) for i in self._alive) if report is not None]
         if len(ready) < len(self._alive):
             moved = sum(seat.report.moved for seat in self._seats if seat.report is not None) + len(ready)
             if moved != self._moved[0]:
                 self._moved = moved, now
             if now - self._moved[1] > STANDSTILL_SECONDS:
-                return Abort(reason="the round came to a standstill")
+                return Abort(reason=f"nothing moved for {STANDSTILL_SECONDS:.0f} s; the round is tried again")
             return None
         if len({report.digest for report in ready}) > 1:
-            return Abort(reason="reducers sent different averages to different members; nothing was taken")
+            return Abort(reason="the peers did not get the same average; nothing was taken")
         return Commit(round_id=self._roster.round_id, generation=self._generation, digest=ready[0].digest)
 
     def _ready(self, member: int) -> Ready | None:
@@ -434,7 +434,7 @@ class Decision:
             return
         self._alive -= members
         self._few_slow_since = None
-        log.info("went on without %s, which %s", ", ".join(self._names[i][-8:] for i in sorted(members)), why)
+        log.info("went on without %s, which %s", _some(self._names[i][-8:] for i in sorted(members)), why)
         await _tell([self._seats[i] for i in members if not self._seats[i].gone], Abort(reason=f"this peer {why}"))
         if not self._alive:
             return
@@ -449,6 +449,13 @@ class Decision:
 
     async def _tell_all(self, message: Message) -> None:
         await _tell([self._seats[i] for i in sorted(self._alive)], message)
+
+
+def _some(names: Iterable[str]) -> str:
+    """Names for one line of a log, however many there are."""
+    listed = list(names)
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(listed[:3]) + more
 
 
 async def _tell(seats: Sequence[Seat], message: Message) -> None:

@@ -124,7 +124,7 @@ class Rounds:
             return Kept("our own outer gradient is not finite; training has diverged on this machine")
         group = contribution.group
         lost: set[str] = set()
-        reason = "no member of the group can lead"
+        reason = "nobody of the group can be reached from here"
         attempts = 0
         sent_to: str | None = None
         while attempts < MAX_ATTEMPTS:
@@ -148,7 +148,7 @@ class Rounds:
                 outcome = LeaderLost(leader, answered=True)
             if not isinstance(outcome, LeaderLost):
                 return outcome
-            reason = f"the leader {outcome.leader[-8:]} went away"
+            reason = "the peer that led this round went away"
             lost.add(outcome.leader)
             attempts += outcome.answered
         return Kept(reason)
@@ -303,7 +303,7 @@ class Rounds:
                 elif isinstance(message, Abort):
                     return message
                 elif isinstance(message, Commit):
-                    return self._checked(message, exchange, channel.peer)
+                    return self._checked(message, exchange)
                 now = time.monotonic()
                 ready_at = min(ready_at, now) if exchange.complete.is_set() else float("inf")
                 if now - ready_at > 10 * (ready_at - began) + LEADER_GRACE_SECONDS:
@@ -330,12 +330,12 @@ class Rounds:
                 else:
                     await channel.send(exchange.report())
 
-    def _checked(self, commit: Commit, exchange: PieceExchange, who: str) -> Commit | Kept:
+    def _checked(self, commit: Commit, exchange: PieceExchange) -> Commit | Kept:
         """Decide, in one step: from here on whoever asks is told what we did."""
         if not exchange.complete.is_set() or exchange.digest() != commit.digest:
             return Kept("the others agreed on an average that we do not have; catching up")
         if exchange.roster.round_id in self._given_up:
-            return Kept(f"the decision of {who[-8:]} came after the round was given up; catching up")
+            return Kept("the others finished without us; catching up")
         self._remember(exchange.roster.round_id, commit)
         return commit
 
@@ -345,10 +345,10 @@ class Rounds:
         self._given_up.add(round_id)
         others = [m.peer for m in exchange.roster.members if m.peer not in (leader, self._peer)]
         answers = await asyncio.gather(*(self._ask_outcome(peer, round_id) for peer in others))
-        for peer, commit in zip(others, answers, strict=True):
+        for commit in answers:
             if commit is not None:
                 self._given_up.discard(round_id)
-                return self._checked(commit, exchange, peer)
+                return self._checked(commit, exchange)
         return LeaderLost(leader, answered=True)
 
     async def _ask_outcome(self, peer: str, round_id: bytes) -> Commit | None:
