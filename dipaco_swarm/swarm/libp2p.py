@@ -468,6 +468,7 @@ def open_swarm(address: RunAddress, home: Path, settings: NodeSettings) -> Itera
     """
     identity = load_identity(home)
     loop = asyncio.new_event_loop()
+    loop.set_exception_handler(_note_stray_error)
     thread = threading.Thread(target=loop.run_forever, name="swarm", daemon=True)
     thread.start()
     stack = contextlib.AsyncExitStack()
@@ -492,6 +493,14 @@ def open_swarm(address: RunAddress, home: Path, settings: NodeSettings) -> Itera
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+def _note_stray_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What failed in a task that nobody waits for: not ours, those are supervised, but hivemind's.
+
+    A peer that is pinged while it is still starting is one: the other side asks again.
+    """
+    log.debug("in the background: %s", context.get("message"), exc_info=context.get("exception"))
 
 
 async def _open_by_some_door(

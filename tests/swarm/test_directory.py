@@ -1,6 +1,7 @@
 """Who counts as there, when clocks jump: announcements by a clock that nobody sets."""
 
 import asyncio
+import gc
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,9 @@ class Node:
     identity: Any = None
     dht: Any = None
 
-    def remember(self, peer: str, addresses: object) -> None:
+    reachable = True
+
+    def remember(self, peer: str, addresses: object, *, reachable: bool) -> None:
         """Not needed here."""
 
 
@@ -75,3 +78,20 @@ def test_clocks_that_jump_make_nobody_dead_and_keep_nobody_alive(monkeypatch: py
     found = {}
     assert there() == []
     assert time is libp2p.time
+
+
+def test_a_task_of_the_network_library_that_fails_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def pinged_too_early() -> None:
+        raise AttributeError("'DHTProtocol' object has no attribute 'node_info'")
+
+    async def start() -> None:
+        asyncio.get_running_loop().set_exception_handler(libp2p._note_stray_error)
+        task = asyncio.create_task(pinged_too_early())
+        await asyncio.wait({task})
+        del task
+        gc.collect()
+
+    with caplog.at_level("DEBUG"):
+        asyncio.run(start())
+    assert [record.levelname for record in caplog.records if "background" in record.message] == ["DEBUG"]
+    assert all(record.levelname == "DEBUG" for record in caplog.records)
