@@ -125,7 +125,10 @@ def soak(story: Story, length: Length) -> None:
         if len(able) < len(peers) // 2:
             continue
         peer = story.random.choice(able)
-        match story.random.choice(["kill", "power cut", "Ctrl+C", "sleep", "unplug", "nothing"]):
+        # the first two never die: it is their memory that tells of leaks
+        fatal = () if peer in peers[:2] else ("kill", "power cut", "Ctrl+C")
+        fault = story.random.choice([*fatal, "sleep", "unplug"])
+        match fault:
             case "kill":
                 story.kill(peer)
             case "power cut":
@@ -140,6 +143,7 @@ def soak(story: Story, length: Length) -> None:
                 peer.line.cut()
                 unplugged[peer.name] = now + story.random.uniform(5, 60)
                 story.faults["unplugged"] += 1
+        story.tell(f"{fault}: {peer.name}; {len(story.crew.running())} programs running, version {story.version()}")
     for peer in peers:
         if peer.name in asleep:
             peer.thaw()
