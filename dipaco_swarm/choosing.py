@@ -4,6 +4,7 @@ The rule is `algorithm/assignment.py`; this file gathers what the rule looks at.
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,8 +28,8 @@ class PathChoice:
         self._home = home
         self._path: PathIndex | None = None
         """The path of now, or the one to move to; None before a stage with several paths."""
-        self._turn = 0
-        """How often it has gone on because there are too few peers, in this stage."""
+        self._stays: Counter[PathIndex] = Counter()
+        """How often it has stayed on each path, in this stage."""
         self._stage = -1
         self._left = self._arrived = time.monotonic()
 
@@ -41,7 +42,7 @@ class PathChoice:
         """The path asked for; else the one that we have been on; else the one that needs help most."""
         self._left = time.monotonic()
         if stage.index != self._stage:
-            self._stage, self._turn = stage.index, 0
+            self._stage, self._stays = stage.index, Counter()
         if table.num_paths == 1:
             return PathIndex(0)
         wanted = self._told if self._told is not None else self._path
@@ -73,8 +74,9 @@ class PathChoice:
         )
         # whoever needed ten minutes to get here does not go on after three
         stayed = time.monotonic() - self._arrived > STAY_FACTOR * (self._arrived - self._left)
-        self._turn += stayed
-        self._path = path_to_be_on(table, staffing, self._swarm.peer, self._turn if stayed else 0)
+        if stayed:
+            self._stays[path] += 1
+        self._path = path_to_be_on(table, staffing, self._swarm.peer, self._stays if stayed else None)
         return self._path
 
     def _path_at_home(self, stage: int) -> PathIndex | None:

@@ -376,11 +376,12 @@ def rotate(story: Story, length: Length) -> None:
     for one in story.facts().made:
         tokens[one.path] += one.tokens
         rounds[one.path] += 1
-    spread = max(tokens.values()) / max(1, min(tokens.values()))
+    mean = sum(tokens.values()) / len(tokens)
     story.faults["move"] = sum(peer.said().count("moving from path") for peer in story.peers)
     story.check("peers moved", story.faults["move"] >= 12, f"{story.faults['move']} moves")
     story.check("every path was trained", all(rounds.values()), " ".join(f"{path}:{n}" for path, n in rounds.items()))
-    story.note("tokens of the path with most, over that with least", f"{spread:.1f}")
+    least, most = min(tokens.values()) / mean, max(tokens.values()) / mean
+    story.check("evenly", least > 1 / 3, f"tokens of a path: {least:.2f} to {most:.2f} of the mean")
 
 
 def last_holder(story: Story, length: Length) -> None:
@@ -432,10 +433,10 @@ SCENARIOS: dict[str, Scenario] = {
     "rotate": Scenario(
         rotate.__doc__ or "",
         rotate,
-        60,
+        48,
         0,
         {"router": "product-k-means", "modules": [4, 4]},
-        {"rounds": {"inner_steps": 20}},
+        {"rounds": {"inner_steps": 30}},
         networked=False,
     ),
     "last-holder": Scenario(last_holder.__doc__ or "", last_holder, 8, 0, networked=False),

@@ -15,7 +15,9 @@ from benchmarks.chaos.lab import Lab, Link
 from dipaco_swarm import use
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.bootstrap import Kept
-from dipaco_swarm.manifest import RunConfig
+from dipaco_swarm.manifest import RunAddress, RunConfig
+from dipaco_swarm.training import checkpoint
+from dipaco_swarm.training.early import run_of
 
 START_SECONDS = 120.0
 LOOK_SECONDS = 0.25
@@ -295,10 +297,7 @@ class Story:
         """What must be true at the end of every scenario."""
         facts = self.facts()
         last = facts.newest()
-        at_end = {(module, version): set() for module, version in last.items()}  # type: dict[tuple[str, int], set[str]]
-        for one in facts.made:
-            if (one.module, one.version) in at_end:
-                at_end[one.module, one.version].add(one.digest)
+        at_end = self._held_at_the_end(last)
         self.check("one digest per module at the end", all(len(d) == 1 for d in at_end.values()), _versions(last))
         kept = Kept(self.crew.folder / "bootstrap")
         stage = len(self.config.stages) - 1
@@ -307,8 +306,7 @@ class Story:
             state = kept.state(stage, ModuleId.parse(module))
             held[module] = (-1, "") if state is None else (state.version, state.digest)
         same = all(
-            held[module][0] == version and {held[module][1]} == at_end[module, version]
-            for module, version in last.items()
+            held[module][0] == version and {held[module][1]} == at_end[module] for module, version in last.items()
         )
         self.check(
             "the keeper has every module as the peers left it", same, _versions({m: v for m, (v, _) in held.items()})
@@ -341,6 +339,19 @@ class Story:
                 "memory of the longest lives, MB a minute",
                 ", ".join(f"{name} {60 * s / 1e6:+.1f}" for name, s in growth),
             )
+
+    def _held_at_the_end(self, newest: Mapping[str, int]) -> dict[str, set[str]]:
+        """Module -> the digests of its newest version, in what the peers saved as they left."""
+        held: dict[str, set[str]] = {module: set() for module in newest}
+        run = RunAddress.parse(self.address)
+        for peer in self.peers:
+            files = peer.home.glob(f"checkpoints/stage-{len(self.config.stages) - 1}-path-*.safetensors")
+            latest = max(files, key=lambda file: file.stat().st_mtime, default=None)
+            saved = None if latest is None else checkpoint.load(latest, run_of(run.name, run.fingerprint))
+            for module, state in saved.base.items() if saved is not None else ():
+                if state.version == newest.get(str(module)):
+                    held[str(module)].add(state.digest)
+        return held
 
     def _growth(self, samples: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> list[tuple[str, float]]:
         """Of the four longest lives, without their first minute."""

@@ -1,6 +1,7 @@
 """Which path a peer should train: the one that has the least, of people first and then of training."""
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,15 +40,15 @@ class Staffing:
     """The stage is over when every module has this version; None: it goes on."""
 
 
-def path_to_be_on(table: PathTable, staffing: Staffing, name: str, turn: int) -> PathIndex:
-    """Where the moving peer `name` should be for its next stay. `turn`: how often it has gone on in this stage, this
-    time included; 0: it has not stayed long enough for that.
+def path_to_be_on(table: PathTable, staffing: Staffing, name: str, stays: Mapping[PathIndex, int] | None) -> PathIndex:
+    """Where the moving peer `name` should be for its next stay. `stays`: how often it has stayed on each path in this
+    stage; None: it has not stayed long enough on this one to go on.
 
     Paths with a module that has not come to the stage's end are open. Movers enough for every open path that nobody
-    stays on, or a mover that should stay for now: they spread evenly, moving as little as possible. Fewer: each goes
-    round, so many paths on as there are movers, from a place by its rank; so all of these paths progress alike, and at
-    any time movers are on paths that share little (the paper works off its paths in turns, too; section 3). Where
-    everything is done everybody stays.
+    stays on, or a mover that should stay for now: they spread evenly, moving as little as possible. Fewer: each has a
+    round of paths, so many apart as there are movers, from a place by its rank, and goes to where it has been least;
+    so all of these paths progress alike, and at any time movers are on paths that share little (the paper works off
+    its paths in turns, too; section 3). Where everything is done everybody stays.
     """
     paths = [path for path in _by_turns(table) if _is_open(table, path, staffing)]
     now = staffing.moving[name]
@@ -56,9 +57,13 @@ def path_to_be_on(table: PathTable, staffing: Staffing, name: str, turn: int) ->
     stayed_on = set(staffing.staying.values())
     lonely = [path for path in paths if path not in stayed_on]
     movers = sorted(staffing.moving)
-    if turn == 0 or len(movers) >= len(lonely):
+    if stays is None or len(movers) >= len(lonely):
         return settled(paths, staffing.staying, staffing.moving, name)
-    return lonely[(movers.index(name) + turn * len(movers)) % len(lonely)]
+    # over open and closed paths alike, so that nobody's round changes when a path is done
+    places = [path for path in _by_turns(table) if path not in stayed_on]
+    turns = range(len(places) // math.gcd(len(places), len(movers)))
+    round_of_paths = [places[(movers.index(name) + turn * len(movers)) % len(places)] for turn in turns]
+    return min([path for path in round_of_paths if path in lonely] or lonely, key=lambda path: stays.get(path, 0))
 
 
 def settled(

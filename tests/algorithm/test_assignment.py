@@ -1,3 +1,4 @@
+import random
 from collections import Counter
 from collections.abc import Mapping
 
@@ -78,37 +79,71 @@ def staffing(
 def test_fewer_movers_than_paths_go_round_so_that_all_paths_progress_alike(movers: int) -> None:
     names = [f"{i:02}" for i in range(movers)]
     now = staffing(dict.fromkeys(names, P0), version=0)
-    visits: Counter[PathIndex] = Counter()
-    for turn in range(1, 17):
-        places = [path_to_be_on(FOUR_BY_FOUR, now, name, turn) for name in names]
-        assert len(set(places)) == movers
-        visits.update(places)
+    stays: dict[str, Counter[PathIndex]] = {name: Counter() for name in names}
+    for _ in range(16):
+        places = {name: path_to_be_on(FOUR_BY_FOUR, now, name, stays[name]) for name in names}
+        assert len(set(places.values())) == movers
+        for name, path in places.items():
+            stays[name][path] += 1
+    visits = sum(stays.values(), Counter())
     assert visits == Counter({PathIndex(path): movers for path in range(16)})
 
 
 def test_four_movers_on_sixteen_paths_always_train_every_module() -> None:
     now = staffing(dict.fromkeys("abcd", P0), version=0)
-    for turn in range(1, 9):
-        places = [path_to_be_on(FOUR_BY_FOUR, now, name, turn) for name in "abcd"]
-        assert {module for path in places for module in FOUR_BY_FOUR.modules_of(path)} == set(FOUR_BY_FOUR.modules)
+    stays: dict[str, Counter[PathIndex]] = {name: Counter() for name in "abcd"}
+    for _ in range(8):
+        places = {name: path_to_be_on(FOUR_BY_FOUR, now, name, stays[name]) for name in "abcd"}
+        assert {m for path in places.values() for m in FOUR_BY_FOUR.modules_of(path)} == set(FOUR_BY_FOUR.modules)
+        for name, path in places.items():
+            stays[name][path] += 1
+
+
+def test_views_that_differ_now_and_then_leave_no_path_out() -> None:
+    """A mover that does not see the others for a while takes paths of theirs, and then goes on where it was least."""
+    some = random.Random(0)
+    stays: dict[str, Counter[PathIndex]] = {name: Counter() for name in "abcd"}
+    for _ in range(400):
+        name = some.choice("abcd")
+        seen = {name, *(other for other in "abcd" if some.random() < 0.8)}
+        now = staffing(dict.fromkeys(sorted(seen), P0), version=0)
+        stays[name][path_to_be_on(FOUR_BY_FOUR, now, name, stays[name])] += 1
+    visits = sum(stays.values(), Counter())
+    assert set(visits) == {PathIndex(path) for path in range(16)}
+    assert max(visits.values()) <= 2 * min(visits.values())
+
+
+def test_nobodys_round_of_paths_changes_when_a_path_is_done() -> None:
+    names = dict.fromkeys("ab", P0)
+    before = staffing(names, version=0, last=9)
+    after = staffing(names, version=0, last=9, L0M0=9, L1M0=9)  # path 0 has nothing left to do
+    stays: Counter[PathIndex] = Counter()
+    order = []
+    for _ in range(8):
+        order.append(path_to_be_on(FOUR_BY_FOUR, before, "b", stays))
+        stays[order[-1]] += 1
+    for path in order:
+        del stays[path]
+        assert path_to_be_on(FOUR_BY_FOUR, after, "b", stays) == path
+        stays[path] += 1
 
 
 def test_who_has_just_come_stays_where_it_chose_to_be_unless_it_is_crowded() -> None:
     now = staffing({"a": P3, "b": PathIndex(7), "c": PathIndex(7)}, version=0)
-    assert path_to_be_on(FOUR_BY_FOUR, now, "a", 0) == P3
-    assert path_to_be_on(FOUR_BY_FOUR, now, "b", 0) == PathIndex(7)
-    assert path_to_be_on(FOUR_BY_FOUR, now, "c", 0) == P0
+    assert path_to_be_on(FOUR_BY_FOUR, now, "a", None) == P3
+    assert path_to_be_on(FOUR_BY_FOUR, now, "b", None) == PathIndex(7)
+    assert path_to_be_on(FOUR_BY_FOUR, now, "c", None) == P0
 
 
 def test_who_is_on_the_way_counts_so_that_the_others_stay() -> None:
     everywhere: dict[str, PathIndex | None] = {f"{path:02}": PathIndex(path) for path in range(16)}
     now = staffing(everywhere | {"07": None}, version=0)
-    assert [path_to_be_on(FOUR_BY_FOUR, now, f"{path:02}", 3) for path in range(16)] == list(range(16))
+    assert [path_to_be_on(FOUR_BY_FOUR, now, f"{path:02}", {}) for path in range(16)] == list(range(16))
 
 
 def test_at_the_end_of_a_stage_movers_go_to_what_is_not_done() -> None:
     now = staffing({"a": P0, "b": P1}, version=9, last=9, L1M2=7)
     open_paths = set(FOUR_BY_FOUR.paths_through(ModuleId(1, 2)))
-    for turn in range(3):
-        assert {path_to_be_on(FOUR_BY_FOUR, now, name, turn) for name in "ab"} <= open_paths
-    assert path_to_be_on(FOUR_BY_FOUR, staffing({"a": P3}, version=9, last=9), "a", 5) == P3
+    for stays in (None, {}, dict.fromkeys(open_paths, 3)):
+        assert {path_to_be_on(FOUR_BY_FOUR, now, name, stays) for name in "ab"} <= open_paths
+    assert path_to_be_on(FOUR_BY_FOUR, staffing({"a": P3}, version=9, last=9), "a", {}) == P3
