@@ -46,11 +46,12 @@ A round of one module, from version v to v + 1
     2. The leader closes the roster when every announced member that is alive has joined or gone ahead, or when the
        median of its members' patience is over. If as many are ahead as have joined, they are sent to catch up.
     3. The roster follows from what the members said (order, clipping, pieces), and every member checks that it does.
-    4. Each piece of the vector has one reducer. A contribution counts for a piece when it has arrived completely and
-       has the right size, is finite, and is within the length its sender claimed. The reducer sums in roster order,
-       encodes the mean once, and sends these bytes to everybody; it uses them itself.
+    4. Each piece of the vector has one reducer; who has a slow line gets few or none. A contribution counts for a piece
+       when it has arrived completely and has the right size, is finite, and is within the length its sender claimed.
+       The reducer sums in roster order, encodes the mean once, and sends these bytes to everybody; it uses them itself.
     5. Who is gone (stream closed, silent for 8 to 30 s) or slow (awaited, as one of few, for 3 times what the others
-       needed, 5 s at least) is left out: the leader reassigns its pieces, and they are made anew in a new generation.
+       needed, a quarter of what training took, and 5 s at least) is left out: the leader reassigns its pieces, and they
+       are made anew in a new generation.
     6. Whoever holds all averages tells their digest. The leader commits when all digests are equal and at least half of
        the roster is there, else it aborts.
     7. A leader lost in between: members ask each other. If one committed, so do the others, for they hold the same
@@ -61,8 +62,9 @@ Promises
     - Members that commit a round hold the same average, bit for bit, with every codec. What the average is depends on
       who is in it and not on times of arrival; fp32 equals the in-memory swarm.
     - `reduce` ends with `Agreed` or `Kept`. `Kept` changed nothing here; the gradient is never written to.
-    - No wait is without bound: for a stranger's message 8 s, for the middle of one 30 s, for a question 4 s, for a
-      round in which nothing moves 15 s, for members that do not come the median patience.
+    - No wait is without bound: for a stranger's message 8 s, for an answer 4 to 20 s, as answers took of late, for
+      the next bytes of something begun 30 s, for a round in which nothing moves 15 s, for members that do not come the
+      median patience.
     - One peer cannot make another keep much: a contribution a piece and member, 256 members a group, 1024 gatherings,
       4096 streams, records of 2 KiB; memory for states and blobs is taken as bytes come in; of a module two states are
       served, and an older one while somebody reads it.
