@@ -45,6 +45,8 @@ class RoundRules:
     """Tokens in the batch of one inner step."""
     last_version: int | None
     """The stage ends when a module has this version; None: when the operator says so."""
+    first_step: int = 0
+    """Inner steps of a path before this stage."""
 
 
 @dataclass
@@ -247,6 +249,9 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
     """Inner steps until a round is due: exactly `inner_steps` of them, or as many as fit until the group is there."""
     synchronous = peer.rules.rounds.pacing == "synchronous"
     announced = time.monotonic()
+    # a path's steps are its rounds', however many peers share the work of a round
+    rounds = min(state.version for state in peer.base.values())
+    peer.trainer.skip_to(peer.rules.first_step + rounds * peer.rules.rounds.inner_steps)
 
     def observe(report: StepReport) -> None:
         nonlocal announced

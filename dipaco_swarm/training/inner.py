@@ -131,6 +131,10 @@ class InnerTrainer:
         """Inner steps of the path so far: the clock of the learning rate."""
         return self._steps_done
 
+    def skip_to(self, steps: int) -> None:
+        """Others have done the path's steps up to here: the learning rate goes on from there, if it is further on."""
+        self._steps_done = max(self._steps_done, steps)
+
     def train(
         self,
         batches: Iterator[Tensor],
