@@ -254,7 +254,7 @@ def bootstrap_down(story: Story, length: Length) -> None:
 def speeds(story: Story, length: Length) -> None:
     """Three peers of one path are as fast as 1 : 2 : 10; the round waits for none of them, and all of them count."""
     story.bootstrap()
-    shares = {"slow": 0.06, "middling": 0.12, "fast": 0.6}
+    shares = {"slow": 0.03, "middling": 0.06, "fast": 0.3}
     peers = {name: story.peer(name, 0) for name in shares}
     story.peer("other", 3)  # the other two modules
     story.until(lambda: story.facts().rounds() > 0, "the last stage has begun", 10 * ROUND_SECONDS)
@@ -287,7 +287,7 @@ def freeze(story: Story, length: Length) -> None:
     for peer in asleep:
         peer.freeze()
         story.faults["sleep"] += 1
-    story.check("they really sleep", all(peer.process.status() == "stopped" for peer in asleep))
+    story.until(lambda: all(peer.process.status() == "stopped" for peer in asleep), "they really sleep", 10)
     story.pause(60 * length.minutes)
     gaps = story.facts().gaps(slept, time.time())
     while_asleep = story.version() - before
@@ -436,7 +436,7 @@ SCENARIOS: dict[str, Scenario] = {
     "rotate": Scenario(
         rotate.__doc__ or "",
         rotate,
-        48,
+        120,
         0,
         {"router": "product-k-means", "modules": [4, 4]},
         {"rounds": {"inner_steps": 30}},

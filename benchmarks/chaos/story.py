@@ -297,7 +297,7 @@ class Story:
         """What must be true at the end of every scenario."""
         facts = self.facts()
         last = facts.newest()
-        at_end = self._held_at_the_end(last)
+        at_end = self._held_at_the_end(facts)
         self.check("one digest per module at the end", all(len(d) == 1 for d in at_end.values()), _versions(last))
         kept = Kept(self.crew.folder / "bootstrap")
         stage = len(self.config.stages) - 1
@@ -340,8 +340,12 @@ class Story:
                 ", ".join(f"{name} {60 * s / 1e6:+.1f}" for name, s in growth),
             )
 
-    def _held_at_the_end(self, newest: Mapping[str, int]) -> dict[str, set[str]]:
-        """Module -> the digests of its newest version, in what the peers saved as they left."""
+    def _held_at_the_end(self, facts: Facts) -> dict[str, set[str]]:
+        """Module -> the digests of its newest version, in what the peers saved as they left.
+
+        A module that nobody was on any more: as it was made.
+        """
+        newest = facts.newest()
         held: dict[str, set[str]] = {module: set() for module in newest}
         run = RunAddress.parse(self.address)
         for peer in self.peers:
@@ -351,7 +355,8 @@ class Story:
             for module, state in saved.base.items() if saved is not None else ():
                 if state.version == newest.get(str(module)):
                     held[str(module)].add(state.digest)
-        return held
+        made = {m: {one.digest for one in facts.made if (one.module, one.version) == (m, v)} for m, v in newest.items()}
+        return {module: digests or made[module] for module, digests in held.items()}
 
     def _growth(self, samples: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> list[tuple[str, float]]:
         """Of the four longest lives, without their first minute."""

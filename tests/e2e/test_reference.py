@@ -177,6 +177,9 @@ class PlainSgd:
     model: PathModel
     learning_rate: float = 0.1
 
+    def skip_to(self, steps: int) -> None:
+        """Its learning rate has no schedule."""
+
     def gradient_step(self, batch: Tensor) -> float:
         network = self.model.network
         network.zero_grad()

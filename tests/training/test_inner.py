@@ -146,6 +146,16 @@ def test_an_empty_state_starts_moments_afresh_and_keeps_the_schedule() -> None:
     assert (trainer.steps_done, trainer.state().tensors) == (7, {})
 
 
+def test_the_schedule_goes_on_from_where_others_have_come_and_never_back() -> None:
+    trainer, _ = trained(3)
+    trainer.skip_to(8)
+    rates: list[float] = []
+    trainer.train(batches(), 1, on_step=lambda report: rates.append(report.learning_rate))
+    assert rates == [learning_rate_at(CONFIG, 8)]
+    trainer.skip_to(2)
+    assert trainer.steps_done == 9
+
+
 def test_micro_batches_add_up_to_the_batch() -> None:
     whole, split = trained(3)[1], trained(3, micro_batch=3)[1]  # 3 + 1 sequences
     for level in range(2):
