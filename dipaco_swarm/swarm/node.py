@@ -46,6 +46,7 @@ MAX_STREAMS = 4096
 DIAL_SECONDS = 10.0
 MAX_REMEMBERED = 4096
 
+MEET_ATTEMPTS = 2
 ASK_SECONDS = 6.0
 """A bootstrap node that has not said by then how it sees us is not waited for."""
 DOUBTS = 2
@@ -124,6 +125,24 @@ class Node:
             return address.startswith("/ip4/127."), not seen, "/p2p-circuit" not in address, address
 
         return tuple(sorted(found, key=worth))
+
+    async def meet(self, bootstraps: Sequence[str]) -> None:
+        """Connect to the bootstrap nodes. Raises UnreachableError when none of them answers."""
+
+        async def connect(place: str) -> str | None:
+            try:
+                async with asyncio.timeout(DIAL_SECONDS):
+                    await self._connect(place.rpartition("/p2p/")[2], [place])
+            except (ControlFailure, P2PDaemonError, TimeoutError, OSError, EOFError, ValueError) as error:
+                return str(error).partition("\n")[0] or "no answer"
+            return None
+
+        failures: list[str | None] = []
+        for _ in range(MEET_ATTEMPTS):
+            failures = list(await asyncio.gather(*(connect(place) for place in bootstraps)))
+            if None in failures:
+                return
+        raise UnreachableError(_nobody_answers(bootstraps, str(failures[0])))
 
     async def ask(self, bootstrap: str, ports: Sequence[int] = ()) -> Welcome | None:
         """How the node at this address sees us, having knocked at these ports; None when it does not say."""
@@ -318,6 +337,8 @@ async def open_door(
         node = Node(p2p, identity, settings, control.value_for_protocol("unix"))
         node.reachable = not relayed
         try:
+            if relayed and bootstraps:
+                await node.meet(doors or bootstraps)
             yield node
         finally:
             await node.close()
@@ -384,9 +405,11 @@ async def _daemon(
     if settings.reachable is False:
         arguments += ["-noListenAddrs=1"]
     if bootstraps:
-        arguments += ["-b=1", f"-bootstrapPeers={','.join(doors)}", "-relayService=0"]
+        arguments += [f"-bootstrapPeers={','.join(doors)}", "-relayService=0"]
     else:
         arguments += RELAY
+    if bootstraps and not relayed:
+        arguments += ["-b=1"]  # a relayed daemon has met its relays itself, and now and then gives up over that
     if bootstraps and settings.reachable is not True:
         # used by libp2p as soon as it thinks that nobody can dial us, which for some it is told
         arguments += ["-autoRelay=1", "-relayDiscovery=0", f"-trustedRelays={','.join(_one_each(bootstraps))}"]
