@@ -258,6 +258,7 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
         def _mend(self, peer: peer_program.PathInTraining) -> None:
             state = peer.base[OWN]
             if not whole and state.version > 0:
+                MemorySwarm(world.hub, "another holder").hold(peer.stage, OWN, state)
                 whole["digest"] = state.digest
                 flipped = ModuleState(state.version, state.params.clone(), state.momentum)
                 flipped.__dict__["digest"] = state.digest  # as computed when it was whole
@@ -271,6 +272,7 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
 
     monkeypatch.setattr("tests.e2e.world.Volunteer", Bits)
     monkeypatch.setattr(peer_program, "CHECKPOINT_SECONDS", 0.2)
+    monkeypatch.setattr(peer_program, "SAVING_SHARE", 1.0)
     peer, leave = world.peer("one", 0)
     peer.until("L0M0 was damaged in this machine's memory; it was fetched again")
     peer.until("round", times=3)
