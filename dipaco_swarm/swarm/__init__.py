@@ -10,7 +10,7 @@
     wire.py        messages, checked at the border channels.py    control streams, silence
     identity.py    who we are                      blobs.py       blobs as files
     reach.py       whether others can dial us      pace.py        how fast we may send
-    outside.py     the doctor's visit
+    outside.py     the doctor's visit              relay.py       a way in for those whom others cannot dial
 
 Peers
     A peer's name is its libp2p peer id. It contains the peer's Ed25519 key, libp2p proves it for every stream, and we

@@ -31,5 +31,4 @@ class Pace:
         # what was not used is gone, but for one step: a late wake-up should not slow us down
         begin = max(self._free_at, now - STEP_SECONDS)
         self._free_at = begin + size / self._rate
-        if begin > now:
-            await asyncio.sleep(begin - now)
+        await asyncio.sleep(max(0.0, begin - now))  # also where there is nothing to wait for: others have their turn
