@@ -12,6 +12,7 @@
     sockets.py     what killed daemons leave       download.py    a state from several holders
     reach.py       whether others can dial us      pace.py        how fast we may send
     outside.py     the doctor's visit              acquaintances.py  ways back without a bootstrap node
+    relay.py       a way in for those whom others cannot dial
 
 Peers
     A peer's name is its libp2p peer id. It contains the peer's Ed25519 key, libp2p proves it for every stream, and we

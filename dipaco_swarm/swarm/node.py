@@ -12,6 +12,7 @@ import re
 import secrets
 import socket
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,9 @@ from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonErro
 from hivemind.utils.multiaddr import Multiaddr
 
 from dipaco_swarm.errors import NodeError, RemoteDataError, UnreachableError
-from dipaco_swarm.swarm import reach
+from dipaco_swarm.swarm import reach, relay
 from dipaco_swarm.swarm.channels import end_all, supervise
-from dipaco_swarm.swarm.identity import Identity
+from dipaco_swarm.swarm.identity import Identity, load_identity
 from dipaco_swarm.swarm.pace import Pace
 from dipaco_swarm.swarm.pipe import Pipe, hand_streams_to, open_stream, read_stream_info
 from dipaco_swarm.swarm.records import SignedRecords
@@ -51,14 +52,8 @@ ASK_SECONDS = 6.0
 """A bootstrap node that has not said by then how it sees us is not waited for."""
 DOUBTS = 2
 """So often in a row a reachable peer must be found unreachable; one lost packet should not make it one."""
-RELAY = (
-    # one that relays does so for a swarm's rounds, hours of them; what it gives away is bounded by its line
-    "-relayService=1", "-relayTimeLimit=24h", f"-relayDataLimit={1 << 40}",
-    # peers behind routers that relay through it, and how many others each may talk to
-    "-relayMaxReservations=1024", "-relayMaxCircuits=256", f"-relayBufferSize={1 << 16}",
-    # libp2p relays only where it is sure that others can dial it
-    "-forceReachabilityPublic=1",
-)  # fmt: skip
+RELAY_ATTEMPTS = 12
+"""A daemon relays with the wrong limits about every fifth time."""
 
 StreamHandler = Callable[[Stream], Awaitable[None]]
 
@@ -100,7 +95,7 @@ class Node:
         self._seen_at: tuple[str, ...] = ()
         """Addresses at which bootstrap nodes see us, and at which we can be dialled."""
         self._doubts = 0
-        self._daemon = daemon
+        self.daemon = daemon
         """Where the daemon listens: the path of a socket. We listen for its streams next to it."""
         self._socket = f"{daemon}.in"
         self._handlers: dict[str, StreamHandler] = {}
@@ -187,7 +182,7 @@ class Node:
         known = protocol in self._handlers
         self._handlers[protocol] = handler
         if not known:
-            await hand_streams_to(self._daemon, self._socket, protocol)
+            await hand_streams_to(self.daemon, self._socket, protocol)
 
     def _accepted(self, pipe: Pipe) -> None:
         if len(self._tasks) < MAX_STREAMS:
@@ -242,12 +237,12 @@ class Node:
             self._by_relay.discard(peer)
             await self._leave_relay(peer)
         try:
-            return await open_stream(self._daemon, peer, protocol)
+            return await open_stream(self.daemon, peer, protocol)
         except (ControlFailure, P2PDaemonError):
             if not self._addresses.get(peer):
                 raise
             await self._connect(peer, self._addresses[peer])
-            return await open_stream(self._daemon, peer, protocol)
+            return await open_stream(self.daemon, peer, protocol)
 
     async def _leave_relay(self, peer: str) -> None:
         """Connect anew, directly; libp2p keeps the connection that it has, however slow. A relay is found again."""
@@ -309,6 +304,11 @@ async def open_node(
                 # libp2p is told at its start that it needs a relay; who cannot be dialled starts twice
                 await opened.aclose()
                 node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors, relayed=True))
+        attempts = 0
+        while not bootstraps and not await _relays_as_told(node) and attempts < RELAY_ATTEMPTS:
+            attempts += 1
+            await opened.aclose()
+            node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors))
         node.dht = await _join(node, doors or bootstraps)
         opened.push_async_callback(node.dht.shutdown)
         if not bootstraps:
@@ -343,6 +343,24 @@ async def open_door(
         finally:
             await node.close()
             await p2p.shutdown()
+
+
+async def _relays_as_told(node: Node) -> bool:
+    """Whether peers behind routers can talk through this node; also where it cannot be told."""
+    listen = node.settings.listen
+    if listen.startswith("/ip4/127."):
+        return True  # there is no router between here and here
+    places = [*await node.addresses()]
+    if not listen.endswith("/tcp/0"):
+        places.append(f"{listen.replace('/0.0.0.0/', '/127.0.0.1/')}/p2p/{node.identity.peer}")
+    with tempfile.TemporaryDirectory(prefix="dipaco-") as home:
+        try:
+            async with open_door(load_identity(Path(home)), places, NodeSettings("/ip4/127.0.0.1/tcp/0")) as visitor:
+                limit = await relay.data_limit(visitor.daemon, node.identity.peer)
+        except (UnreachableError, ControlFailure, P2PDaemonError, OSError, EOFError, ValueError) as error:
+            log.info("this node cannot see whether it relays for peers behind routers: %s", error)
+            return True
+    return limit is None or limit >= relay.DATA_LIMIT
 
 
 def _places(welcomes: Sequence[Welcome], ports_of: Callable[[Welcome], Sequence[int]]) -> tuple[str, ...]:
@@ -407,12 +425,12 @@ async def _daemon(
     if bootstraps:
         arguments += [f"-bootstrapPeers={','.join(doors)}", "-relayService=0"]
     else:
-        arguments += RELAY
+        arguments += relay.SERVICE
     if bootstraps and not relayed:
         arguments += ["-b=1"]  # a relayed daemon has met its relays itself, and now and then gives up over that
     if bootstraps and settings.reachable is not True:
         # used by libp2p as soon as it thinks that nobody can dial us, which for some it is told
-        arguments += ["-autoRelay=1", "-relayDiscovery=0", f"-trustedRelays={','.join(_one_each(bootstraps))}"]
+        arguments += ["-autoRelay=1", "-relayDiscovery=0", f"-trustedRelays={','.join(relay.one_each(bootstraps))}"]
     if bootstraps and relayed:
         arguments += ["-forceReachabilityPrivate=1"]
     try:
@@ -444,14 +462,6 @@ async def _daemon(
                 await process.wait()
         if drain is not None:
             await drain
-
-
-def _one_each(bootstraps: Sequence[str]) -> list[str]:
-    """One address of each node, from elsewhere if it has one. libp2p waits for as many relays as it is told of."""
-    chosen: dict[str, str] = {}
-    for address in sorted(bootstraps, key=lambda address: address.startswith("/ip4/127.")):
-        chosen.setdefault(address.rpartition("/p2p/")[2], address)
-    return list(chosen.values())
 
 
 async def _until_ready(process: asyncio.subprocess.Process, bootstraps: Sequence[str]) -> None:

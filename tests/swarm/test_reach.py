@@ -13,7 +13,7 @@ import torch
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import NodeError
 from dipaco_swarm.swarm import node as nodes
-from dipaco_swarm.swarm import reach
+from dipaco_swarm.swarm import reach, relay
 from dipaco_swarm.swarm.identity import load_identity
 from dipaco_swarm.swarm.interface import Agreed
 from dipaco_swarm.swarm.libp2p import LibP2PSwarm, open_swarm
@@ -122,7 +122,37 @@ def test_a_relay_has_no_place_that_could_be_knocked_at() -> None:
 
 def test_each_bootstrap_node_is_one_relay_by_its_address_from_elsewhere() -> None:
     places = ["/ip4/127.0.0.1/tcp/1/p2p/a", "/ip4/11.0.0.1/tcp/1/p2p/a", "/ip4/127.0.0.1/tcp/2/p2p/b"]
-    assert nodes._one_each(places) == ["/ip4/11.0.0.1/tcp/1/p2p/a", "/ip4/127.0.0.1/tcp/2/p2p/b"]
+    assert relay.one_each(places) == ["/ip4/11.0.0.1/tcp/1/p2p/a", "/ip4/127.0.0.1/tcp/2/p2p/b"]
+
+
+@pytest.mark.swarm
+def test_a_node_that_would_relay_next_to_nothing_starts_its_daemon_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int | None] = []
+    ask = relay.data_limit
+
+    async def data_limit(daemon: str, peer: str) -> int | None:
+        told.append(await ask(daemon, peer) if told else 1 << 17)
+        return told[-1]
+
+    monkeypatch.setattr(relay, "data_limit", data_limit)
+
+    async def check() -> None:
+        async with open_node(load_identity(tmp_path), (), NodeSettings("/ip4/0.0.0.0/tcp/0")):
+            assert len(told) >= 2
+            assert told[-1] == relay.DATA_LIMIT
+
+    asyncio.run(check())
+
+
+def test_what_a_relay_says_is_read_with_care() -> None:
+    limit = bytes([0x08, 0x84, 0x07, 0x10, 0x80, 0x80, 0x08])
+    assert relay.fields(limit) == {1: 900, 2: 1 << 17}
+    assert relay.fields(b"\x08\x02\x22" + bytes([len(limit)]) + limit) == {1: 2, 4: limit}
+    for broken in (b"\x08", b"\x08\x80", b"\x22\x05ab", b"\x0d\x01\x02\x03\x04"):
+        with pytest.raises(ValueError, match="message"):
+            relay.fields(broken)
 
 
 def test_who_says_yes_is_told_its_address_and_nothing_is_tried() -> None:
