@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -48,7 +49,7 @@ from dipaco_swarm.rerouting import ScoreCollection
 from dipaco_swarm.serving import SnapshotKeeper, keeper_of
 from dipaco_swarm.settings import BootstrapSettings
 from dipaco_swarm.status import status_of
-from dipaco_swarm.stopping import Stopping, stopping_on_signals
+from dipaco_swarm.stopping import Stopped, Stopping, stopping_on_signals
 from dipaco_swarm.swarm.interface import Announcement, Swarm
 from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state, set_aside, write_whole
 from dipaco_swarm.training.documents import Document, read_documents, split_of
@@ -91,7 +92,7 @@ def serve(settings: BootstrapSettings) -> None:
     empty = RunAddress(config.name, fingerprint_of(key.public_key()), ())
     with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
         operator_state = Kept(settings.home)
-        with open_swarm(empty, settings.home, node) as swarm:
+        with suppress(Stopped), open_swarm(empty, settings.home, node, stop) as swarm:
             stop.tell(swarm.interrupt)
             operator = Operator(config, key, swarm, operator_state, screen, stop, str(swarm.address))
             operator.run(until_finished=settings.until_finished)
@@ -578,7 +579,7 @@ class Operator:
         def on_progress(share: float) -> None:
             nonlocal shown
             if self._stop():
-                raise _Stopped
+                raise Stopped
             if time.monotonic() - shown > TICK_SECONDS:
                 shown = time.monotonic()
                 self._show(manifest, f"training the window router, {100 * share:.0f} %")
@@ -592,7 +593,7 @@ class Operator:
             sample = routing_pieces(documents, tokenizer, self._config.data, self._config.router)
             load = lambda path: load_path(model, table, path, self._states)  # noqa: E731
             right = train_window_router(router, sample, load, self._config, on_progress)
-        except _Stopped:
+        except Stopped:
             return None
         except TrainingError as error:
             self._screen.event(f"the run goes on without a window router: {error}")
@@ -601,10 +602,10 @@ class Operator:
         return self._swarm.put_blob(window_router_to_bytes(router))
 
     def _until_stopped(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """The same documents; raises _Stopped when asked to stop."""
+        """The same documents; raises Stopped when asked to stop."""
         for document in documents:
             if self._stop():
-                raise _Stopped
+                raise Stopped
             yield document
 
     def _fetch(self, digest: str) -> bytes:
@@ -629,10 +630,6 @@ class Operator:
         rounds = manifest.stage.rounds
         progress = None if rounds is None else min(1.0, status.version_min / rounds)
         self._screen.show(BootstrapView(self._address, activity, status, progress, traffic.sent, traffic.received))
-
-
-class _Stopped(Exception):
-    """Asked to stop in the middle of something long."""
 
 
 def _clustering(stage: StageConfig) -> Literal["k-means", "product-k-means"]:

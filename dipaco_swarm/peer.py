@@ -53,7 +53,7 @@ from dipaco_swarm.outer_round import (
 from dipaco_swarm.serving import OwnSnapshots
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.showing import PeerShow, names
-from dipaco_swarm.stopping import Stopping, stopping_on_signals
+from dipaco_swarm.stopping import Stopped, Stopping, stopping_on_signals
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Kept, ModuleGroup, Swarm
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import set_aside, write_whole
@@ -120,7 +120,18 @@ def run_peer(settings: PeerSettings) -> None:
             reachable=REACHABLE[settings.reachable],
             bandwidth=settings.bandwidth,
         )
-        with open_swarm(settings.address, settings.home, node) as swarm:
+        weather = Weather(screen.event)
+
+        def again(nobody: UnreachableError) -> bool:
+            """Whoever has been in the run waits for the others to come back; a newcomer may have a wrong address."""
+            if not (settings.home / MANIFEST_FILE).exists():
+                return False
+            log.debug("%s", nobody)
+            weather.bad("door", f"nobody of {settings.address.name} answers just now; knocking every {KNOCK_SECONDS} s")
+            stop.wait(KNOCK_SECONDS)
+            return True
+
+        with suppress(Stopped), open_swarm(settings.address, settings.home, node, stop, again) as swarm:
             stop.tell(swarm.interrupt)
             if not swarm.reachable:
                 screen.event(
@@ -131,6 +142,8 @@ def run_peer(settings: PeerSettings) -> None:
         screen.event("left the swarm; the same command goes on from here")
 
 
+MANIFEST_FILE = "manifest.json"
+KNOCK_SECONDS = 10
 DEFAULT_LISTEN = "/ip4/0.0.0.0/tcp/0"
 REACHABLE = {"auto": None, "yes": True, "no": False}
 
@@ -186,7 +199,7 @@ class Volunteer:
             )
         self._swarm.take_part(config.wire.codec, config.limits.norm_clip, config.limits.max_members)
         watching = ManifestWatch(self._swarm, self._settings.address.fingerprint, self._screen)
-        with watching as watch, self._awake, suppress(_Stopped):
+        with watching as watch, self._awake, suppress(Stopped):
             while manifest is not None and not self._stop():
                 peer = self._enter(manifest)
                 try:
@@ -283,7 +296,7 @@ class Volunteer:
         if signed is None:
             return
         try:
-            write_whole(self._settings.home / "manifest.json", signed)
+            write_whole(self._settings.home / MANIFEST_FILE, signed)
         except HomeError as error:
             self._screen.event(f"{error}; training goes on")
 
@@ -334,7 +347,7 @@ class Volunteer:
     def _shard(self, manifest: Manifest, stage: Stage, path: PathIndex, routing: Routing) -> Shard:
         def tell(progress: ShardProgress) -> None:
             if self._stop():
-                raise _Stopped
+                raise Stopped
             if progress.documents % 2048 == 0:
                 self._screen.event(f"reading documents: {progress.documents:,}, {progress.sequences:,} sequences")
 
@@ -382,7 +395,7 @@ class Volunteer:
             line = f"nobody sends {module} at version {better.version} just now; asking again every 2 s"
             self._weather.bad(f"state of {module}", line)
             self._stop.wait(2)
-        raise _Stopped
+        raise Stopped
 
     def _fetch(self, digest: str) -> bytes:
         """A blob; keeps asking while nobody has it."""
@@ -393,10 +406,10 @@ class Volunteer:
                 return blob
             except UnreachableError:
                 if self._stop():
-                    raise _Stopped from None
+                    raise Stopped from None
                 self._weather.bad("files", "nobody sends the run's files just now; asking again every 5 s")
                 if self._stop.wait(5):
-                    raise _Stopped from None
+                    raise Stopped from None
 
     # ------------------------------------------------------------------------------------------------------ training
 
@@ -672,10 +685,6 @@ class Volunteer:
             self._screen.event(f"{module} was damaged in this machine's memory; {found}. Is the memory in order?")
 
 
-class _Stopped(Exception):
-    """Asked to stop in the middle of getting ready."""
-
-
 class ManifestWatch:
     """Looks for newer manifests in the background, so that a silent bootstrap node never holds up training."""
 
@@ -713,7 +722,8 @@ class ManifestWatch:
 
 def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
     weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
-    return ModuleGroup(stage.index, module, weights, config.outer.averaging)
+    full = config.rounds.inner_steps * config.tokens_per_step
+    return ModuleGroup(stage.index, module, weights, config.outer.averaging, full)
 
 
 def _outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:

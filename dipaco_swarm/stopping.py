@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class Stopped(Exception):
+    """Asked to stop in the middle of something long. Whoever began that is where it ends, silently."""
+
+
 class Stopping:
     """Whether this program was asked to stop, and whom to tell."""
 

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "scenario", nargs="*", help="see --list; several are played one after the other; all: each once"
     )
-    parser.add_argument("--rounds", type=int, help="outer rounds of the stage in which it happens")
+    parser.add_argument("--rounds", type=int, help="how many outer rounds it is about")
     parser.add_argument("--minutes", type=float, help="for what goes by the clock (soak)")
     parser.add_argument("--line", choices=["loopback", "home", "far"], default="loopback", help="for deadlines")
     parser.add_argument("--peers", type=int, default=8, help="where all are alike")
@@ -78,9 +78,9 @@ def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int,
     verdict = Verdict()
     disturbed = one_run(name, scenario, length, folder / "run", folder / "cache", seed, line, verdict)
     if scenario.compared and verdict.passed and disturbed is not None:
-        perplexity, tokens = disturbed
-        again = Length(4 * length.rounds, 0, length.peers, tokens)
-        print(f"\nthe same run without faults, to {tokens:,.0f} tokens\n", flush=True)
+        perplexity, tokens, told = disturbed
+        again = Length(4 * length.rounds, 0, length.peers, told)
+        print(f"\nthe same run without faults, to {told:,.0f} tokens\n", flush=True)
         calm = Verdict()
         twin = replace(scenario, play=undisturbed)
         fault_free = one_run(name, twin, again, folder / "twin", folder / "cache", seed, line, calm)
@@ -98,10 +98,10 @@ def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int,
 
 def one_run(
     name: str, scenario: Scenario, length: Length, folder: Path, cache: Path, seed: int, line: str, verdict: Verdict
-) -> tuple[float, float] | None:
-    """Play it; returns perplexity and the tokens that counted. None when it broke off."""
+) -> tuple[float, float, float] | None:
+    """Play it; returns perplexity, the tokens that counted, and those before it was told to end. None: it broke off."""
     folder.mkdir(parents=True)
-    end = {} if length.tokens else {"rounds": length.rounds}
+    end = {"rounds": length.rounds} if scenario.ends_by_rounds else {}
     config = run_file(f"chaos-{name}", scenario.stage, end, scenario.changes)
     with contextlib.ExitStack() as open_until_the_end:
         # faults of programs need no network of their own, and can be played where there are no namespaces
@@ -112,7 +112,7 @@ def one_run(
         try:
             scenario.play(story, length)
             story.conclude()
-            result = story.perplexity(), story.contributed()
+            result = story.perplexity(), story.contributed(), story.contributed_when_told
             verdict.figures["perplexity"] = f"{result[0]:.2f} after {result[1]:,.0f} tokens"
             return result
         except (Disappointed, SwarmError) as broken:

@@ -147,6 +147,8 @@ class Story:
         self.line = "loopback"
         """Of the scenario that is played on several."""
         self._floor: dict[str, int] = {}
+        self.contributed_when_told = 0.0
+        """Tokens that counted before the stage was told to end; rounds under way still come to theirs."""
 
     @property
     def network(self) -> Lab:
@@ -251,6 +253,12 @@ class Story:
     def until_finished(self, seconds: float) -> float:
         """Until all members have ended by themselves, with the run."""
         return self.until(lambda: not self.crew.running(), "the run finishes and everybody leaves", seconds)
+
+    def finish(self, node: Member, seconds: float) -> None:
+        """End the stage, as the operator would, and wait until all members have left."""
+        self.contributed_when_told = self.contributed()
+        Kept(node.home).tell_to_advance()
+        self.until_finished(seconds)
 
     def _sample(self) -> None:
         if time.monotonic() - self._sampled < SAMPLE_SECONDS:

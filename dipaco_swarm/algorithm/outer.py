@@ -29,6 +29,22 @@ def outer_gradient(before: Tensor, after: Tensor) -> Tensor:
     return before - after
 
 
+def trained_weights(
+    paths: Sequence[Hashable], tokens: Sequence[float], path_weights: Sequence[float], round_tokens: float
+) -> list[float]:
+    """Path weights, less for a path that has trained on fewer tokens than a round asks for, by as much (SPEC 3.2).
+
+    A peer that has just come back moves a module by a step or two; at full weight it would halve the others' step.
+    Arguments as for `contribution_weights`; `round_tokens`: what a path trains on in a full round; 0: it is not asked.
+    """
+    trained: dict[Hashable, float] = {}
+    for path, count in zip(paths, tokens, strict=True):
+        trained[path] = trained.get(path, 0.0) + count
+    if round_tokens <= 0 or not any(trained.values()):
+        return list(path_weights)
+    return [weight * min(1.0, trained[path] / round_tokens) for path, weight in zip(paths, path_weights, strict=True)]
+
+
 def contribution_weights(
     paths: Sequence[Hashable], tokens: Sequence[float], path_weights: Sequence[float]
 ) -> list[float]:

@@ -121,7 +121,7 @@ class PieceExchange:
         for piece in range(len(self._owners)):
             start, stop = self._bounds(piece)
             present = present_in(self._masks[piece], len(self.roster.members))
-            n_eff = effective_paths_of(present, self.roster.members, self._group.path_weights)
+            n_eff = effective_paths_of(present, self.roster.members, self._group)
             if spans and spans[-1].effective_paths == n_eff:
                 spans[-1] = Span(spans[-1].start, stop, n_eff)
             else:

@@ -48,6 +48,8 @@ class ModuleGroup:
     path_weights: Mapping[PathIndex, float]
     averaging: Literal["mean", "radial"] = "mean"
     """How outer gradients are averaged; radial: mean length times mean direction, of each piece of the module."""
+    round_tokens: int = 0
+    """What a path trains on in a full round; a path with less counts less. 0: all count in full."""
 
 
 @dataclass(frozen=True, eq=False)

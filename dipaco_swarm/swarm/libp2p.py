@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.manifest import RunAddress, open_manifest
+from dipaco_swarm.stopping import Stopped, Stopping
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.acquaintances import Acquaintances
 from dipaco_swarm.swarm.blobs import BlobStore
@@ -461,10 +462,18 @@ def _name_in(address: str) -> str:
 
 
 @contextlib.contextmanager
-def open_swarm(address: RunAddress, home: Path, settings: NodeSettings) -> Iterator[LibP2PSwarm]:
+def open_swarm(
+    address: RunAddress,
+    home: Path,
+    settings: NodeSettings,
+    stop: Stopping | None = None,
+    again: Callable[[UnreachableError], bool] = lambda nobody: False,
+) -> Iterator[LibP2PSwarm]:
     """Join the swarm of a run; goodbye is said when the block ends.
 
-    Raises HomeError, NodeError or UnreachableError when that is not possible.
+    `again`: asked whenever nobody answers, whether to try again; it may wait first.
+
+    Raises HomeError, NodeError or UnreachableError when that is not possible, and Stopped when `stop` came first.
     """
     identity = load_identity(home)
     loop = asyncio.new_event_loop()
@@ -487,12 +496,45 @@ def open_swarm(address: RunAddress, home: Path, settings: NodeSettings) -> Itera
         return swarm
 
     try:
-        yield asyncio.run_coroutine_threadsafe(open_all(), loop).result()
+        yield _unless_stopped(open_all, loop, stop or Stopping(), again)
     finally:
         asyncio.run_coroutine_threadsafe(_close(stack), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+def _unless_stopped(
+    open_all: Callable[[], Coroutine[Any, Any, LibP2PSwarm]],
+    loop: asyncio.AbstractEventLoop,
+    stop: Stopping,
+    again: Callable[[UnreachableError], bool],
+) -> LibP2PSwarm:
+    opening: asyncio.Task[LibP2PSwarm] | None = None
+
+    async def begin() -> asyncio.Task[LibP2PSwarm]:
+        return asyncio.create_task(open_all())
+
+    async def end(task: asyncio.Task[LibP2PSwarm]) -> LibP2PSwarm:
+        return await task
+
+    def give_up() -> None:
+        if opening is not None and not opening.done():
+            loop.call_soon_threadsafe(opening.cancel)
+
+    stop.tell(give_up)
+    while not stop():
+        opening = asyncio.run_coroutine_threadsafe(begin(), loop).result()
+        if stop():
+            give_up()
+        try:
+            return asyncio.run_coroutine_threadsafe(end(opening), loop).result()
+        except UnreachableError as nobody:
+            if not again(nobody):
+                raise
+        except CancelledError:
+            break
+    raise Stopped
 
 
 def _note_stray_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -241,7 +241,7 @@ class MemorySwarm:
         pieces = [piece_bounds(i, size, parameters) for i in range(-(-parameters // size))]
         mean = torch.cat([reduce_piece({i: v[a:b] for i, v in received.items()}, members, group) for a, b in pieces])
         mean = decode(self._codec, encode(self._codec, mean), len(mean)).clone()
-        n_eff = effective_paths_of(range(len(members)), members, group.path_weights)
+        n_eff = effective_paths_of(range(len(members)), members, group)
         return Agreed(
             mean=mean,
             spans=(Span(0, len(mean), n_eff),),

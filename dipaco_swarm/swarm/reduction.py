@@ -12,7 +12,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.outer import contribution_weights, effective_paths, radial_average, weighted_sum
+from dipaco_swarm.algorithm.outer import (
+    contribution_weights,
+    effective_paths,
+    radial_average,
+    trained_weights,
+    weighted_sum,
+)
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.codec import BLOCK, Codec
 from dipaco_swarm.swarm.interface import ModuleGroup
@@ -102,19 +108,24 @@ def reduce_piece(contributions: Mapping[int, Tensor], members: Sequence[RosterEn
     weights = contribution_weights(
         [members[i].path for i in present],
         [float(members[i].tokens) for i in present],
-        [group.path_weights[PathIndex(members[i].path)] for i in present],
+        _path_weights(present, members, group),
     )
     coefficients = [weight * members[i].scale for weight, i in zip(weights, present, strict=True)]
     average = radial_average if group.averaging == "radial" else weighted_sum
     return average([contributions[i] for i in present], coefficients)
 
 
-def effective_paths_of(
-    present: Sequence[int], members: Sequence[RosterEntry], path_weights: Mapping[PathIndex, float]
-) -> float:
+def effective_paths_of(present: Sequence[int], members: Sequence[RosterEntry], group: ModuleGroup) -> float:
     """The effective number of paths among these roster members."""
-    return effective_paths(
-        [members[i].path for i in present], [path_weights[PathIndex(members[i].path)] for i in present]
+    return effective_paths([members[i].path for i in present], _path_weights(present, members, group))
+
+
+def _path_weights(present: Sequence[int], members: Sequence[RosterEntry], group: ModuleGroup) -> list[float]:
+    return trained_weights(
+        [members[i].path for i in present],
+        [float(members[i].tokens) for i in present],
+        [group.path_weights[PathIndex(members[i].path)] for i in present],
+        group.round_tokens,
     )
 
 

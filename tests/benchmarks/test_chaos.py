@@ -34,11 +34,11 @@ def _one_thread_each() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "length"),
     [
-        ("kill-half", Length(rounds=5, minutes=0, peers=4)),
-        ("freeze", Length(rounds=7, minutes=0.2, peers=4)),
-        ("last-holder", Length(rounds=7, minutes=0, peers=3)),
-        ("bootstrap-down", Length(rounds=8, minutes=0, peers=2)),
-        ("partition", Length(rounds=9, minutes=0, peers=4)),
+        ("kill-half", Length(rounds=4, minutes=0, peers=4)),
+        ("freeze", Length(rounds=2, minutes=0.2, peers=4)),
+        ("last-holder", Length(rounds=2, minutes=0, peers=3)),
+        ("bootstrap-down", Length(rounds=4, minutes=0, peers=3)),
+        ("partition", Length(rounds=2, minutes=0, peers=4)),
     ],
 )
 def test_a_swarm_comes_through(name: str, length: Length, tmp_path: Path) -> None:
