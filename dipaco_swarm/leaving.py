@@ -25,7 +25,8 @@ def hand_over(
 ) -> None:
     """Wait until others hold what nobody else has, above all modules that only one path uses; or say that nobody does.
 
-    Where no keeper is to be heard there is nothing to wait for.
+    Who leaves because the work is done waits for a keeper: the others may be leaving as well. Where no keeper is to be
+    heard there is nothing to wait for.
     """
     ours = [module for module, state in states.items() if state.version > 0]
     swarm.look_up(stage, ours, timeout=LOOK_UP_SECONDS)
@@ -34,7 +35,8 @@ def hand_over(
     while True:
         if stop():
             over = min(over, max(stop.asked_at + HAND_OVER_SECONDS, time.monotonic() + HAND_OVER_FLOOR_SECONDS))
-        alone = [module for module in ours if not is_held_elsewhere(swarm, stage, module, states[module].version)]
+        enough = (lambda said: True) if stop() else is_keeper
+        alone = [m for m in ours if not is_held_elsewhere(swarm, stage, m, states[m].version, enough)]
         heard = [said for module in alone for said in swarm.members(stage, module)]
         if not alone or time.monotonic() > over or not any(is_keeper(said) for said in heard):
             break
@@ -47,6 +49,7 @@ def hand_over(
             time.sleep(LOOK_SECONDS)  # the event that others wait for here has come already
         else:
             stop.wait(LOOK_SECONDS)
+    alone = [m for m in alone if not is_held_elsewhere(swarm, stage, m, states[m].version)]
     if alone:
         only = "is" if len(alone) == 1 else "are"
         say(f"{_some(alone)} {only} only in this machine's checkpoint; start again here to bring it back")
@@ -54,9 +57,16 @@ def hand_over(
         say("a keeper has it; nothing is lost")
 
 
-def is_held_elsewhere(swarm: Swarm, stage: int, module: ModuleId, version: int) -> bool:
+def is_held_elsewhere(
+    swarm: Swarm,
+    stage: int,
+    module: ModuleId,
+    version: int,
+    by: Callable[[Announcement], bool] = lambda said: True,
+) -> bool:
     """Whether somebody else says that it has the module at this version or a newer one."""
-    return any(said.version >= version for said in swarm.members(stage, module) if said.peer != swarm.peer)
+    others = [said for said in swarm.members(stage, module) if said.peer != swarm.peer]
+    return any(said.version >= version and by(said) for said in others)
 
 
 def is_keeper(said: Announcement) -> bool:
