@@ -205,9 +205,7 @@ class Volunteer:
                 try:
                     manifest = self._train(peer, manifest, watch)
                 except SwarmError:
-                    hand_over(
-                        self._swarm, peer.stage, {**peer.left_behind, **peer.base}, self._stop, self._screen.event
-                    )  # what this machine cannot go on with, others can
+                    self._hand_over(peer)  # what this machine cannot go on with, others can
                     raise
 
     def _first_manifest(self) -> Manifest | None:
@@ -445,9 +443,7 @@ class Volunteer:
                 case Leave():
                     if not self._save(peer):
                         self._screen.event("what was trained since the last checkpoint is not saved")
-                    hand_over(
-                        self._swarm, peer.stage, {**peer.left_behind, **peer.base}, self._stop, self._screen.event
-                    )
+                    self._hand_over(peer)
                     self._swarm.announce([])
                     return None
                 case MoveOn():

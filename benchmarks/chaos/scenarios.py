@@ -87,6 +87,13 @@ def kill_half(story: Story, length: Length) -> None:
     story.check("half of the peers was killed every round", killed == len(peers) // 2 * length.rounds, killed)
 
 
+def warm_up(story: Story, length: Length) -> None:
+    """The same peers until they train in the last stage, with its router and its seeds; then all leave."""
+    node = story.bootstrap(until_finished=False)
+    _everybody(story, length.peers)
+    _say_goodbye(story, node)
+
+
 def undisturbed(story: Story, length: Length) -> None:
     """The same peers, and nothing happens to them."""
     node = story.bootstrap()

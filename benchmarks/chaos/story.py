@@ -1,6 +1,7 @@
 """What a scenario is told with: a run in the lab, its members, faults, waiting, and the verdict at the end."""
 
 import random
+import shutil
 import socket
 import time
 from collections import Counter
@@ -131,12 +132,15 @@ class Story:
         cache: Path,
         verdict: Verdict,
         tell: Callable[[str], None],
+        start: Path | None = None,
     ) -> None:
         self.lab, self.crew, self.config, self.verdict = lab, crew, config, verdict
         self.random = random.Random(seed)
         self.faults: Counter[str] = Counter()
         """What was done to whom, counted: a scenario without its faults proves nothing."""
         self._cache = cache
+        self._start = start
+        """The home of a bootstrap node, with whose copy this story goes on: several runs from one clustering."""
         self._tell = tell
         self._began = time.monotonic()
         self._memory: dict[tuple[str, int], list[tuple[float, float]]] = {}
@@ -163,6 +167,8 @@ class Story:
         file = self.crew.folder / "RUN.toml"
         file.write_text(toml_of(self.config))
         host = self.lab.host("bootstrap", link)
+        if self._start is not None:
+            shutil.copytree(self._start, self.crew.folder / "bootstrap")
         arguments = ["serve", str(file), "--listen", f"/ip4/{host.address}/tcp/{_free_port(host)}"]
         node = self.crew.add("bootstrap", host, "bootstrap", arguments + ["--until-finished"] * until_finished)
         node.start()

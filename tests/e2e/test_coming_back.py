@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 
 from dipaco_swarm import bootstrap as bootstrap_program
 from dipaco_swarm import peer as peer_program
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
 from dipaco_swarm.leaving import HAND_OVER_SECONDS
 from dipaco_swarm.manifest import open_manifest
@@ -242,6 +244,41 @@ def test_a_module_that_is_damaged_where_it_is_kept_is_fetched_again(make_world: 
     peer.until("round 1:")
     leave()
     assert peer.lines[-1] == "a keeper has it; nothing is lost"
+
+
+def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(FOUR_PATHS)
+    world.operator().until("run address")
+    honest = peer_program.checkpoints.save
+    whole: dict[str, str] = {}
+
+    class Bits(peer_program.Volunteer):
+        def _mend(self, peer: peer_program.PathInTraining) -> None:
+            state = peer.base[OWN]
+            if not whole and state.version > 0:
+                MemorySwarm(world.hub, "another holder").hold(peer.stage, OWN, state)
+                whole["digest"] = state.digest
+                flipped = ModuleState(state.version, state.params.clone(), state.momentum)
+                flipped.__dict__["digest"] = state.digest  # as computed when it was whole
+                flipped.params[7] += 1.0
+                peer.base[OWN] = flipped
+                super()._mend(peer)
+                assert peer.base[OWN].digest == whole["digest"]
+                assert torch.equal(peer.base[OWN].params, state.params)
+                return
+            super()._mend(peer)
+
+    monkeypatch.setattr("tests.e2e.world.Volunteer", Bits)
+    monkeypatch.setattr(peer_program, "CHECKPOINT_SECONDS", 0.2)
+    monkeypatch.setattr(peer_program, "SAVING_SHARE", 1.0)
+    peer, leave = world.peer("one", 0)
+    peer.until("L0M0 was damaged in this machine's memory; it was fetched again")
+    peer.until("round", times=3)
+    leave()
+    assert whole
+    assert honest is peer_program.checkpoints.save
 
 
 # ------------------------------------------------------------------------------------------------ sleep, silence, disks

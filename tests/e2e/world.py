@@ -23,6 +23,13 @@ class Events(Screen):
     def __init__(self) -> None:
         self._said: list[str] = []
         self._new = threading.Condition()
+        self._over = False
+
+    def is_over(self) -> None:
+        """Whoever speaks here has ended; nobody need wait for more."""
+        with self._new:
+            self._over = True
+            self._new.notify_all()
 
     def show(self, view: object) -> None:
         """Nobody looks."""
@@ -33,9 +40,12 @@ class Events(Screen):
             self._new.notify_all()
 
     def until(self, words: str, times: int = 1, seconds: float = 60) -> None:
+        def heard() -> bool:
+            return sum(words in said for said in self._said) >= times
+
         with self._new:
-            came = self._new.wait_for(lambda: sum(words in said for said in self._said) >= times, seconds)
-        assert came, f"nobody said {words!r}: " + "\n".join(self._said)
+            self._new.wait_for(lambda: heard() or self._over, seconds)
+            assert heard(), f"nobody said {words!r}: " + "\n".join(self._said)
 
     def said(self, words: str) -> bool:
         return any(words in said for said in self._said)
@@ -71,7 +81,7 @@ class World:
             operator.run(until_finished=True)
             swarm.announce([])
 
-        life = self._start(live)
+        life = self._start(live, screen)
 
         def leave() -> None:
             stop.request()
@@ -79,9 +89,10 @@ class World:
 
         return screen, leave
 
-    def _start(self, life: Callable[[], None]) -> Future[None]:
+    def _start(self, life: Callable[[], None], screen: Events) -> Future[None]:
         """In a thread; one that fails ends all."""
         work = self._pool.submit(life)
+        work.add_done_callback(lambda done: screen.is_over())
         work.add_done_callback(lambda done: self.break_off() if done.exception() else None)
         self._work.append(work)
         return work
@@ -102,7 +113,7 @@ class World:
             rounds=None,
             screen="none",
         )
-        life = self._start(Volunteer(settings, self._swarm(name, stop), screen, stop).live)
+        life = self._start(Volunteer(settings, self._swarm(name, stop), screen, stop).live, screen)
 
         def leave() -> None:
             stop.request()
