@@ -68,6 +68,8 @@ class PathInTraining:
     """Tokens trained since that state."""
     tokens_per_second: float = 0.0
     loss: float | None = None
+    given: dict[ModuleId, int] = field(default_factory=dict)
+    """Version from which a module's progress was given to others who may have gone on with it, unheard by us."""
     batches_consumed: int = 0
     moves: bool = False
     """Whether this peer goes to other paths when it is needed there."""
@@ -132,6 +134,8 @@ def run_outer_round(
     for module, outcome in outcomes.items():
         if isinstance(outcome, Agreed):
             adopt(peer, module, outer_step(peer.base[module], outcome, peer.rules.outer))
+        elif outcome.given:
+            peer.given[module] = peer.base[module].version
 
     # 5. Say where we are; and where a round failed, look again at where the others are, to catch up if they went on.
     announce(peer)
@@ -164,11 +168,18 @@ def adopt(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
     peer.model.load(module.level, state.params)
     peer.base[module] = state
     peer.tokens[module] = 0
+    peer.given.pop(module, None)
     peer.swarm.hold(peer.stage, module, state)
 
 
 def rebase(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
-    """Replace a module's agreed state by what others agreed on, and keep our local progress on top of it."""
+    """Replace a module's agreed state by what others agreed on, and keep our local progress on top of it.
+
+    Progress that is in what they agreed on already would count twice.
+    """
+    if state.version > peer.base[module].version == peer.given.get(module):
+        adopt(peer, module, state)
+        return
     progress = peer.model.vector(module.level) - peer.base[module].params
     tokens = peer.tokens[module]
     adopt(peer, module, state)

@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -314,9 +314,12 @@ class Volunteer:
     def _load(self, peer: PathInTraining, saved: Checkpoint | None, stage: Stage, manifest: Manifest) -> None:
         """Put the agreed states into the model, and on top of them the local progress that is still of use."""
         dropped = 0
+        given = checkpoints.given(self._checkpoint_file(stage.index, peer.path))
         for module, state in peer.base.items():
             progress = None
-            if saved is not None and state.version - saved.base[module].version <= ACCEPTED_STALENESS:
+            if saved is not None and state.version > saved.base[module].version == given.get(module):
+                pass  # the others have it
+            elif saved is not None and state.version - saved.base[module].version <= ACCEPTED_STALENESS:
                 progress = saved.local[module] - saved.base[module].params
                 peer.tokens[module] = saved.tokens[module]
             elif saved is not None:
@@ -490,7 +493,24 @@ class Volunteer:
 
         if (missed := self._awake.missed()) is not None:
             behind = self._woke_up_behind(missed, peer, watch)
-        return run_outer_round(peer, stop=lambda: behind or self._stop(), on_step=step, on_due=watched.due)
+
+        def due(modules: Sequence[ModuleId]) -> None:
+            self._note_given(peer, modules)
+            watched.due(modules)
+
+        report = run_outer_round(peer, stop=lambda: behind or self._stop(), on_step=step, on_due=due)
+        if any(isinstance(outcome, Kept) and not outcome.given for outcome in report.outcomes.values()):
+            self._note_given(peer, [m for m, o in report.outcomes.items() if isinstance(o, Kept) and o.given])
+        return report
+
+    def _note_given(self, peer: PathInTraining, modules: Sequence[ModuleId]) -> None:
+        """Write down whose progress the others are about to have; after a crash it must not count once more."""
+        try:
+            checkpoints.note_given(
+                self._checkpoint_file(peer.stage, peer.path), {m: peer.base[m].version for m in modules}
+            )
+        except HomeError as error:
+            log.debug("%s", error)  # the checkpoint says so to the person
 
     def _woke_up_behind(self, missed: Missed, peer: PathInTraining, watch: "ManifestWatch") -> bool:
         """After time that passed without us: find the others again. Whether they have gone on meanwhile."""

@@ -91,8 +91,8 @@ def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int,
     disturbed = run("run", scenario, length, verdict, start)
     if not verdict.passed or disturbed is None:
         return verdict
-    print(f"\nthe same run without faults, to {disturbed.told:,.0f} tokens\n", flush=True)
-    twin = Length(4 * length.rounds, 0, length.peers, disturbed.told)
+    print(f"\nthe same run without faults, to {disturbed.tokens:,.0f} tokens\n", flush=True)
+    twin = Length(4 * length.rounds, 0, length.peers, disturbed.tokens)
     fault_free = run("twin", replace(scenario, play=undisturbed), twin, calm, start)
     verdict.check("the run without faults comes through", fault_free is not None and calm.passed)
     if fault_free is not None:
@@ -109,8 +109,6 @@ class Result:
     perplexity: float
     tokens: float
     """That counted."""
-    told: float
-    """Of these, before the last stage was told to end."""
 
     def __str__(self) -> str:
         return f"{self.perplexity:.2f} after {self.tokens:,.0f} tokens"
@@ -140,7 +138,7 @@ def one_run(
         try:
             scenario.play(story, length)
             story.conclude()
-            result = Result(story.perplexity(), story.contributed(), story.contributed_when_told)
+            result = Result(story.perplexity(), story.contributed())
             verdict.figures["perplexity"] = str(result)
             return result
         except (Disappointed, SwarmError) as broken:

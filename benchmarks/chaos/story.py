@@ -151,8 +151,6 @@ class Story:
         self.line = "loopback"
         """Of the scenario that is played on several."""
         self._floor: dict[str, int] = {}
-        self.contributed_when_told = 0.0
-        """Tokens that counted before the stage was told to end; rounds under way still come to theirs."""
 
     @property
     def network(self) -> Lab:
@@ -262,7 +260,6 @@ class Story:
 
     def finish(self, node: Member, seconds: float) -> None:
         """End the stage, as the operator would, and wait until all members have left."""
-        self.contributed_when_told = self.contributed()
         Kept(node.home).tell_to_advance()
         self.until_finished(seconds)
 

@@ -103,6 +103,8 @@ class PieceExchange:
         self._outlets: dict[int, asyncio.Queue[Finished]] = {}
         # as a contributor
         self._to_send: dict[int, asyncio.Queue[int]] = {}
+        self._sent: set[int] = set()
+        """Pieces of ours that their reducer has, as far as we can tell."""
         self._exchanges: dict[int, asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -134,6 +136,12 @@ class PieceExchange:
         for mask in self._masks.values():
             present.update(present_in(mask, len(self.roster.members)))
         return tuple(sorted(present))
+
+    @property
+    def given(self) -> bool:
+        """Whether most of our outer gradient is with others, who may count it even if we do not hear of it."""
+        theirs = {piece for piece, owner in enumerate(self._owners) if owner != self._me}
+        return bool(theirs) and 2 * len(self._sent & theirs) >= len(theirs)
 
     def report(self) -> Alive:
         """Whose bytes we still miss, and how much has moved so far."""
@@ -242,6 +250,7 @@ class PieceExchange:
             piece = await pieces.get()
             data = await self._in_order(self._encode, piece)
             await stream.send_piece(PieceHeader(piece, self._made_in[piece], b"", len(data)), data)
+            self._sent.add(piece)
 
     async def _receive_averages(self, stream: Stream, owner: int) -> None:
         while (header := await stream.receive_piece_header()) is not None:

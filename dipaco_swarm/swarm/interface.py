@@ -96,6 +96,8 @@ class Kept:
 
     reason: str
     """One calm line for a person."""
+    given: bool = False
+    """Whether the others may have our outer gradient: if they have gone on, it is in their average."""
 
 
 Outcome = Agreed | Kept

@@ -22,7 +22,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -72,6 +72,8 @@ class LeaderLost:
     leader: str
     answered: bool
     """False: it could not be reached at all, which costs next to nothing."""
+    given: bool = False
+    """Whether the others may have our outer gradient."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Rounds:
         group = contribution.group
         lost: set[str] = set()
         reason = "nobody of the group can be reached from here"
-        attempts = 0
+        attempts, given = 0, False
         sent_to: str | None = None
         while attempts < MAX_ATTEMPTS:
             candidates = {*self._standing.leaders_of(group.stage, group.module)}
@@ -146,12 +148,15 @@ class Rounds:
                     sent_to = outcome.leader
                     continue
                 outcome = LeaderLost(leader, answered=True)
+            if isinstance(outcome, Kept):
+                return replace(outcome, given=given or outcome.given)
             if not isinstance(outcome, LeaderLost):
                 return outcome
+            given = given or outcome.given
             reason = "the peer that led this round went away"
             lost.add(outcome.leader)
             attempts += outcome.answered
-        return Kept(reason)
+        return Kept(reason, given)
 
     def _norm(self, contribution: Contribution) -> float:
         return claimed_norm(self._codec, contribution.gradient, self._residuals.get(_feedback_key(contribution)))
@@ -250,7 +255,7 @@ class Rounds:
             self._failures_of(contribution)[channel.peer] += 1
             return Kept(outcome.reason)
         if not isinstance(outcome, Commit):
-            return outcome
+            return replace(outcome, given=exchange.given)
         if residual is not None:
             # we train one path: what was left over for another one is of no use any more
             self._residuals = {key: old for key, old in self._residuals.items() if (key[0], key[2]) == feedback[::2]}

@@ -26,6 +26,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
 from dipaco_swarm.errors import CheckpointError, DamagedError, HomeError, cannot_write
+from dipaco_swarm.training.bank import write_whole
 from dipaco_swarm.training.inner import InnerState
 
 FORMAT = 1
@@ -116,6 +117,30 @@ def salvage(file: Path, run: str) -> dict[ModuleId, ModuleState]:
 
 
 # ------------------------------------------------------------------------------------------------- values <-> tensors
+
+
+def note_given(file: Path, versions: Mapping[ModuleId, int]) -> None:
+    """Beside the checkpoint at `file`: from which versions the progress of modules is in others' hands.
+
+    A checkpoint is older than that, most of the time: what it says of such a module's progress may be in the group's
+    average already. Raises HomeError.
+    """
+    write_whole(
+        _given_beside(file), json.dumps({str(module): version for module, version in versions.items()}).encode()
+    )
+
+
+def given(file: Path) -> dict[ModuleId, int]:
+    """What `note_given` wrote last; nothing where it cannot be read, which at worst counts some progress twice."""
+    try:
+        said = json.loads(_given_beside(file).read_bytes())
+        return {ModuleId.parse(module): int(version) for module, version in said.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
+
+
+def _given_beside(file: Path) -> Path:
+    return file.with_suffix(".given.json")
 
 
 def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
