@@ -12,6 +12,7 @@ from dipaco_swarm.algorithm.outer import (
     outer_gradient,
     radial_average,
     rescale,
+    trained_weights,
     weighted_sum,
 )
 from dipaco_swarm.algorithm.paths import ModuleId, grid
@@ -29,6 +30,19 @@ def test_replicas_of_a_path_share_its_weight_by_their_tokens() -> None:
 
 def test_replicas_without_tokens_count_equally() -> None:
     assert contribution_weights(["a", "a", "b"], [0, 0, 7], [1.0, 1.0, 2.0]) == pytest.approx([1 / 6, 1 / 6, 2 / 3])
+
+
+def test_a_path_that_has_done_little_of_a_round_counts_little() -> None:
+    paths, tokens = ["a", "b", "a", "c"], [700.0, 100.0, 500.0, 1000.0]
+    weights = trained_weights(paths, tokens, [0.2, 0.4, 0.2, 0.3], round_tokens=1000)
+    assert weights == pytest.approx([0.2, 0.04, 0.2, 0.3])  # a: its replicas together have done more than a round
+
+
+def test_a_full_round_counts_exactly_as_the_shards_say() -> None:
+    weights = [0.1, 0.7, 1 / 3]
+    assert trained_weights(["a", "b", "c"], [512.0] * 3, weights, round_tokens=512) == weights
+    assert trained_weights(["a", "b", "c"], [1.0, 2.0, 3.0], weights, round_tokens=0) == weights  # nobody asks
+    assert trained_weights(["a", "b", "c"], [0.0] * 3, weights, round_tokens=512) == weights
 
 
 def test_lists_of_different_lengths_are_refused() -> None:

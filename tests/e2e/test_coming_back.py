@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -198,6 +199,38 @@ def test_progress_that_is_two_versions_old_is_dropped_and_said(make_world: MakeW
     if before.base[OWN].version - base[OWN].version > peer_program.ACCEPTED_STALENESS:
         assert peer.said("the group has gone on too far: 1,280 tokens trained before that are dropped")
     leave()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_progress_that_the_others_have_counted_does_not_count_again(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    world = make_world(FOUR_PATHS)
+    world.operator().until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 2:")
+    leave()
+    left = saved(world, "one")
+    file = world.folder / "one" / "checkpoints" / "stage-0-path-0.safetensors"
+    # as if the group had made one more version since this was saved, with what it says or without it
+    base = {module: replace(state, version=state.version - 1) for module, state in left.base.items()}
+    local = {module: state.params + 1.0 for module, state in left.base.items()}
+    checkpoint.save(file, replace(left, base=base, local=local, tokens=dict.fromkeys(base, 1280)))
+    checkpoint.note_given(file, {module: state.version for module, state in base.items()} if given else {})
+    seen: list[float] = []
+    load = peer_program.Volunteer._load
+
+    def look(self: peer_program.Volunteer, peer: peer_program.PathInTraining, *rest: Any) -> None:
+        load(self, peer, *rest)
+        for module in peer.modules:
+            seen.append(float((peer.model.vector(module.level) - peer.base[module].params).mean()))
+            assert peer.tokens[module] == (0 if given else 1280)
+
+    monkeypatch.setattr(peer_program.Volunteer, "_load", look)
+    again, leave = world.peer("one", 0)
+    again.until("round")
+    leave()
+    assert seen == pytest.approx([0.0 if given else 1.0] * 2, abs=1e-3)
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_its_whole_modules_are_used(make_world: MakeWorld) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import CheckpointError, HomeError
-from dipaco_swarm.training.checkpoint import Checkpoint, load, salvage, save
+from dipaco_swarm.training.checkpoint import Checkpoint, given, load, note_given, salvage, save
 from dipaco_swarm.training.inner import InnerState
 
 RUN = "demo:abcdef"
@@ -195,3 +195,16 @@ def test_a_home_that_is_a_file_is_named(tmp_path: Path) -> None:
         save(tmp_path / "home" / "checkpoint.safetensors", checkpoint())
     with pytest.raises(HomeError, match="cannot be opened"):
         load(tmp_path, RUN)
+
+
+def test_what_was_given_to_others_is_remembered_beside_the_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "home" / "stage-0-path-1.safetensors"
+    assert given(file) == {}
+    note_given(file, {FIRST: 5, SECOND: 0})
+    assert given(file) == {FIRST: 5, SECOND: 0}
+    note_given(file, {})
+    assert given(file) == {}
+    for damage in (b"", b"[1]", b'{"L0M3": []}', b'{"module": 1}', b"\xff"):
+        (beside,) = file.parent.glob("*.given.json")
+        beside.write_bytes(damage)
+        assert given(file) == {}

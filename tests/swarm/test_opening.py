@@ -1,0 +1,88 @@
+"""Joining a swarm takes a while, and can be asked to stop, or to wait for better times."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.manifest import RunAddress, fingerprint_of
+from dipaco_swarm.stopping import Stopped, Stopping
+from dipaco_swarm.swarm.libp2p import open_swarm
+from dipaco_swarm.swarm.node import NodeSettings
+
+from .conftest import LOOPBACK
+
+pytestmark = pytest.mark.swarm
+
+SOMEBODY = "12D3KooWHq7DzEPcfqDZ7jWmtcVj5QkH3gG1d1UsBdjyN5urkWzM"
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a bootstrap node that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}/p2p/{SOMEBODY}"
+
+
+def _address(operator_key: Ed25519PrivateKey, *bootstraps: str) -> RunAddress:
+    return RunAddress("test", fingerprint_of(operator_key.public_key()), bootstraps)
+
+
+def _daemons() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children(recursive=True) if child.name() == "p2pd"]
+
+
+def test_ctrl_c_while_joining_ends_it_and_leaves_no_daemon(
+    tmp_path: Path, operator_key: Ed25519PrivateKey, silent: str
+) -> None:
+    before, stop = set(_daemons()), Stopping()
+    threading.Timer(2.0, stop.request).start()
+    with pytest.raises(Stopped), open_swarm(_address(operator_key, silent), tmp_path, LOOPBACK, stop):
+        pytest.fail("nobody was there to join")
+    assert time.monotonic() - stop.asked_at < 5
+    assert not set(_daemons()) - before
+
+
+def test_who_was_asked_to_stop_before_does_not_even_try(
+    tmp_path: Path, operator_key: Ed25519PrivateKey, silent: str
+) -> None:
+    stop = Stopping()
+    stop.request()
+    with pytest.raises(Stopped), open_swarm(_address(operator_key, silent), tmp_path, LOOPBACK, stop):
+        pytest.fail("nobody was there to join")
+
+
+def test_who_waits_for_better_times_joins_when_they_come(tmp_path: Path, operator_key: Ed25519PrivateKey) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        listen = NodeSettings(f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}")
+    with open_swarm(_address(operator_key), tmp_path / "bootstrap", listen) as node:
+        address, name = node.address, node.peer
+    asked: list[UnreachableError] = []
+    back = open_swarm(_address(operator_key), tmp_path / "bootstrap", listen)
+
+    def again(nobody: UnreachableError) -> bool:
+        asked.append(nobody)
+        if len(asked) == 2:
+            back.__enter__()
+        return True
+
+    with open_swarm(address, tmp_path / "peer", LOOPBACK, Stopping(), again) as peer:
+        assert peer.peer != name
+    back.__exit__(None, None, None)
+    assert len(asked) == 2
+    assert "no bootstrap node answers" in str(asked[0])
+
+
+def test_a_newcomer_is_told_at_once_that_nobody_is_there(tmp_path: Path, operator_key: Ed25519PrivateKey) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        nobody = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}/p2p/{SOMEBODY}"
+    with pytest.raises(UnreachableError, match="no bootstrap node answers"):
+        open_swarm(_address(operator_key, nobody), tmp_path, LOOPBACK).__enter__()
