@@ -6,7 +6,6 @@ the run's manifest, the shard on disk, the checkpoint and the screen.
 
 import logging
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,7 +35,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.choosing import PathChoice, number_of, trainers_of
 from dipaco_swarm.dashboard.metrics import Metrics, last_step
 from dipaco_swarm.dashboard.screens import Screen, open_screen
-from dipaco_swarm.errors import DamagedError, HomeError, ManifestError, SwarmError, UnreachableError, UsageError
+from dipaco_swarm.errors import DamagedError, HomeError, SwarmError, UnreachableError, UsageError
 from dipaco_swarm.leaving import hand_over, is_held_elsewhere, is_keeper
 from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage, open_manifest
 from dipaco_swarm.outer_round import (
@@ -72,18 +71,16 @@ from dipaco_swarm.training.scoring import (
 )
 from dipaco_swarm.training.shards import Shard, ShardProgress, build_shard
 from dipaco_swarm.training.tokenizer import vocabulary_size
+from dipaco_swarm.watching import MANIFEST_SECONDS, ManifestWatch
 from dipaco_swarm.weather import Awake, Missed, Weather
 
 log = logging.getLogger(__name__)
 
-MANIFEST_SECONDS = 20.0
 MANIFEST_PAUSES = (2, 4, 8, 16, 30)
 """A bootstrap node that has just been started has its manifest after a minute."""
 BLOB_SECONDS = 600.0
 LOOK_UP_SECONDS = 20.0
 STATE_SECONDS = 600.0
-WATCH_SECONDS = 3.0
-"""How often the manifest is looked for in the background."""
 CHECKPOINT_SECONDS = 2.0
 """A crash loses at most this much local progress of a small path; a clean end loses none."""
 CHECKPOINT_BYTES_PER_SECOND = 5e6
@@ -133,6 +130,7 @@ def run_peer(settings: PeerSettings) -> None:
 
         with suppress(Stopped), open_swarm(settings.address, settings.home, node, stop, again) as swarm:
             stop.tell(swarm.interrupt)
+            weather.good("door", f"{settings.address.name} answers again")
             if not swarm.reachable:
                 screen.event(
                     "others cannot dial this machine: they come through the bootstrap node, which relays; "
@@ -414,7 +412,7 @@ class Volunteer:
 
     # ------------------------------------------------------------------------------------------------------ training
 
-    def _train(self, peer: PathInTraining, manifest: Manifest, watch: "ManifestWatch") -> Manifest | None:
+    def _train(self, peer: PathInTraining, manifest: Manifest, watch: ManifestWatch) -> Manifest | None:
         """Rounds of one stage. Returns the manifest of the next stage, or None to leave."""
         begun = any(state.version > 0 for state in peer.base.values())
         said, looked_at = "", 0.0
@@ -477,7 +475,7 @@ class Volunteer:
                     self._note(report, peer)
                     self._show.now(peer, manifest, "training")
 
-    def _round(self, peer: PathInTraining, manifest: Manifest, watch: "ManifestWatch") -> RoundReport:
+    def _round(self, peer: PathInTraining, manifest: Manifest, watch: ManifestWatch) -> RoundReport:
         """An outer round; between its steps we save when it is time, and look up if we have been asleep."""
         watched = self._show.watching(peer, manifest)
         behind = False
@@ -512,7 +510,7 @@ class Volunteer:
         except HomeError as error:
             log.debug("%s", error)  # the checkpoint says so to the person
 
-    def _woke_up_behind(self, missed: Missed, peer: PathInTraining, watch: "ManifestWatch") -> bool:
+    def _woke_up_behind(self, missed: Missed, peer: PathInTraining, watch: ManifestWatch) -> bool:
         """After time that passed without us: find the others again. Whether they have gone on meanwhile."""
         for line in missed.lines:
             self._screen.event(line)
@@ -699,41 +697,6 @@ class Volunteer:
             adopt(peer, module, whole or now)
             found = "it was fetched again" if whole is not None else "nobody has another; going on with it"
             self._screen.event(f"{module} was damaged in this machine's memory; {found}. Is the memory in order?")
-
-
-class ManifestWatch:
-    """Looks for newer manifests in the background, so that a silent bootstrap node never holds up training."""
-
-    def __init__(self, swarm: Swarm, fingerprint: str, screen: Screen) -> None:
-        self._swarm = swarm
-        self._fingerprint = fingerprint
-        self._weather = Weather(screen.event)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="manifest", daemon=True)
-        self.newest: Manifest | None = None
-
-    def __enter__(self) -> "ManifestWatch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-
-    def _look(self) -> None:
-        while not self._over.wait(WATCH_SECONDS if self.newest else 0.1):
-            try:
-                signed = self._swarm.newest_manifest(timeout=MANIFEST_SECONDS)
-            except ManifestError as error:
-                log.debug("ignored a manifest: %s", error)
-                self._weather.bad("manifest", "somebody sends a manifest that is not the operator's; it is ignored")
-                continue
-            except UnreachableError as error:
-                log.debug("%s", error)
-                continue
-            if signed is not None:
-                manifest = open_manifest(signed, self._fingerprint)
-                if self.newest is None or manifest.revision > self.newest.revision:
-                    self.newest = manifest
 
 
 def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:

@@ -345,7 +345,7 @@ def deadlines(story: Story, length: Length) -> None:
     made = story.facts().made
     together = sum(one.contributors > 1 for one in made) / max(1, len(made))
     story.check(
-        "mostly together", together > 0.5, f"{100 * together:.0f} % of the outer steps had both peers of a module"
+        "often together", together > 1 / 3, f"{100 * together:.0f} % of the outer steps had both peers of a module"
     )
     sent = sum(c.bytes_out for c in counters)
     story.note("bytes sent a peer", f"{sent / len(counters):,.0f}")

@@ -50,6 +50,7 @@ A round of one module, from version v to v + 1
     4. Each piece of the vector has one reducer; who has a slow line gets few or none. A contribution counts for a piece
        when it has arrived completely and has the right size, is finite, and is within the length its sender claimed.
        The reducer sums in roster order, encodes the mean once, and sends these bytes to everybody; it uses them itself.
+       Paths weigh as their shards do, less if they have trained on fewer tokens than a full round has.
     5. Who is gone (stream closed, silent for 8 to 30 s) or slow (awaited, as one of few, for 3 times what the others
        needed, a quarter of what training took, and 5 s at least) is left out: the leader reassigns its pieces, and they
        are made anew in a new generation.
