@@ -14,7 +14,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.manifest import InnerConfig, LevelConfig, ModelConfig, OuterConfig, RoundsConfig
-from dipaco_swarm.outer_round import PathInTraining, RoundRules, announce, run_outer_round
+from dipaco_swarm.outer_round import PathInTraining, RoundRules, announce, rebase, run_outer_round
 from dipaco_swarm.swarm.interface import Agreed, ModuleGroup
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings, TrainReport
@@ -229,3 +229,21 @@ def test_one_inner_step_of_sgd_is_synchronous_sgd_per_module() -> None:
     for path, peer in enumerate(peers):
         for module in table.modules_of(PathIndex(path)):
             torch.testing.assert_close(peer.base[module].params, bank[module], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, True), (0, False), (7, True)])
+def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(given: int | None, kept: bool) -> None:
+    """`given`: the version from which others have it."""
+    (peer,) = make_peers(grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=1)
+    module = peer.modules[0]
+    before = peer.base[module].params
+    peer.model.load(0, before + 0.5)
+    peer.tokens[module] = 640
+    if given is not None:
+        peer.given[module] = given
+    newer = ModuleState(1, before - 1.0, torch.zeros_like(before))
+    rebase(peer, module, newer)
+    torch.testing.assert_close(peer.model.vector(0), newer.params + (0.5 if kept else 0.0))
+    assert peer.tokens[module] == (640 if kept else 0)
+    assert peer.base[module] is newer
+    assert module not in peer.given

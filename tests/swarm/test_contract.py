@@ -247,3 +247,30 @@ def test_a_blob_that_is_dropped_makes_room_and_others_keep_theirs(make_swarms: M
     assert swarms[1].fetch_blob(new, timeout=10) == b"new"
     if isinstance(swarms[0], LibP2PSwarm):
         assert not swarms[0]._store.blobs.has(old)
+
+
+@pytest.mark.swarm
+def test_who_does_not_hear_how_a_round_ended_knows_what_the_others_have_of_it(
+    make_libp2p_swarms: Callable[[int], list[LibP2PSwarm]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarms, weights = make_libp2p_swarms(3), group(1 / 3, 1 / 3, 1 / 3)
+    for swarm in swarms:
+        swarm.take_part("fp32", 1000.0)
+    gather(swarms, {MODULE: weights}, [0, 1, 2])
+    deaf = swarms[2]
+    assert deaf._rounds is not None
+    monkeypatch.setattr(deaf._rounds, "_checked", lambda commit, exchange: Kept("nothing was heard"))
+    parts = [[part(i, torch.full((30_000,), float(i)), weights)] for i in range(3)]
+    first, second, unheard = (each[MODULE] for each in reduce_together(swarms, parts))
+    for outcome in (first, second):
+        assert isinstance(outcome, Agreed)
+        assert deaf.peer in outcome.contributors
+    assert unheard == Kept("nothing was heard", given=True)
+
+    # one that comes when the round is over has given nothing
+    monkeypatch.undo()
+    for swarm, version in zip(swarms, (1, 1, 0), strict=True):
+        swarm.announce([announcement(swarm, 0, version)], [weights])
+    until(lambda: sorted(said.version for said in _looked_up(deaf, MODULE)) == [0, 1, 1])
+    late = deaf.reduce([part(2, torch.ones(30_000), weights)], patience=5.0)[MODULE]
+    assert not (isinstance(late, Kept) and late.given)
