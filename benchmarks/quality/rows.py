@@ -93,7 +93,7 @@ LARGER: dict[str, dict[str, Any]] = {
     },
 }
 """At least four times the parameters of a path: 1.9 million, 3.4 million."""
-COMPARED = ("k-means", "product", "discriminative")
+COMPARED = ("product", "discriminative")
 """What is compared within the noise of seeds, and so made with all of them."""
 TWO_LEVELS = [{"embedding": True, "blocks": [0, 1]}, {"blocks": [2, 3], "head": True}]
 FOUR_LEVELS = [{"embedding": True, "blocks": [0]}, {"blocks": [1]}, {"blocks": [2]}, {"blocks": [3], "head": True}]
@@ -193,7 +193,7 @@ def rows_of(scale: Scale) -> tuple[Row, ...]:
     half = rounds // 2
     rerouted = [stage("k-means", half, modules=table), stage("discriminative", rounds - half)]
     windows = tuple(w for w in (64, 32, 16) if w < scale.sequence_length - 32)
-    compared = {"dense", f"DiLoCo {paths}", *(f"{grid} {kind}" for kind in COMPARED)}
+    compared = {"dense", *(f"{grid} {kind}" for kind in COMPARED)}
     rows = (
         dense("dense", "dense, a path's size, same steps"),
         dense("dense, lr 5e-3", "same, another learning rate", rate=5e-3),

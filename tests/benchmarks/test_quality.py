@@ -58,7 +58,7 @@ def test_names_of_rows_and_of_their_files_are_unique(tmp_path: Path) -> None:
     for scale in (SMALL, FULL):
         workshop = Workshop(scale, tmp_path, tmp_path)
         rows = rows_of(scale)
-        assert [row.repeated for row in rows].count(True) == 5, "what is compared within the noise of seeds"
+        assert [row.repeated for row in rows].count(True) == 3, "what is compared within the noise of seeds"
         assert len({row.name for row in rows}) == len({workshop.file(row, 0) for row in rows}) == len(rows)
 
 
@@ -88,7 +88,7 @@ def test_the_table_has_mean_and_spread_and_the_aims_are_judged() -> None:
     rows = rows_of(SMALL)
     results = {
         "dense": [result("dense", 0, 4.0), result("dense", 1, 4.1)],
-        "2x2 product": [result("2x2 product", 0, 3.9)],
+        "2x2 product": [result("2x2 product", 0, 3.9), result("2x2 product", 2, 1.0)],
         "2x2 discriminative": [
             result("2x2 discriminative", 0, 3.95, rerouted={"64": (-3900.0, 1000), "32": (-3800.0, 1000)})
         ],
@@ -100,11 +100,12 @@ def test_the_table_has_mean_and_spread_and_the_aims_are_judged() -> None:
     assert "| dense | **57.47** | ±2.87 |" in text  # (exp 4.0 + exp 4.1) / 2, half of their distance
     assert "| 2x2 discriminative, W 32 | **44.70** | - |" in text  # exp 3.8
     judged = verdicts(rows, results, SMALL)
-    assert "product k-means is at most dense at equal steps (best lr): **yes**" in judged
-    assert "discriminative is at most product k-means: **no**" in judged
+    # the one seed that both have: exp 3.9 against exp 4.0
+    assert "product k-means is at most dense at equal steps (best lr): **yes**, 49.40 against 54.60 (-9.5 %)" in judged
+    assert "discriminative is at most product k-means: **no**, 51.94 against 49.40" in judged
     assert "int8" not in judged  # its rows are not there
     whole = page("Title", "intro", SMALL, rows, results)
-    assert "| go | 57.5 | 49.4 | 51.9 |" in whole
+    assert "| go | 57.5 | 26.1 | 51.9 |" in whole
 
 
 def test_bytes_sent_are_those_of_a_butterfly() -> None:
