@@ -242,17 +242,23 @@ def bootstrap_down(story: Story, length: Length) -> None:
     story.note("longest time without a commit while it was down", f"{max(gaps):.0f} s")
     cut = story.random.choice(peers)
     story.power_cut(cut)
-    cut.start()  # nobody answers the first call; it must not give up, nor be in the way
-    story.pause(20)
-    story.check("a peer that is started meanwhile waits", cut.running, "running" if cut.running else cut.said()[-300:])
+    restarted, said = time.time(), len(cut.said())
+    cut.start()  # the node does not answer its call; it must not give up, nor be in the way
+
+    def is_in_or_waits() -> bool:
+        return bool(story.facts().since(restarted).by([cut.name]).made) or "knocking every" in cut.said()[said:]
+
+    took = story.until(is_in_or_waits, "who is started meanwhile finds the others, or waits", ROUND_SECONDS)
+    story.note("seconds until a peer started meanwhile was in, or said that it waits", f"{took:.0f}")
+    story.check("it has not given up", cut.running, "running" if cut.running else cut.said()[-300:])
     node.start()
     back = time.time()
     took = story.until(
         lambda: bool(story.facts().since(back).by([cut.name]).made),
-        "the peer that waited takes part again",
+        "that peer takes part",
         3 * ROUND_SECONDS,
     )
-    story.note("seconds until the peer that waited took part", f"{took:.0f}")
+    story.note("seconds until it took part with the node back", f"{took:.0f}")
     story.finish(node, 3 * ROUND_SECONDS)
 
 
@@ -419,10 +425,10 @@ def last_holder(story: Story, length: Length) -> None:
         shutil.rmtree(peer.home / "checkpoints", ignore_errors=True)
         story.faults["lost checkpoints"] += 1
     node.start()
-    story.pause(10)
+    story.until(lambda: node.said().count("run address") == 2, "the keeper is back with its old copy", ROUND_SECONDS)
     back = time.time()
     last.start()
-    story.pause(5)
+    story.until(lambda: bool(story.facts().since(back).by([last.name]).made), "the last holder trains", ROUND_SECONDS)
     for peer in peers[1:]:
         peer.start()
 
@@ -430,7 +436,6 @@ def last_holder(story: Story, length: Length) -> None:
         since = story.facts().since(back)
         return all(since.by([peer.name]).made for peer in peers)
 
-    story.until(lambda: bool(story.facts().since(back).made), "somebody commits again", 3 * ROUND_SECONDS)
     first: dict[str, int] = {}
     for one in story.facts().since(back).made:
         first.setdefault(one.module, one.version)

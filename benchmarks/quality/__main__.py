@@ -32,7 +32,9 @@ AT_ONCE = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--small", action="store_true", help="2 x 2 paths, three seeds of the main rows: about eleven minutes on two cores"
+        "--small",
+        action="store_true",
+        help="2 x 2 paths, three seeds of the main rows: about eleven minutes on two cores",
     )
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of the scale's own")
     parser.add_argument("--rows", nargs="+", default=[], help="names of rows, * and ? as in file names")
