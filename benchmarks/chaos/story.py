@@ -354,7 +354,7 @@ class Story:
     def _held_at_the_end(self, facts: Facts) -> dict[str, set[str]]:
         """Module -> the digests of its newest version, in what the peers saved as they left.
 
-        A module that nobody was on any more: as it was made.
+        A module that nobody was on any more is with the keeper alone; whatever it has must have been made by somebody.
         """
         newest = facts.newest()
         held: dict[str, set[str]] = {module: set() for module in newest}
@@ -367,7 +367,11 @@ class Story:
                 if state.version == newest.get(str(module)):
                     held[str(module)].add(state.digest)
         made = {m: {one.digest for one in facts.made if (one.module, one.version) == (m, v)} for m, v in newest.items()}
-        return {module: digests or made[module] for module, digests in held.items()}
+        stage = len(self.config.stages) - 1
+        for module in [module for module, digests in held.items() if not digests]:
+            kept = Kept(self.crew.folder / "bootstrap").state(stage, ModuleId.parse(module))
+            held[module] = {kept.digest} if kept is not None and kept.digest in made[module] else made[module]
+        return held
 
     def _growth(self, samples: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> list[tuple[str, float]]:
         """Of the four longest lives, without their first minute."""
