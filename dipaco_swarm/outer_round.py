@@ -26,6 +26,8 @@ SYNCHRONOUS_PATIENCE = 10.0
 """In synchronous rounds everybody waits for everybody alive: ten times as long as its own training took..."""
 SYNCHRONOUS_PATIENCE_FLOOR_SECONDS = 120.0
 """... and at least this, for the first rounds on a busy machine. Dead peers are noticed much sooner."""
+CATCH_UP_ROUNDS = 8
+"""So many rounds' worth of training a group waits with its round for a path that is behind, and for so many rounds."""
 PACED_PATIENCE_FLOOR_SECONDS = 3.0
 """In paced rounds a member that is called stops at its next inner step; this covers a slow step."""
 ANNOUNCE_SECONDS = 2.0
@@ -111,7 +113,7 @@ def run_outer_round(
     started = time.monotonic()
     trained = _train_until_due(peer, stop, on_step)
     seconds = time.monotonic() - started
-    due = [] if stop() else _due(peer)
+    due = [] if stop() else modules_due(peer)
 
     # 2. Outer gradients: what each module has moved since its last agreed state.
     contributions = [
@@ -278,7 +280,7 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
         on_step(report)
 
     def is_time() -> bool:
-        return stop() or (not synchronous and bool(_due(peer)))
+        return stop() or (not synchronous and bool(modules_due(peer)))
 
     # a paced round ends by the group's tokens; the bound only returns control now and then
     steps = peer.rules.rounds.inner_steps
@@ -286,7 +288,7 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
     return Trained(trained.steps, trained.tokens, trained.loss)
 
 
-def _due(peer: PathInTraining) -> list[ModuleId]:
+def modules_due(peer: PathInTraining) -> list[ModuleId]:
     """The modules whose round is due now, in level order."""
     open_modules = [module for module in peer.modules if not peer.is_done(module)]
     if peer.rules.rounds.pacing == "synchronous":
@@ -295,15 +297,21 @@ def _due(peer: PathInTraining) -> list[ModuleId]:
 
 
 def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
-    """Whether the group's tokens reach the target: inner_steps x tokens of a step x staffed paths (DeDLOC)."""
+    """Whether the group's tokens reach the target: inner_steps x tokens of a step x staffed paths (DeDLOC).
+
+    While a path is catching up the target is higher, for some rounds: on a line that needs longer for a module than a
+    round takes, whoever is behind would always be behind. Training goes on meanwhile.
+    """
     version = peer.base[module].version
     if peer.swarm.called(peer.stage, module, version):
         return True
     others = [m for m in peer.swarm.members(peer.stage, module) if m.path is not None and m.peer != peer.swarm.peer]
-    # who is behind counts as well: a group that runs ahead of a slow line would never be caught up with
     staffed = {peer.path, *(m.path for m in others)}
+    here = {peer.path, *(m.path for m in others if m.version >= version)}
+    catching_up = any(m.path not in here and m.version >= version - CATCH_UP_ROUNDS for m in others)
     tokens = peer.tokens[module] + sum(m.tokens for m in others if m.version == version)
-    return tokens >= peer.rules.rounds.inner_steps * peer.rules.tokens_per_step * len(staffed)
+    target = peer.rules.rounds.inner_steps * peer.rules.tokens_per_step * len(staffed)
+    return tokens >= target * (CATCH_UP_ROUNDS if catching_up else 1)
 
 
 def _patience(peer: PathInTraining, seconds: float) -> float:

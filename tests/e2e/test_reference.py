@@ -4,7 +4,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
@@ -14,7 +14,15 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.manifest import InnerConfig, LevelConfig, ModelConfig, OuterConfig, RoundsConfig
-from dipaco_swarm.outer_round import PathInTraining, RoundRules, announce, rebase, run_outer_round
+from dipaco_swarm.outer_round import (
+    CATCH_UP_ROUNDS,
+    PathInTraining,
+    RoundRules,
+    announce,
+    modules_due,
+    rebase,
+    run_outer_round,
+)
 from dipaco_swarm.swarm.interface import Agreed, ModuleGroup
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings, TrainReport
@@ -247,3 +255,29 @@ def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(given: i
     assert peer.tokens[module] == (640 if kept else 0)
     assert peer.base[module] is newer
     assert module not in peer.given
+
+
+@pytest.mark.parametrize(
+    ("other_at", "full_rounds"),
+    [
+        (20, 2),
+        (19, CATCH_UP_ROUNDS * 2),
+        (20 - CATCH_UP_ROUNDS, CATCH_UP_ROUNDS * 2),
+        (19 - CATCH_UP_ROUNDS, 2),
+        (21, 2),
+    ],
+)
+def test_a_paced_round_waits_a_while_for_a_path_that_is_behind(other_at: int, full_rounds: int) -> None:
+    """Ours is at version 20, of two paths; `full_rounds`: how much we train before the round is due."""
+    ours, other = make_peers(grid([1, 2]), [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
+    shared, own = ours.modules
+    for peer, version in ((ours, 20), (other, other_at)):
+        peer.base[shared] = replace(peer.base[shared], version=version)
+        announce(peer)
+    paced = RoundsConfig(pacing="paced", inner_steps=3)
+    ours.rules = replace(ours.rules, rounds=paced)
+    round_tokens = paced.inner_steps * ours.rules.tokens_per_step
+    ours.tokens = {shared: full_rounds * round_tokens - 1, own: round_tokens}
+    assert modules_due(ours) == [own]
+    ours.tokens[shared] += 1
+    assert modules_due(ours) == [shared, own]
