@@ -308,7 +308,10 @@ def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
     others = [m for m in peer.swarm.members(peer.stage, module) if m.path is not None and m.peer != peer.swarm.peer]
     staffed = {peer.path, *(m.path for m in others)}
     here = {peer.path, *(m.path for m in others if m.version >= version)}
-    catching_up = any(m.path not in here and m.version >= version - CATCH_UP_ROUNDS for m in others)
+    # where paths have nobody, who goes round them has more likely left than fallen behind
+    going_round = len(staffed) < len(peer.table.paths_through(module))
+    behind = [m for m in others if m.path not in here and not (m.moves and going_round)]
+    catching_up = any(m.version >= version - CATCH_UP_ROUNDS for m in behind)
     tokens = peer.tokens[module] + sum(m.tokens for m in others if m.version == version)
     target = peer.rules.rounds.inner_steps * peer.rules.tokens_per_step * len(staffed)
     return tokens >= target * (CATCH_UP_ROUNDS if catching_up else 1)

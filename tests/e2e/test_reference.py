@@ -269,7 +269,17 @@ def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(given: i
 )
 def test_a_paced_round_waits_a_while_for_a_path_that_is_behind(other_at: int, full_rounds: int) -> None:
     """Ours is at version 20, of two paths; `full_rounds`: how much we train before the round is due."""
-    ours, other = make_peers(grid([1, 2]), [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
+    _is_due_after(full_rounds, other_at, grid([1, 2]), moves=True)
+    _is_due_after(full_rounds, other_at, grid([1, 3]), moves=False)
+
+
+def test_a_paced_round_does_not_wait_for_who_goes_round_paths_that_nobody_is_on() -> None:
+    _is_due_after(2, 19, grid([1, 3]), moves=True)
+
+
+def _is_due_after(full_rounds: int, other_at: int, table: PathTable, *, moves: bool) -> None:
+    ours, other = make_peers(table, [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
+    other.moves = moves
     shared, own = ours.modules
     for peer, version in ((ours, 20), (other, other_at)):
         peer.base[shared] = replace(peer.base[shared], version=version)
