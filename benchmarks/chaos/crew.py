@@ -92,6 +92,8 @@ class Member:
     ended_badly: list[str] = field(default_factory=list)
     _process: ForkServerProcess | None = None
     _throttle: Path | None = None
+    _had_said: int = 0
+    """Characters that its earlier lives have printed."""
 
     @property
     def home(self) -> Path:
@@ -126,6 +128,7 @@ class Member:
     def start(self) -> None:
         assert not self.running, f"{self.name} is running"
         arguments = [*self.arguments, "--home", str(self.home), "--screen", "plain"]
+        self._had_said = len(self.said())
         self._process = MAKE.Process(
             target=_play, args=(self.host.namespace, self.program, arguments, self.log), name=self.name
         )
@@ -141,7 +144,13 @@ class Member:
         self._end(signal.SIGKILL, self._all())
 
     def ctrl_c(self) -> float:
-        """Ask it to leave; returns the seconds that took."""
+        """Ask it to leave, once it is to be seen; returns the seconds that took.
+
+        A process that was forked a moment ago ignores SIGINT, as the fork server does.
+        """
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while len(self.said()) == self._had_said and self.running and time.monotonic() < deadline:
+            time.sleep(0.05)
         started = time.monotonic()
         self._end(signal.SIGINT, [self.process])
         return time.monotonic() - started

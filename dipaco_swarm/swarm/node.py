@@ -333,7 +333,7 @@ async def open_door(
     _check_port(settings.listen)
     relayed = relayed or settings.reachable is False
     async with _daemon(identity, bootstraps, settings, doors or bootstraps, relayed=relayed) as control:
-        p2p = await P2P.replicate(control)
+        p2p = await _speak_to(control, doors or bootstraps)
         node = Node(p2p, identity, settings, control.value_for_protocol("unix"))
         node.reachable = not relayed
         try:
@@ -343,6 +343,16 @@ async def open_door(
         finally:
             await node.close()
             await p2p.shutdown()
+
+
+async def _speak_to(control: Multiaddr, doors: Sequence[str]) -> P2P:
+    """The daemon at this address; now and then it gives up over its first connections when it is already up."""
+    try:
+        return await P2P.replicate(control)
+    except (OSError, EOFError) as error:
+        if doors:
+            raise UnreachableError(_nobody_answers(doors, "the network daemon gave up")) from None
+        raise NodeError(f"the network daemon ended as soon as it had started ({error}); try again") from None
 
 
 async def _relays_as_told(node: Node) -> bool:

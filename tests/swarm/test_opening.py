@@ -1,5 +1,6 @@
 """Joining a swarm takes a while, and can be asked to stop, or to wait for better times."""
 
+import asyncio
 import socket
 import threading
 import time
@@ -9,10 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hivemind.utils.multiaddr import Multiaddr
 
-from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.manifest import RunAddress, fingerprint_of
 from dipaco_swarm.stopping import Stopped, Stopping
+from dipaco_swarm.swarm import node
 from dipaco_swarm.swarm.libp2p import open_swarm
 from dipaco_swarm.swarm.node import NodeSettings
 
@@ -62,8 +65,8 @@ def test_who_waits_for_better_times_joins_when_they_come(tmp_path: Path, operato
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         listen = NodeSettings(f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}")
-    with open_swarm(_address(operator_key), tmp_path / "bootstrap", listen) as node:
-        address, name = node.address, node.peer
+    with open_swarm(_address(operator_key), tmp_path / "bootstrap", listen) as first:
+        address, name = first.address, first.peer
     asked: list[UnreachableError] = []
     back = open_swarm(_address(operator_key), tmp_path / "bootstrap", listen)
 
@@ -86,3 +89,12 @@ def test_a_newcomer_is_told_at_once_that_nobody_is_there(tmp_path: Path, operato
         nobody = f"/ip4/127.0.0.1/tcp/{probe.getsockname()[1]}/p2p/{SOMEBODY}"
     with pytest.raises(UnreachableError, match="no bootstrap node answers"):
         open_swarm(_address(operator_key, nobody), tmp_path, LOOPBACK).__enter__()
+
+
+@pytest.mark.parametrize(("bootstraps", "expected"), [([SOMEBODY], UnreachableError), ([], NodeError)])
+def test_a_daemon_that_is_gone_when_it_is_spoken_to_is_said(
+    tmp_path: Path, bootstraps: list[str], expected: type[Exception]
+) -> None:
+    nobody = Multiaddr(f"/unix{tmp_path}/daemon.sock")
+    with pytest.raises(expected, match="the network daemon"):
+        asyncio.run(node._speak_to(nobody, bootstraps))
