@@ -35,8 +35,8 @@ def hand_over(
     while True:
         if stop():
             over = min(over, max(stop.asked_at + HAND_OVER_SECONDS, time.monotonic() + HAND_OVER_FLOOR_SECONDS))
-        enough = (lambda said: True) if stop() else is_keeper
-        alone = [m for m in ours if not is_held_elsewhere(swarm, stage, m, states[m].version, enough)]
+        held = {m: other_holders(swarm, stage, m, states[m].version) for m in ours}
+        alone = [m for m in ours if not (held[m] if stop() else any(map(is_keeper, held[m])))]
         heard = [said for module in alone for said in swarm.members(stage, module)]
         if not alone or time.monotonic() > over or not any(is_keeper(said) for said in heard):
             break
@@ -49,7 +49,7 @@ def hand_over(
             time.sleep(LOOK_SECONDS)  # the event that others wait for here has come already
         else:
             stop.wait(LOOK_SECONDS)
-    alone = [m for m in alone if not is_held_elsewhere(swarm, stage, m, states[m].version)]
+    alone = [m for m in alone if not other_holders(swarm, stage, m, states[m].version)]
     if alone:
         only = "is" if len(alone) == 1 else "are"
         say(f"{_some(alone)} {only} only in this machine's checkpoint; start again here to bring it back")
@@ -57,16 +57,10 @@ def hand_over(
         say("a keeper has it; nothing is lost")
 
 
-def is_held_elsewhere(
-    swarm: Swarm,
-    stage: int,
-    module: ModuleId,
-    version: int,
-    by: Callable[[Announcement], bool] = lambda said: True,
-) -> bool:
-    """Whether somebody else says that it has the module at this version or a newer one."""
-    others = [said for said in swarm.members(stage, module) if said.peer != swarm.peer]
-    return any(said.version >= version and by(said) for said in others)
+def other_holders(swarm: Swarm, stage: int, module: ModuleId, version: int) -> list[Announcement]:
+    """Of everybody else who says that it has the module at this version or a newer one."""
+    members = swarm.members(stage, module)
+    return [said for said in members if said.peer != swarm.peer and said.version >= version]
 
 
 def is_keeper(said: Announcement) -> bool:

@@ -298,6 +298,11 @@ class RunConfig(Frozen):
         """Tokens in the batch of one inner step."""
         return self.inner.batch_sequences * self.data.sequence_length
 
+    @property
+    def round_tokens(self) -> int:
+        """Tokens that a path trains on in a full round."""
+        return self.rounds.inner_steps * self.tokens_per_step
+
     def rounds_of(self, stage: StageConfig) -> int | None:
         """Outer rounds after which a stage ends; None: when the operator says so.
 
@@ -305,7 +310,7 @@ class RunConfig(Frozen):
         """
         if stage.tokens is None:
             return stage.rounds
-        return math.ceil(stage.tokens / (self.rounds.inner_steps * self.tokens_per_step))
+        return math.ceil(stage.tokens / self.round_tokens)
 
     def steps_of(self, stages: Sequence[StageConfig]) -> int:
         """Inner steps that a path takes in these stages; none in one that ends when the operator says so."""

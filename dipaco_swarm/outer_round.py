@@ -297,24 +297,29 @@ def modules_due(peer: PathInTraining) -> list[ModuleId]:
 
 
 def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
-    """Whether the group's tokens reach the target: inner_steps x tokens of a step x staffed paths (DeDLOC).
-
-    While a path is catching up the target is higher, for some rounds: on a line that needs longer for a module than a
-    round takes, whoever is behind would always be behind. Training goes on meanwhile.
-    """
+    """Whether the group's tokens reach the target: inner_steps x tokens of a step x staffed paths (DeDLOC)."""
     version = peer.base[module].version
     if peer.swarm.called(peer.stage, module, version):
         return True
     others = [m for m in peer.swarm.members(peer.stage, module) if m.path is not None and m.peer != peer.swarm.peer]
     staffed = {peer.path, *(m.path for m in others)}
-    here = {peer.path, *(m.path for m in others if m.version >= version)}
-    # where paths have nobody, who goes round them has more likely left than fallen behind
-    going_round = len(staffed) < len(peer.table.paths_through(module))
-    behind = [m for m in others if m.path not in here and not (m.moves and going_round)]
-    catching_up = any(m.version >= version - CATCH_UP_ROUNDS for m in behind)
     tokens = peer.tokens[module] + sum(m.tokens for m in others if m.version == version)
     target = peer.rules.rounds.inner_steps * peer.rules.tokens_per_step * len(staffed)
-    return tokens >= target * (CATCH_UP_ROUNDS if catching_up else 1)
+    some_unstaffed = len(staffed) < len(peer.table.paths_through(module))
+    return tokens >= target * (CATCH_UP_ROUNDS if _a_path_catches_up(peer, version, others, some_unstaffed) else 1)
+
+
+def _a_path_catches_up(
+    peer: PathInTraining, version: int, others: Sequence[Announcement], some_unstaffed: bool
+) -> bool:
+    """Whether all that train some path of a module are behind this version, and not too far to be waited for.
+
+    On a line that needs longer for a module than a round takes, whoever is behind would always be behind. Where paths
+    have nobody, who goes round them has more likely left than fallen behind.
+    """
+    here = {peer.path, *(m.path for m in others if m.version >= version)}
+    behind = [m for m in others if m.path not in here and not (m.moves and some_unstaffed)]
+    return any(m.version >= version - CATCH_UP_ROUNDS for m in behind)
 
 
 def _patience(peer: PathInTraining, seconds: float) -> float:

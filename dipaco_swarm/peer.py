@@ -36,7 +36,7 @@ from dipaco_swarm.choosing import PathChoice, number_of, trainers_of
 from dipaco_swarm.dashboard.metrics import Metrics, last_step
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import DamagedError, HomeError, SwarmError, UnreachableError, UsageError
-from dipaco_swarm.leaving import hand_over, is_held_elsewhere, is_keeper
+from dipaco_swarm.leaving import hand_over, is_keeper, other_holders
 from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage, open_manifest
 from dipaco_swarm.outer_round import (
     PathInTraining,
@@ -178,6 +178,8 @@ class Volunteer:
         self._met_keeper = False
         self._asked_in_vain: dict[ModuleId, float] = {}
         """When nobody sent the state that the group of a module is said to be at."""
+        self._given: dict[ModuleId, int] = {}
+        """Of our path's modules: the version whose progress others were given last."""
         self._saved_at = time.monotonic()
         self._checkpoint_pause = CHECKPOINT_SECONDS
 
@@ -312,11 +314,11 @@ class Volunteer:
     def _load(self, peer: PathInTraining, saved: Checkpoint | None, stage: Stage, manifest: Manifest) -> None:
         """Put the agreed states into the model, and on top of them the local progress that is still of use."""
         dropped = 0
-        given = checkpoints.given(self._checkpoint_file(stage.index, peer.path))
+        self._given = checkpoints.given(self._checkpoint_file(stage.index, peer.path))
         for module, state in peer.base.items():
             progress = None
-            if saved is not None and state.version > saved.base[module].version == given.get(module):
-                pass  # the others have it
+            if saved is not None and self._others_have(module, saved.base[module].version, state.version):
+                pass  # it would count twice
             elif saved is not None and state.version - saved.base[module].version <= ACCEPTED_STALENESS:
                 progress = saved.local[module] - saved.base[module].params
                 peer.tokens[module] = saved.tokens[module]
@@ -337,6 +339,10 @@ class Volunteer:
         versions = min(state.version for state in peer.base.values())
         steps = stage.first_step + versions * manifest.config.rounds.inner_steps
         peer.trainer.load_state(InnerState(steps, self._moments_before(stage, peer.path)))
+
+    def _others_have(self, module: ModuleId, version: int, newest: int) -> bool:
+        """Whether what we had trained on a version, and on any before it, is in the newest one already."""
+        return version < newest and version <= self._given.get(module, -1)
 
     def _moments_before(self, stage: Stage, path: PathIndex) -> Mapping[str, Tensor]:
         """Of the inner optimizer, from the stage before, where the path goes on and was ours; else none."""
@@ -492,21 +498,24 @@ class Volunteer:
         if (missed := self._awake.missed()) is not None:
             behind = self._woke_up_behind(missed, peer, watch)
 
+        before = self._given
+
         def due(modules: Sequence[ModuleId]) -> None:
-            self._note_given(peer, modules)
+            self._note_given(peer, before | {module: peer.base[module].version for module in modules})
             watched.due(modules)
 
         report = run_outer_round(peer, stop=lambda: behind or self._stop(), on_step=step, on_due=due)
-        if any(isinstance(outcome, Kept) and not outcome.given for outcome in report.outcomes.values()):
-            self._note_given(peer, [m for m, o in report.outcomes.items() if isinstance(o, Kept) and o.given])
+        ours_alone = {m for m, outcome in report.outcomes.items() if isinstance(outcome, Kept) and not outcome.given}
+        if ours_alone:
+            given = {m: version for m, version in self._given.items() if m not in ours_alone}
+            self._note_given(peer, given | {m: version for m, version in before.items() if m in ours_alone})
         return report
 
-    def _note_given(self, peer: PathInTraining, modules: Sequence[ModuleId]) -> None:
+    def _note_given(self, peer: PathInTraining, versions: Mapping[ModuleId, int]) -> None:
         """Write down whose progress the others are about to have; after a crash it must not count once more."""
+        self._given = dict(versions)
         try:
-            checkpoints.note_given(
-                self._checkpoint_file(peer.stage, peer.path), {m: peer.base[m].version for m in modules}
-            )
+            checkpoints.note_given(self._checkpoint_file(peer.stage, peer.path), versions)
         except HomeError as error:
             log.debug("%s", error)  # the checkpoint says so to the person
 
@@ -569,7 +578,7 @@ class Volunteer:
         self._save(peer)
         self._left = dict(peer.base)
         for module, state in peer.left_behind.items():
-            if is_held_elsewhere(self._swarm, peer.stage, module, state.version):
+            if other_holders(self._swarm, peer.stage, module, state.version):
                 self._swarm.release(peer.stage, module)
             else:
                 self._left[module] = state
@@ -701,8 +710,7 @@ class Volunteer:
 
 def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
     weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
-    full = config.rounds.inner_steps * config.tokens_per_step
-    return ModuleGroup(stage.index, module, weights, config.outer.averaging, full)
+    return ModuleGroup(stage.index, module, weights, config.outer.averaging, config.round_tokens)
 
 
 def _outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:

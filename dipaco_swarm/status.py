@@ -40,9 +40,7 @@ def status_of(swarm: Swarm, manifest: Manifest) -> SwarmStatus:
 
 def _round_seconds(manifest: Manifest, staffed: int, tokens_per_second: float) -> float | None:
     """Seconds of training in a round at the present pace."""
-    config = manifest.config
-    tokens = config.rounds.inner_steps * config.tokens_per_step
-    return staffed * tokens / tokens_per_second if tokens_per_second else None
+    return staffed * manifest.config.round_tokens / tokens_per_second if tokens_per_second else None
 
 
 def _module_status(module: ModuleId, members: tuple[Announcement, ...]) -> ModuleStatus:

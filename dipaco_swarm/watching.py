@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 
 MANIFEST_SECONDS = 20.0
 WATCH_SECONDS = 3.0
+"""How often the manifest is looked for in the background."""
 
 
 class ManifestWatch:

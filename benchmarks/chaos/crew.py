@@ -116,6 +116,9 @@ class Member:
         except FileNotFoundError:
             return ""
 
+    def said_in_this_life(self) -> str:
+        return self.said()[self._had_said :]
+
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.is_alive()
@@ -149,7 +152,7 @@ class Member:
         A process that was forked a moment ago ignores SIGINT, as the fork server does.
         """
         deadline = time.monotonic() + LEAVE_SECONDS
-        while len(self.said()) == self._had_said and self.running and time.monotonic() < deadline:
+        while not self.said_in_this_life() and self.running and time.monotonic() < deadline:
             time.sleep(0.05)
         started = time.monotonic()
         self._end(signal.SIGINT, [self.process])

@@ -5,7 +5,7 @@ import shutil
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -308,14 +308,9 @@ class Story:
         """What must be true at the end of every scenario."""
         facts = self.facts()
         last = facts.newest()
-        at_end = self._held_at_the_end(facts)
+        held = self._kept(last)
+        at_end = self._held_at_the_end(facts, held)
         self.check("one digest per module at the end", all(len(d) == 1 for d in at_end.values()), _versions(last))
-        kept = Kept(self.crew.folder / "bootstrap")
-        stage = len(self.config.stages) - 1
-        held = {}
-        for module in last:
-            state = kept.state(stage, ModuleId.parse(module))
-            held[module] = (-1, "") if state is None else (state.version, state.digest)
         same = all(
             held[module][0] == version and {held[module][1]} == at_end[module] for module, version in last.items()
         )
@@ -351,10 +346,19 @@ class Story:
                 ", ".join(f"{name} {60 * s / 1e6:+.1f}" for name, s in growth),
             )
 
-    def _held_at_the_end(self, facts: Facts) -> dict[str, set[str]]:
+    def _kept(self, modules: Iterable[str]) -> dict[str, tuple[int, str]]:
+        """Module -> version and digest of what the keeper has; -1 and nothing where it has none."""
+        kept = Kept(self.crew.folder / "bootstrap")
+        states = {module: kept.state(len(self.config.stages) - 1, ModuleId.parse(module)) for module in modules}
+        return {
+            module: (-1, "") if state is None else (state.version, state.digest) for module, state in states.items()
+        }
+
+    def _held_at_the_end(self, facts: Facts, kept: Mapping[str, tuple[int, str]]) -> dict[str, set[str]]:
         """Module -> the digests of its newest version, in what the peers saved as they left.
 
-        A module that nobody was on any more is with the keeper alone; whatever it has must have been made by somebody.
+        A module that nobody was on any more is with the keeper alone (`kept`); whatever it has must have been made by
+        somebody.
         """
         newest = facts.newest()
         held: dict[str, set[str]] = {module: set() for module in newest}
@@ -367,10 +371,9 @@ class Story:
                 if state.version == newest.get(str(module)):
                     held[str(module)].add(state.digest)
         made = {m: {one.digest for one in facts.made if (one.module, one.version) == (m, v)} for m, v in newest.items()}
-        stage = len(self.config.stages) - 1
         for module in [module for module, digests in held.items() if not digests]:
-            kept = Kept(self.crew.folder / "bootstrap").state(stage, ModuleId.parse(module))
-            held[module] = {kept.digest} if kept is not None and kept.digest in made[module] else made[module]
+            _, digest = kept[module]
+            held[module] = {digest} if digest in made[module] else made[module]
         return held
 
     def _growth(self, samples: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> list[tuple[str, float]]:

@@ -116,23 +116,32 @@ def verdicts(rows: Sequence[Row], results: Results, scale: Scale) -> str:
     }
     larger = tuple(name for name in by_seed if name.startswith("larger"))
     aims = (
-        ("product k-means is at most dense at equal steps (best lr)", "product", ("dense", "dense, lr 5e-3"), 1.0),
-        ("discriminative is at most product k-means", "discriminative", (f"{grid} product",), 1.0),
+        (
+            "product k-means is at most dense at equal steps (best lr)",
+            f"{grid} product",
+            ("dense", "dense, lr 5e-3"),
+            1.0,
+        ),
+        ("discriminative is at most product k-means", f"{grid} discriminative", (f"{grid} product",), 1.0),
         (
             "discriminative, re-routed every 64 tokens, is 15 % below the larger dense (best lr)",
-            "discriminative, W 64",
+            f"{grid} discriminative, W 64",
             larger,
             0.85,
         ),
-        ("path-specific ends are no worse than flat", "ends", (f"flat {paths}",), 1.0),
-        ("path-specific ends are better than flat where data is scarce", "scarce", (f"scarce: flat {paths}",), 1.0),
-        ("int8 is within 0.5 % of fp32", "int8", (f"{grid} k-means",), 1.005),
+        ("path-specific ends are no worse than flat", f"{grid} ends", (f"flat {paths}",), 1.0),
+        (
+            "path-specific ends are better than flat where data is scarce",
+            f"scarce: {grid} ends",
+            (f"scarce: flat {paths}",),
+            1.0,
+        ),
+        ("int8 is within 0.5 % of fp32", f"{grid} int8", (f"{grid} k-means",), 1.005),
     )
     lines = []
     for words, name, others, factor in aims:
-        ours = by_seed.get(f"scarce: {grid} ends" if name == "scarce" else f"{grid} {name}", {})
-        compared = [_on_common_seeds(ours, theirs) for other in others if (theirs := by_seed.get(other))]
-        compared = [pair for pair in compared if pair is not None]
+        ours = by_seed.get(name, {})
+        compared = [pair for other in others if (pair := _on_common_seeds(ours, by_seed.get(other, {})))]
         if not compared:
             continue
         mine, best = min(compared, key=lambda pair: pair[1] / pair[0])

@@ -9,6 +9,7 @@ Nothing here knows who computed a gradient or how it travelled.
 """
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -37,9 +38,7 @@ def trained_weights(
     A peer that has just come back moves a module by a step or two; at full weight it would halve the others' step.
     Arguments as for `contribution_weights`; `round_tokens`: what a path trains on in a full round; 0: it is not asked.
     """
-    trained: dict[Hashable, float] = {}
-    for path, count in zip(paths, tokens, strict=True):
-        trained[path] = trained.get(path, 0.0) + count
+    trained = _tokens_of_paths(paths, tokens)
     if round_tokens <= 0 or not any(trained.values()):
         return list(path_weights)
     return [weight * min(1.0, trained[path] / round_tokens) for path, weight in zip(paths, path_weights, strict=True)]
@@ -56,19 +55,23 @@ def contribution_weights(
     `paths[i]`, `tokens[i]` and `path_weights[i]` describe contribution i; the path weight is the path's, so replicas
     repeat it. A path whose replicas report no tokens at all counts as if they had trained equally.
     """
-    of_path: dict[Hashable, float] = {}
-    replicas: dict[Hashable, int] = {}
-    weight_of: dict[Hashable, float] = {}
-    for path, count, weight in zip(paths, tokens, path_weights, strict=True):
-        of_path[path] = of_path.get(path, 0.0) + count
-        replicas[path] = replicas.get(path, 0) + 1
-        weight_of[path] = weight
+    of_path = _tokens_of_paths(paths, tokens)
+    replicas = Counter(paths)
+    weight_of = dict(zip(paths, path_weights, strict=True))
     total = math.fsum(weight_of.values())
     shares = [
         count / of_path[path] if of_path[path] > 0 else 1.0 / replicas[path]
         for path, count in zip(paths, tokens, strict=True)
     ]
     return [share * weight_of[path] / total for share, path in zip(shares, paths, strict=True)]
+
+
+def _tokens_of_paths(paths: Sequence[Hashable], tokens: Sequence[float]) -> dict[Hashable, float]:
+    """What each path has trained on, with all its replicas."""
+    of_path: dict[Hashable, float] = {}
+    for path, count in zip(paths, tokens, strict=True):
+        of_path[path] = of_path.get(path, 0.0) + count
+    return of_path
 
 
 def effective_paths(paths: Sequence[Hashable], path_weights: Sequence[float]) -> float:

@@ -512,11 +512,12 @@ def _unless_stopped(
 ) -> LibP2PSwarm:
     opening: asyncio.Task[LibP2PSwarm] | None = None
 
-    async def begin() -> asyncio.Task[LibP2PSwarm]:
-        return asyncio.create_task(open_all())
-
-    async def end(task: asyncio.Task[LibP2PSwarm]) -> LibP2PSwarm:
-        return await task
+    async def unless_stopped() -> LibP2PSwarm:
+        nonlocal opening
+        opening = asyncio.current_task()
+        if stop():
+            raise CancelledError
+        return await open_all()
 
     def give_up() -> None:
         if opening is not None and not opening.done():
@@ -524,11 +525,8 @@ def _unless_stopped(
 
     stop.tell(give_up)
     while not stop():
-        opening = asyncio.run_coroutine_threadsafe(begin(), loop).result()
-        if stop():
-            give_up()
         try:
-            return asyncio.run_coroutine_threadsafe(end(opening), loop).result()
+            return asyncio.run_coroutine_threadsafe(unless_stopped(), loop).result()
         except UnreachableError as nobody:
             if not again(nobody):
                 raise

@@ -116,9 +116,6 @@ def salvage(file: Path, run: str) -> dict[ModuleId, ModuleState]:
         return {}
 
 
-# ------------------------------------------------------------------------------------------------- values <-> tensors
-
-
 def note_given(file: Path, versions: Mapping[ModuleId, int]) -> None:
     """Beside the checkpoint at `file`: from which versions the progress of modules is in others' hands.
 
@@ -141,6 +138,9 @@ def given(file: Path) -> dict[ModuleId, int]:
 
 def _given_beside(file: Path) -> Path:
     return file.with_suffix(".given.json")
+
+
+# ------------------------------------------------------------------------------------------------- values <-> tensors
 
 
 def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from dipaco_swarm.errors import HomeError
 from dipaco_swarm.leaving import HAND_OVER_SECONDS
 from dipaco_swarm.manifest import open_manifest
 from dipaco_swarm.swarm.blobs import BlobStore
-from dipaco_swarm.swarm.interface import Announcement
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Kept, Outcome
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 from dipaco_swarm.training import bank, checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
@@ -48,11 +49,25 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert len(line.replace(str(peer_program.Path.cwd()), "HOME")) <= LONGEST_LINE, line
 
 
+def checkpoint_file(world: World, name: str, path: int = 0, stage: int = 0) -> Path:
+    return world.folder / name / "checkpoints" / f"stage-{stage}-path-{path}.safetensors"
+
+
 def saved(world: World, name: str, path: int = 0, stage: int = 0) -> Checkpoint:
-    file = world.folder / name / "checkpoints" / f"stage-{stage}-path-{path}.safetensors"
-    found = checkpoint.load(file, f"{world.address.name}:{world.address.fingerprint}")
+    found = checkpoint.load(
+        checkpoint_file(world, name, path, stage), f"{world.address.name}:{world.address.fingerprint}"
+    )
     assert found is not None
     return found
+
+
+def left_after_two_rounds(world: World) -> Checkpoint:
+    """What a peer has saved that left after the run's first two rounds."""
+    world.operator().until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 2:")
+    leave()
+    return saved(world, "one")
 
 
 def kept_versions(world: World, stage: int = 0) -> dict[ModuleId, int]:
@@ -185,12 +200,8 @@ def test_a_bootstrap_node_restored_from_an_older_copy_goes_where_the_peers_are(
 
 def test_progress_that_is_two_versions_old_is_dropped_and_said(make_world: MakeWorld) -> None:
     world = make_world(FOUR_PATHS)
-    world.operator().until("run address")
-    peer, leave = world.peer("one", 0)
-    peer.until("round 2:")
-    leave()
-    before = saved(world, "one")
-    file = world.folder / "one" / "checkpoints" / "stage-0-path-0.safetensors"
+    before = left_after_two_rounds(world)
+    file = checkpoint_file(world, "one")
     base = {module: replace(state, version=max(1, state.version - 2)) for module, state in before.base.items()}
     behind = replace(before, base=base, tokens=dict.fromkeys(base, 1280))
     checkpoint.save(file, behind)
@@ -201,22 +212,18 @@ def test_progress_that_is_two_versions_old_is_dropped_and_said(make_world: MakeW
     leave()
 
 
-@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("given", [None, 0, 1], ids=["never", "from this version", "last from a later one"])
 def test_progress_that_the_others_have_counted_does_not_count_again(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, given: bool
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, given: int | None
 ) -> None:
     world = make_world(FOUR_PATHS)
-    world.operator().until("run address")
-    peer, leave = world.peer("one", 0)
-    peer.until("round 2:")
-    leave()
-    left = saved(world, "one")
-    file = world.folder / "one" / "checkpoints" / "stage-0-path-0.safetensors"
+    left = left_after_two_rounds(world)
+    file = checkpoint_file(world, "one")
     # as if the group had made one more version since this was saved, with what it says or without it
     base = {module: replace(state, version=state.version - 1) for module, state in left.base.items()}
     local = {module: state.params + 1.0 for module, state in left.base.items()}
     checkpoint.save(file, replace(left, base=base, local=local, tokens=dict.fromkeys(base, 1280)))
-    checkpoint.note_given(file, {module: state.version for module, state in base.items()} if given else {})
+    checkpoint.note_given(file, {} if given is None else {m: state.version + given for m, state in base.items()})
     seen: list[float] = []
     load = peer_program.Volunteer._load
 
@@ -224,13 +231,44 @@ def test_progress_that_the_others_have_counted_does_not_count_again(
         load(self, peer, *rest)
         for module in peer.modules:
             seen.append(float((peer.model.vector(module.level) - peer.base[module].params).mean()))
-            assert peer.tokens[module] == (0 if given else 1280)
+            assert peer.tokens[module] == (1280 if given is None else 0)
 
     monkeypatch.setattr(peer_program.Volunteer, "_load", look)
     again, leave = world.peer("one", 0)
     again.until("round")
     leave()
-    assert seen == pytest.approx([0.0 if given else 1.0] * 2, abs=1e-3)
+    assert seen == pytest.approx([1.0 if given is None else 0.0] * 2, abs=1e-3)
+
+
+def test_what_was_given_is_remembered_when_another_module_s_round_fails(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(FOUR_PATHS)
+    world.operator().until("run address")
+    file = checkpoint_file(world, "one")
+    remembered: list[tuple[int, dict[ModuleId, int]]] = []
+    reduce, play = MemorySwarm.reduce, peer_program.Volunteer._round
+
+    def half(
+        self: MemorySwarm, contributions: Sequence[Contribution], *, patience: float
+    ) -> Mapping[ModuleId, Outcome]:
+        own = [part for part in contributions if part.group.module == OWN]
+        others = {part.group.module: Kept("nobody else was there") for part in contributions if part not in own}
+        return {**reduce(self, own, patience=patience), **others}
+
+    def look(self: peer_program.Volunteer, peer: peer_program.PathInTraining, *rest: Any) -> peer_program.RoundReport:
+        report = play(self, peer, *rest)
+        if isinstance(report.outcomes.get(OWN), Agreed):
+            remembered.append((report.versions[OWN] - 1, checkpoint.given(file)))
+        return report
+
+    monkeypatch.setattr(MemorySwarm, "reduce", half)
+    monkeypatch.setattr(peer_program.Volunteer, "_round", look)
+    peer, leave = world.peer("one", 0)
+    peer.until("round 3:")
+    leave()
+    assert remembered
+    assert all(given == {OWN: version} for version, given in remembered), remembered
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_its_whole_modules_are_used(make_world: MakeWorld) -> None:
@@ -243,7 +281,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_whole_modules_are_used(make_w
     operator_leaves()
     leave()
     before = saved(world, "one")
-    file = world.folder / "one" / "checkpoints" / "stage-0-path-0.safetensors"
+    file = checkpoint_file(world, "one")
     data = bytearray(file.read_bytes())
     other = before.base[OTHERS].params.numpy().tobytes()
     data[data.find(other) + 2] ^= 1
