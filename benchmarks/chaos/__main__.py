@@ -12,6 +12,7 @@ checks passed.
 import argparse
 import contextlib
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             began = time.monotonic()
             verdict = play(name, scenario, length, folder, options.seed, options.line)
             title = name if name != "deadlines" else f"deadlines-{options.line}"
+            title += f"-seed-{options.seed}" if options.seed else ""
             text = page(title, scenario, length, options.seed, verdict, time.monotonic() - began)
             print("\n" + text)
             place = Path("benchmarks") / "results" / f"chaos-{title}-{hardware()}.md"
@@ -99,6 +101,7 @@ def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int,
         ratio = disturbed.perplexity / fault_free.perplexity
         verdict.figures["perplexity"] = f"{disturbed}; without faults {fault_free}"
         verdict.check("perplexity within 3 % of the run without faults", ratio < 1.03, f"{100 * (ratio - 1):+.1f} %")
+        verdict.check("... and not so far below that the two cannot be compared", ratio > 0.9, f"{ratio:.2f}")
     return verdict
 
 
@@ -109,9 +112,11 @@ class Result:
     perplexity: float
     tokens: float
     """That counted."""
+    version: int
+    """Of the modules."""
 
     def __str__(self) -> str:
-        return f"{self.perplexity:.2f} after {self.tokens:,.0f} tokens"
+        return f"{self.perplexity:.2f} after {self.tokens:,.0f} tokens at version {self.version}"
 
 
 def one_run(
@@ -138,7 +143,7 @@ def one_run(
         try:
             scenario.play(story, length)
             story.conclude()
-            result = Result(story.perplexity(), story.contributed())
+            result = Result(story.perplexity(), story.contributed(), story.version())
             verdict.figures["perplexity"] = str(result)
             return result
         except (Disappointed, SwarmError) as broken:
@@ -149,13 +154,19 @@ def one_run(
             return None
 
 
+def commit() -> str:
+    """Of this tree, as far as git knows."""
+    told = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return told.stdout.strip() or "unknown"
+
+
 def page(name: str, scenario: Scenario, length: Length, seed: int, verdict: Verdict, seconds: float) -> str:
     """The report, as Markdown."""
     rounds = f", {length.rounds} rounds" if not length.minutes else f", {length.minutes:g} minutes of churn"
     lines = [
         f"# chaos {name}: {'passed' if verdict.passed else 'FAILED'}",
         "",
-        f"{scenario.about} Seed {seed}{rounds}, {seconds / 60:.0f} min in all, {hardware()}.",
+        f"{scenario.about} Seed {seed}{rounds}, {seconds / 60:.0f} min in all, {hardware()}, commit {commit()}.",
         "",
         "| expected | | seen |",
         "|---|---|---|",

@@ -91,6 +91,7 @@ class Member:
     lives: int = 0
     ended_badly: list[str] = field(default_factory=list)
     _process: ForkServerProcess | None = None
+    _ended_by_us: bool = True
     _throttle: Path | None = None
     _had_said: int = 0
     """Characters that its earlier lives have printed."""
@@ -124,12 +125,19 @@ class Member:
         return self._process is not None and self._process.is_alive()
 
     @property
+    def left_by_itself(self) -> bool:
+        return self._process is not None and not self.running and not self._ended_by_us
+
+    @property
     def process(self) -> psutil.Process:
         assert self._process is not None, f"{self.name} was never started"
         return psutil.Process(self._process.pid)
 
     def start(self) -> None:
         assert not self.running, f"{self.name} is running"
+        if self.left_by_itself:
+            self.ended_badly.append(f"ended by itself with {self.wait(0)} in the middle of it")
+        self._ended_by_us = False
         arguments = [*self.arguments, "--home", str(self.home), "--screen", "plain"]
         self._had_said = len(self.said())
         self._process = MAKE.Process(
@@ -156,6 +164,7 @@ class Member:
             time.sleep(0.05)
         started = time.monotonic()
         self._end(signal.SIGINT, [self.process])
+        self.check_exit()
         return time.monotonic() - started
 
     def freeze(self) -> None:
@@ -175,11 +184,16 @@ class Member:
         (group / "cgroup.procs").write_text(str(self.process.pid))
         self._throttle = group
 
+    def daemons(self) -> int:
+        """Processes of it that run beside the program."""
+        return len(self._all()) - 1
+
     def _all(self) -> list[psutil.Process]:
         return [self.process, *self.process.children(recursive=True)]
 
     def _end(self, how: signal.Signals, processes: Sequence[psutil.Process]) -> None:
         assert self._process is not None
+        self._ended_by_us = True
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(how)
@@ -194,6 +208,11 @@ class Member:
         assert self._process is not None
         self._process.join(seconds)
         return self._process.exitcode
+
+    def check_exit(self) -> None:
+        """Who was asked to leave, or left with the run, must say that all is well."""
+        if (status := self.wait(0)) not in (0, None):
+            self.ended_badly.append(f"left with exit status {status}")
 
     def resident(self) -> int:
         """Bytes of memory of the program alone (its daemon is Go, and collects when it likes)."""

@@ -3,14 +3,16 @@
 import itertools
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.chaos.crew import Member
-from dipaco_swarm.dashboard.metrics import read_metrics
+from dipaco_swarm.dashboard.metrics import STEPS_PER_LINE, read_metrics
 
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
+INNER_WORDS = re.compile(r"Error\b|Exception\b|Warning\b|\bgeneration\b|hivemind|asyncio")
+"""Of programs, not of people."""
 LEVELS = 2
 """Of every run here."""
 
@@ -93,10 +95,38 @@ class Facts:
         """Outer rounds that committed, of all modules."""
         return len({(one.stage, one.module, one.version, one.digest) for one in self.made})
 
-    def gaps(self, begin: float, end: float) -> list[float]:
-        """Seconds between commits of anybody, from `begin` to `end`."""
-        times = [begin, *sorted(one.time for one in self.made if begin < one.time < end), end]
-        return [later - earlier for earlier, later in itertools.pairwise(times)]
+    def longest_gap(self, begin: float, end: float) -> float:
+        """The longest time from `begin` to `end` in which some module got no new version, seconds."""
+        of: dict[str, list[float]] = {one.module: [] for one in self.made}
+        for one in self.made:
+            if begin < one.time < end:
+                of[one.module].append(one.time)
+        times = [itertools.pairwise([begin, *at, end]) for at in of.values()]
+        return max((later - earlier for pairs in times for earlier, later in pairs), default=end - begin)
+
+    def contributed(self) -> float:
+        """Tokens behind the outer gradients that went into a version; the mean over the modules of a path."""
+        return sum(one.tokens for one in self.made) / LEVELS
+
+    def discarded(self) -> float:
+        """Of `contributed`: tokens in versions of which another digest, with more behind it, was made as well."""
+        behind: dict[tuple[int, str, int], Counter[str]] = defaultdict(Counter)
+        for one in self.made:
+            behind[one.stage, one.module, one.version][one.digest] += one.tokens
+        return sum(tokens.total() - max(tokens.values()) for tokens in behind.values()) / LEVELS
+
+    def parted(self, since: float) -> list[str]:
+        """Modules without a version since then that everybody made who ever made one, with one digest."""
+        sharers: dict[str, set[str]] = defaultdict(set)
+        makers: dict[tuple[str, int], set[str]] = defaultdict(set)
+        digests: dict[tuple[str, int], set[str]] = defaultdict(set)
+        for one in self.made:
+            sharers[one.module].add(one.peer)
+            if one.time >= since:
+                makers[one.module, one.version].add(one.peer)
+                digests[one.module, one.version].add(one.digest)
+        shared = {m for (m, v), of in makers.items() if of == sharers[m] and len(digests[m, v]) == 1}
+        return sorted(sharers.keys() - shared)
 
     def seconds_a_round(self) -> float:
         """Median seconds from one version of a module to its next."""
@@ -107,38 +137,33 @@ class Facts:
         return statistics.median(steps) if steps else float("nan")
 
 
-@dataclass(frozen=True)
-class Work:
-    """Tokens of one member, over all its lives."""
+def trained_by(member: Member, step_tokens: int) -> float:
+    """Tokens that a member trained on in all its lives, about.
 
-    trained: int
-    contributed: float
-    """Behind the outer gradients that were agreed on; the mean over the modules of its path."""
-
-    @property
-    def lost(self) -> float:
-        return max(0.0, self.trained - self.contributed)
-
-
-def work_of(member: Member) -> Work:
-    """What a member trained and what of it counted.
-
-    Every tenth inner step is a line of its metrics, so a life that is killed trained up to nine steps more.
+    Every tenth inner step is a line of its metrics; what each life trained after its last line is taken for its mean.
     """
-    trained, in_this_life, contributed = 0, 0, 0.0
+    trained, in_this_life = member.lives * step_tokens * (STEPS_PER_LINE - 1) / 2, 0
     for line in read_metrics(member.home / "metrics.jsonl"):
         if line["kind"] == "steps":
-            if line["tokens"] < in_this_life:  # another life
+            if line["tokens"] <= in_this_life:  # another life
                 trained += in_this_life
             in_this_life = line["tokens"]
-        else:
-            contributed += sum(said["tokens"] for said in line["modules"].values()) / LEVELS
-    return Work(trained + in_this_life, contributed)
+    return trained + in_this_life
 
 
 def tracebacks(members: Iterable[Member]) -> list[str]:
     """Members whose logs show one."""
     return [member.name for member in members if TRACEBACK.search(member.said())]
+
+
+def uncalm(members: Iterable[Member]) -> list[str]:
+    """Lines of peers' logs that no volunteer should have to read."""
+    return [
+        f"{member.name}: {line}"
+        for member in members
+        for line in member.said().splitlines()
+        if INNER_WORDS.search(line) and not line.startswith("  ")
+    ]
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> float:

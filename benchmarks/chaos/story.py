@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.chaos.crew import Crew, Here, Member, Place
-from benchmarks.chaos.facts import LEVELS, Facts, slope, tracebacks, work_of
+from benchmarks.chaos.facts import LEVELS, Facts, slope, tracebacks, trained_by, uncalm
 from benchmarks.chaos.lab import Lab, Link
 from dipaco_swarm import use
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -25,6 +27,8 @@ LOOK_SECONDS = 0.25
 SAMPLE_SECONDS = 5.0
 SETTLED_SECONDS = 60.0
 """Memory of the first minute of a life is loading, not growing."""
+LEAK_BYTES, LEAK_FILES, LEAK_PROCESSES = 0.5e6, 0.2, 0.02
+"""A minute, of a program. What leaks does so in every round or with every fault, many times a minute."""
 
 Changes = Mapping[str, Mapping[str, Any]]
 
@@ -146,6 +150,7 @@ class Story:
         self._memory: dict[tuple[str, int], list[tuple[float, float]]] = {}
         """(member, life) -> (seconds, bytes)."""
         self._descriptors: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        self._daemons: dict[tuple[str, int], list[tuple[float, float]]] = {}
         self._sampled = 0.0
         self.address = ""
         self.line = "loopback"
@@ -238,6 +243,10 @@ class Story:
     def until_version(self, version: int, seconds: float) -> float:
         return self.until(lambda: self.version() >= version, f"every module at version {version}", seconds)
 
+    def until_one(self, since: float, seconds: float) -> float:
+        """Until everybody has made the same version of each of their modules after `since`, by the clock of `time.time`."""
+        return self.until(lambda: not self.facts().parted(since), "everybody makes the same versions again", seconds)
+
     def until_version_of(self, peers: Sequence[str], version: int, seconds: float) -> float:
         """Until each of these peers has made this version of some module."""
 
@@ -270,11 +279,12 @@ class Story:
         for member in self.crew.running():
             key = member.name, member.lives
             try:
-                resident, descriptors = member.resident(), member.descriptors()
-            except OSError:
+                resident, descriptors, daemons = member.resident(), member.descriptors(), member.daemons()
+            except (OSError, psutil.NoSuchProcess):
                 continue
             self._memory.setdefault(key, []).append((self._sampled, resident))
             self._descriptors.setdefault(key, []).append((self._sampled, descriptors))
+            self._daemons.setdefault(key, []).append((self._sampled, daemons))
 
     # --------------------------------------------------------------------------------------------------------- faults
 
@@ -327,24 +337,42 @@ class Story:
             not (found := tracebacks(self.crew.members.values())),
             ", ".join(found) or "none",
         )
+        for member in self.crew.members.values():
+            if member.left_by_itself:
+                member.check_exit()
         bad = [f"{member.name}: {said}" for member in self.crew.members.values() for said in member.ended_badly]
-        self.check("everybody who was asked to leave left", not bad, "; ".join(bad))
+        self.check("who was asked to leave left, and nobody else did", not bad, "; ".join(bad) or "so it was")
+        self.check(
+            "no line is one of programs", not (lines := uncalm(self.peers)), "; ".join(lines[:3]) or "all are calm"
+        )
         left = self.crew.orphans()
         self.check("no orphan process", not left, ", ".join(left) or "none")
-        work = [work_of(member) for member in self.peers]
-        trained, lost = sum(w.trained for w in work), sum(w.lost for w in work)
+        trained = sum(trained_by(peer, self.config.tokens_per_step) for peer in self.peers)
+        everything = Facts.of(self.peers)
+        discarded = everything.discarded()
+        lost = max(0.0, trained - everything.contributed()) + discarded
         self.note("rounds committed", facts.rounds())
         self.note("seconds a round, median", f"{facts.seconds_a_round():.1f}")
-        self.note("tokens trained", f"{trained:,}")
+        self.note("tokens trained", f"{trained:,.0f}")
         self.note("tokens of work lost", f"{lost:,.0f} ({100 * lost / max(1, trained):.1f} %)")
+        self.note("... of these in versions that another one replaced", f"{discarded:,.0f}")
         self.note("forks on the way", len(facts.forks()))
         self.note("faults", ", ".join(f"{count} x {what}" for what, count in self.faults.items()) or "none")
-        growth = self._growth(self._memory)
-        if growth:
-            self.note(
-                "memory of the longest lives, MB a minute",
-                ", ".join(f"{name} {60 * s / 1e6:+.1f}" for name, s in growth),
-            )
+        if memory := self._growth(self._memory):
+            self.note("memory of the longest lives, MB a minute", _each(memory, 1e6))
+        if files := self._growth(self._descriptors):
+            self.note("open files of the longest lives, a minute", _each(files, 1))
+
+    def check_for_leaks(self) -> None:
+        """Whether those who lived longest stayed as large in the second half of their lives, in all that they hold."""
+        for what, samples, unit, most in (
+            ("memory", self._memory, 1e6, LEAK_BYTES),
+            ("open files", self._descriptors, 1, LEAK_FILES),
+            ("processes", self._daemons, 1, LEAK_PROCESSES),
+        ):
+            growth = self._growth(samples, 0.5)
+            fine = bool(growth) and all(60 * a_second < most for _, a_second in growth)
+            self.check(f"{what} of the longest lives, a minute, do not grow", fine, _each(growth, unit))
 
     def _kept(self, modules: Iterable[str]) -> dict[str, tuple[int, str]]:
         """Module -> version and digest of what the keeper has; -1 and nothing where it has none."""
@@ -376,11 +404,14 @@ class Story:
             held[module] = {digest} if digest in made[module] else made[module]
         return held
 
-    def _growth(self, samples: Mapping[tuple[str, int], Sequence[tuple[float, float]]]) -> list[tuple[str, float]]:
-        """Of the four longest lives, without their first minute."""
+    def _growth(
+        self, samples: Mapping[tuple[str, int], Sequence[tuple[float, float]]], last: float = 1.0
+    ) -> list[tuple[str, float]]:
+        """Of the four longest lives, without their first minute; in the `last` part of them."""
         settled = {}
         for (name, life), seen in samples.items():
             rest = [(at, value) for at, value in seen if at - seen[0][0] > SETTLED_SECONDS]
+            rest = rest[int(len(rest) * (1 - last)) :]
             if len(rest) > 10:
                 settled[f"{name}.{life}"] = rest
         longest = sorted(settled, key=lambda key: settled[key][0][0] - settled[key][-1][0])[:4]
@@ -392,7 +423,7 @@ class Story:
 
     def contributed(self) -> float:
         """Tokens that counted, of all peers."""
-        return sum(work_of(member).contributed for member in self.peers)
+        return Facts.of(self.peers).contributed()
 
 
 def _free_port(host: Place) -> int:
@@ -402,6 +433,10 @@ def _free_port(host: Place) -> int:
     with socket.socket() as probe:
         probe.bind((host.address, 0))
         return int(probe.getsockname()[1])
+
+
+def _each(growth: Sequence[tuple[str, float]], unit: float) -> str:
+    return ", ".join(f"{name} {60 * a_second / unit:+.2f}" for name, a_second in growth)
 
 
 def _versions(of: Mapping[str, int]) -> str:

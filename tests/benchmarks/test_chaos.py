@@ -69,7 +69,12 @@ def test_facts_tell_forks_versions_and_silence() -> None:
     assert facts.forks() == [("L1M0", 1)]
     assert facts.rounds() == 4
     assert facts.by(["b"]).newest() == {"L0M0": 1, "L1M0": 1}
-    assert facts.gaps(0.0, 10.0) == pytest.approx([0.1, 4.9, 1.0, 3.0, 1.0])
+    assert facts.longest_gap(0.0, 10.0) == pytest.approx(8.9)  # L0M0, from 0.1 to 9
+    assert facts.longest_gap(0.05, 10.0) == pytest.approx(8.9)
+    assert facts.parted(0.0) == ["L1M0"]
+    assert facts.parted(0.05) == ["L0M0", "L1M0"]
+    assert facts.contributed() == pytest.approx(25)
+    assert facts.discarded() == pytest.approx(5)
     assert facts.seconds_a_round() == pytest.approx(9.0)
     assert slope([(0.0, 5.0), (10.0, 25.0), (20.0, 45.0)]) == pytest.approx(2.0)
 
