@@ -91,11 +91,18 @@ def serve(settings: BootstrapSettings) -> None:
     node = NodeSettings(settings.listen, settings.announce)
     empty = RunAddress(config.name, fingerprint_of(key.public_key()), ())
     with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
-        operator_state = Kept(settings.home)
-        with suppress(Stopped), open_swarm(empty, settings.home, node, stop) as swarm:
-            stop.tell(swarm.interrupt)
-            operator = Operator(config, key, swarm, operator_state, screen, stop, str(swarm.address))
-            operator.run(until_finished=settings.until_finished)
+
+        def keep_it_going(stop: Stopping) -> bool:
+            """Open the node and serve; whether there is reason to begin again."""
+            with open_swarm(empty, settings.home, node, stop) as swarm:
+                stop.tell(swarm.interrupt)
+                operator = Operator(config, key, swarm, Kept(settings.home), screen, stop, str(swarm.address))
+                operator.run(until_finished=settings.until_finished)
+            return swarm.lost
+
+        with suppress(Stopped):
+            while keep_it_going(stop.until_then()) and not stop():
+                screen.event("the network daemon of this machine ended; starting it again")
         screen.event("the node is down; the same command goes on from here, peers train on meanwhile")
 
 
@@ -361,6 +368,8 @@ class Operator:
     def _take_up(self, manifest: Manifest) -> None:
         """Hold the newest state that we have of each module of the stage, and say so."""
         stage = manifest.stage
+        for module in self._states:
+            self._swarm.release(stage.index - 1, module)
         self._states = {}
         for module in PathTable(stage.table).modules:
             state = self._at_home(stage, module) or state_at_start(stage, module, self._fetch)

@@ -79,6 +79,10 @@ class PathChoice:
         self._path = path_to_be_on(table, staffing, self._swarm.peer, self._stays if stayed else None)
         return self._path
 
+    def stay(self, path: PathIndex) -> None:
+        """Not to go where we chose to."""
+        self._path = path
+
     def _path_at_home(self, stage: int) -> PathIndex | None:
         """The path of the newest checkpoint of this stage."""
         files = self._home.glob(f"checkpoints/stage-{stage}-path-*.safetensors")

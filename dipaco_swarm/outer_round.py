@@ -28,6 +28,8 @@ SYNCHRONOUS_PATIENCE_FLOOR_SECONDS = 120.0
 """... and at least this, for the first rounds on a busy machine. Dead peers are noticed much sooner."""
 CATCH_UP_ROUNDS = 8
 """So many rounds' worth of training a group waits with its round for a path that is behind, and for so many rounds."""
+RETRY_SHARE = 0.05
+"""Of a round's training: so much passes after a round that failed before the next try, in paced rounds."""
 PACED_PATIENCE_FLOOR_SECONDS = 3.0
 """In paced rounds a member that is called stops at its next inner step; this covers a slow step."""
 ANNOUNCE_SECONDS = 2.0
@@ -72,6 +74,8 @@ class PathInTraining:
     loss: float | None = None
     given: dict[ModuleId, int] = field(default_factory=dict)
     """Version from which a module's progress was given to others who may have gone on with it, unheard by us."""
+    failed_at: dict[ModuleId, int] = field(default_factory=dict)
+    """Tokens of modules when their round failed the last time."""
     batches_consumed: int = 0
     moves: bool = False
     """Whether this peer goes to other paths when it is needed there."""
@@ -136,7 +140,9 @@ def run_outer_round(
     for module, outcome in outcomes.items():
         if isinstance(outcome, Agreed):
             adopt(peer, module, outer_step(peer.base[module], outcome, peer.rules.outer))
-        elif outcome.given:
+            continue
+        peer.failed_at[module] = peer.tokens[module]
+        if outcome.given:
             peer.given[module] = peer.base[module].version
 
     # 5. Say where we are; and where a round failed, look again at where the others are, to catch up if they went on.
@@ -171,6 +177,7 @@ def adopt(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
     peer.base[module] = state
     peer.tokens[module] = 0
     peer.given.pop(module, None)
+    peer.failed_at.pop(module, None)
     peer.swarm.hold(peer.stage, module, state)
 
 
@@ -293,7 +300,15 @@ def modules_due(peer: PathInTraining) -> list[ModuleId]:
     open_modules = [module for module in peer.modules if not peer.is_done(module)]
     if peer.rules.rounds.pacing == "synchronous":
         return open_modules
-    return [module for module in open_modules if peer.tokens[module] > 0 and _group_has_enough(peer, module)]
+    return [module for module in open_modules if _is_ready(peer, module) and _group_has_enough(peer, module)]
+
+
+def _is_ready(peer: PathInTraining, module: ModuleId) -> bool:
+    """Whether we have something new to contribute; who was not let in would otherwise knock without a pause."""
+    if module not in peer.failed_at:
+        return peer.tokens[module] > 0
+    some = RETRY_SHARE * peer.rules.rounds.inner_steps * peer.rules.tokens_per_step
+    return peer.tokens[module] >= peer.failed_at[module] + some
 
 
 def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:

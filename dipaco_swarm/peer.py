@@ -110,13 +110,13 @@ def run_peer(settings: PeerSettings) -> None:
     from dipaco_swarm.swarm.node import NodeSettings
 
     _device(settings.device)  # before anything slow: a wrong choice should cost no waiting
+    node = NodeSettings(
+        listen=settings.listen or DEFAULT_LISTEN,
+        reachable=REACHABLE[settings.reachable],
+        bandwidth=settings.bandwidth,
+    )
     with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
         screen.event(f"joining {settings.address.name}")
-        node = NodeSettings(
-            listen=settings.listen or DEFAULT_LISTEN,
-            reachable=REACHABLE[settings.reachable],
-            bandwidth=settings.bandwidth,
-        )
         weather = Weather(screen.event)
 
         def again(nobody: UnreachableError) -> bool:
@@ -128,15 +128,22 @@ def run_peer(settings: PeerSettings) -> None:
             stop.wait(KNOCK_SECONDS)
             return True
 
-        with suppress(Stopped), open_swarm(settings.address, settings.home, node, stop, again) as swarm:
-            stop.tell(swarm.interrupt)
-            weather.good("door", f"{settings.address.name} answers again")
-            if not swarm.reachable:
-                screen.event(
-                    "others cannot dial this machine: they come through the bootstrap node, which relays; "
-                    "dipaco-swarm doctor says what would be faster"
-                )
-            Volunteer(settings, swarm, screen, stop).live()
+        def take_part(stop: Stopping) -> bool:
+            """Join and train; whether there is reason to begin again."""
+            with open_swarm(settings.address, settings.home, node, stop, again) as swarm:
+                stop.tell(swarm.interrupt)
+                weather.good("door", f"{settings.address.name} answers again")
+                if not swarm.reachable:
+                    screen.event(
+                        "others cannot dial this machine: they come through the bootstrap node, which relays; "
+                        "dipaco-swarm doctor says what would be faster"
+                    )
+                Volunteer(settings, swarm, screen, stop).live()
+            return swarm.lost
+
+        with suppress(Stopped):
+            while take_part(stop.until_then()) and not stop():
+                screen.event("the network daemon of this machine ended; starting it again")
         screen.event("left the swarm; the same command goes on from here")
 
 
@@ -230,6 +237,7 @@ class Volunteer:
     def _enter(self, manifest: Manifest) -> PathInTraining:
         """Get ready for the manifest's stage: path, shard, model, module states."""
         stage = manifest.stage
+        self._salvaged = {}
         table = PathTable(stage.table)
         path = self._choice.on_entering(stage, table)
         modules = table.modules_of(path)
@@ -322,6 +330,8 @@ class Volunteer:
             elif saved is not None and state.version - saved.base[module].version <= ACCEPTED_STALENESS:
                 progress = saved.local[module] - saved.base[module].params
                 peer.tokens[module] = saved.tokens[module]
+                if self._given.get(module) == state.version:  # who has it may be about to go on with it
+                    peer.given[module] = state.version
             elif saved is not None:
                 dropped = max(dropped, saved.tokens[module])
             peer.model.load(module.level, state.params if progress is None else state.params + progress)
@@ -455,7 +465,7 @@ class Volunteer:
                     return None
                 case MoveOn():
                     self._save(peer)
-                    self._left = {}
+                    self._let_go_of(peer)
                     return newest
                 case CatchUp() as task:
                     self._catch_up(peer, task)
@@ -574,8 +584,10 @@ class Volunteer:
         path = self._choice.after_a_stay(manifest.stage, peer.table, peer.path, peer.rules.last_version)
         if path == peer.path:
             return False
+        if not self._save(peer):
+            self._choice.stay(peer.path)  # what was trained here would be gone
+            return False
         self._screen.event(f"moving from path {peer.path} to path {path}, where help is needed more")
-        self._save(peer)
         self._left = dict(peer.base)
         for module, state in peer.left_behind.items():
             if other_holders(self._swarm, peer.stage, module, state.version):
@@ -689,6 +701,16 @@ class Volunteer:
             self._checkpoint_pause = max(CHECKPOINT_SECONDS, seconds / SAVING_SHARE, size / CHECKPOINT_BYTES_PER_SECOND)
         self._weather.good("checkpoint", "the checkpoint can be saved again")
         return True
+
+    def _let_go_of(self, peer: PathInTraining) -> None:
+        """A stage is over: nobody asks for its modules, and of its checkpoints the next one needs only the momenta."""
+        self._left = {}
+        for module in {*peer.left_behind, *peer.modules}:
+            self._swarm.release(peer.stage, module)
+        for stage in range(peer.stage):
+            for file in self._checkpoint_file(stage, peer.path).parent.glob(f"stage-{stage}-path-*"):
+                with suppress(OSError):  # a file that cannot be removed is no reason to stop
+                    file.unlink()
 
     def _hand_over(self, peer: PathInTraining) -> None:
         states = {**peer.left_behind, **peer.base}

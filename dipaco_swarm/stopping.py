@@ -39,6 +39,12 @@ class Stopping:
         if self():
             listener()
 
+    def until_then(self) -> "Stopping":
+        """For a part of this program, which may have to stop before all of it does."""
+        part = Stopping()
+        self.tell(part.request)
+        return part
+
     def wait(self, seconds: float) -> bool:
         """Sleep, but wake up when asked to stop; True then."""
         return self._event.wait(seconds)

@@ -244,7 +244,7 @@ class Story:
         return self.until(lambda: self.version() >= version, f"every module at version {version}", seconds)
 
     def until_one(self, since: float, seconds: float) -> float:
-        """Until everybody has made the same version of each of their modules after `since`, by the clock of `time.time`."""
+        """Until everybody has made the same version of each of their modules after `since`, as of `time.time`."""
         return self.until(lambda: not self.facts().parted(since), "everybody makes the same versions again", seconds)
 
     def until_version_of(self, peers: Sequence[str], version: int, seconds: float) -> float:

@@ -435,7 +435,8 @@ class Decision:
         self._alive -= members
         self._few_slow_since = None
         log.info("went on without %s, which %s", _some(self._names[i][-8:] for i in sorted(members)), why)
-        await _tell([self._seats[i] for i in members if not self._seats[i].gone], Abort(reason=f"this peer {why}"))
+        off = Abort(reason=f"this peer {why}", others_go_on=True)
+        await _tell([self._seats[i] for i in members if not self._seats[i].gone], off)
         if not self._alive:
             return
         heirs = [i for i in sorted(self._alive) if self._roster.members[i].reduces] or sorted(self._alive)

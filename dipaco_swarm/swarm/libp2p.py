@@ -189,7 +189,12 @@ class Directory:
 
     def peers(self) -> list[PeerName]:
         """Everybody heard of, each once."""
-        return list(dict.fromkeys(peer for heard in list(self._heard.values()) for peer in list(heard)))
+        return list(dict.fromkeys(peer for heard in self._at_hand() for peer in heard))
+
+    def _at_hand(self) -> list[list[PeerName]]:
+        """Of each group that we listen to or have listened to: who has said something that still holds."""
+        now = clock.seconds()
+        return [[p for p, record in heard.copy().items() if now < record.until] for heard in [*self._heard.values()]]
 
     async def farewell(self) -> None:
         self._ours = ()
@@ -297,7 +302,10 @@ class LibP2PSwarm:
         rounds = self._rounds
 
         async def all_groups() -> list[Outcome]:
-            return list(await asyncio.gather(*(rounds.run(part, patience) for part in contributions)))
+            running = [asyncio.create_task(rounds.run(part, patience)) for part in contributions]
+            with contextlib.suppress(asyncio.CancelledError):  # interrupted; what is decided is decided all the same
+                await asyncio.gather(*running)
+            return [Kept("interrupted") if task.cancelled() else task.result() for task in running]
 
         for part in contributions:
             self._groups.setdefault((part.group.stage, part.group.module), part.group)
@@ -406,6 +414,11 @@ class LibP2PSwarm:
 
     # ourselves ---------------------------------------------------------------------------------------------------
 
+    @property
+    def lost(self) -> bool:
+        """Whether our daemon ended under us: nobody is to be reached any more, and all calls return with nothing."""
+        return self._node.daemon_ended.is_set()
+
     def traffic(self) -> Traffic:
         return Traffic(self._node.meter.sent, self._node.meter.received)
 
@@ -417,7 +430,8 @@ class LibP2PSwarm:
             for task in self._pending:
                 task.cancel()
 
-        self._loop.call_soon_threadsafe(interrupt)
+        with contextlib.suppress(RuntimeError):  # closed already
+            self._loop.call_soon_threadsafe(interrupt)
 
     async def stop(self) -> None:
         """Say goodbye; the node closes afterwards."""
@@ -471,11 +485,12 @@ def open_swarm(
 ) -> Iterator[LibP2PSwarm]:
     """Join the swarm of a run; goodbye is said when the block ends.
 
-    `again`: asked whenever nobody answers, whether to try again; it may wait first.
+    `again`: asked whenever nobody answers, whether to try again; it may wait first. `stop` is told as well when the
+    daemon ends under us (`LibP2PSwarm.lost`).
 
     Raises HomeError, NodeError or UnreachableError when that is not possible, and Stopped when `stop` came first.
     """
-    identity = load_identity(home)
+    identity, stop = load_identity(home), stop or Stopping()
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(_note_stray_error)
     thread = threading.Thread(target=loop.run_forever, name="swarm", daemon=True)
@@ -492,11 +507,12 @@ def open_swarm(
         await stack.enter_async_context(_running(directory.run()))
         await stack.enter_async_context(_running(_keep_in_touch(node, address, directory, acquaintances)))
         swarm = LibP2PSwarm(loop, node, address, directory, store, tuple(_name_in(place) for place in before))
+        await stack.enter_async_context(_running(_until_lost(node, swarm, stop)))
         stack.push_async_callback(swarm.stop)
         return swarm
 
     try:
-        yield _unless_stopped(open_all, loop, stop or Stopping(), again)
+        yield _unless_stopped(open_all, loop, stop, again)
     finally:
         asyncio.run_coroutine_threadsafe(_close(stack), loop).result()
         loop.call_soon_threadsafe(loop.stop)
@@ -569,6 +585,13 @@ async def _close(stack: contextlib.AsyncExitStack) -> None:
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
+
+
+async def _until_lost(node: Node, swarm: LibP2PSwarm, stop: Stopping) -> None:
+    """Whoever waits for the daemon, or would ask it, is told when it has gone."""
+    await node.daemon_ended.wait()
+    swarm.interrupt()
+    stop.request()
 
 
 async def _keep_in_touch(node: Node, address: RunAddress, directory: Directory, acquaintances: Acquaintances) -> None:

@@ -14,10 +14,11 @@ import socket
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from hivemind.dht import DHTNode
 from hivemind.p2p import P2P, PeerID
@@ -45,6 +46,7 @@ MAX_STREAMS = 4096
 """Streams that others may have open to us at once; more are closed unheard."""
 
 DIAL_SECONDS = 10.0
+CLOSE_SECONDS = 2.0
 MAX_REMEMBERED = 4096
 
 MEET_ATTEMPTS = 2
@@ -84,8 +86,11 @@ class Node:
 
     dht: DHTNode
 
-    def __init__(self, p2p: P2P, identity: Identity, settings: NodeSettings, daemon: str) -> None:
+    def __init__(
+        self, p2p: P2P, identity: Identity, settings: NodeSettings, daemon: str, daemon_ended: asyncio.Event
+    ) -> None:
         self.p2p = p2p
+        self.daemon_ended = daemon_ended
         self.identity = identity
         self.settings = settings
         self.reachable = settings.reachable is not False
@@ -310,7 +315,7 @@ async def open_node(
             await opened.aclose()
             node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors))
         node.dht = await _join(node, doors or bootstraps)
-        opened.push_async_callback(node.dht.shutdown)
+        opened.push_async_callback(lambda: _in_time(node.dht.shutdown()))
         if not bootstraps:
             await node.serve(reach.PROTOCOL, reach.Doorkeeper().answer)
         yield node
@@ -332,9 +337,10 @@ async def open_door(
     """
     _check_port(settings.listen)
     relayed = relayed or settings.reachable is False
-    async with _daemon(identity, bootstraps, settings, doors or bootstraps, relayed=relayed) as control:
+    ended = asyncio.Event()
+    async with _daemon(identity, bootstraps, settings, doors or bootstraps, ended, relayed=relayed) as control:
         p2p = await _speak_to(control, doors or bootstraps)
-        node = Node(p2p, identity, settings, control.value_for_protocol("unix"))
+        node = Node(p2p, identity, settings, control.value_for_protocol("unix"), ended)
         node.reachable = not relayed
         try:
             if relayed and bootstraps:
@@ -342,7 +348,14 @@ async def open_door(
             yield node
         finally:
             await node.close()
-            await p2p.shutdown()
+            await _in_time(p2p.shutdown())
+
+
+async def _in_time(closing: Coroutine[Any, Any, None]) -> None:
+    """hivemind waits for ever for a daemon that has ended."""
+    with contextlib.suppress(TimeoutError, OSError, EOFError, ControlFailure, P2PDaemonError):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await closing
 
 
 async def _speak_to(control: Multiaddr, doors: Sequence[str]) -> P2P:
@@ -409,9 +422,15 @@ def _nobody_answers(bootstraps: Sequence[str], detail: str) -> str:
 
 @contextlib.asynccontextmanager
 async def _daemon(
-    identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, doors: Sequence[str], *, relayed: bool
+    identity: Identity,
+    bootstraps: Sequence[str],
+    settings: NodeSettings,
+    doors: Sequence[str],
+    ended: asyncio.Event,
+    *,
+    relayed: bool,
 ) -> AsyncIterator[Multiaddr]:
-    """Run hivemind's `p2pd` and yield its control address."""
+    """Run hivemind's `p2pd` and yield its control address; `ended` is set when it is there no more."""
     sweep()
     binary = files("hivemind.hivemind_cli") / "p2pd"
     control = Multiaddr(f"/unix/tmp/dipaco-{secrets.token_urlsafe(8)}.sock")
@@ -460,7 +479,7 @@ async def _daemon(
     drain: asyncio.Task[None] | None = None
     try:
         await _until_ready(process, bootstraps)
-        drain = asyncio.create_task(_drain(process))
+        drain = asyncio.create_task(_drain(process, ended))
         yield control
     finally:
         if process.returncode is None:
@@ -502,11 +521,12 @@ def _without_time(line: str) -> str:
     return re.sub(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d ", "", line)
 
 
-async def _drain(process: asyncio.subprocess.Process) -> None:
-    """Keep the daemon's output flowing; a full pipe would stop it."""
+async def _drain(process: asyncio.subprocess.Process, ended: asyncio.Event) -> None:
+    """Keep the daemon's output flowing, as a full pipe would stop it; to its end."""
     assert process.stdout is not None
     async for line in process.stdout:
         log.debug("daemon: %s", line.decode(errors="replace").rstrip())
+    ended.set()
 
 
 def _check_port(listen: str) -> None:

@@ -120,7 +120,10 @@ class Rounds:
     # -------------------------------------------------------------------------------------------------- as a member
 
     async def run(self, contribution: Contribution, patience: float) -> Outcome:
-        """One round of one module, with as many leaders as it takes."""
+        """One round of one module, with as many leaders as it takes.
+
+        Cancelled in the middle of an exchange it still returns, and says whether the others have our part.
+        """
         norm = await asyncio.get_running_loop().run_in_executor(self._compute, self._norm, contribution)
         if not norm < float("inf"):
             return Kept("our own outer gradient is not finite; training has diverged on this machine")
@@ -237,7 +240,7 @@ class Rounds:
             raise RemoteDataError(channel.peer, f"sends {type(message).__name__} instead of a roster")
         me = _our_index(message, join, self._peer, contribution.group, self._norm_clip, channel.peer)
         feedback = _feedback_key(contribution)
-        residual = None if self._codec == "fp32" else contribution.gradient.new_empty(join.parameters)
+        residual = None if self._codec == "fp32" else contribution.gradient.new_zeros(join.parameters)
         exchange = PieceExchange(
             self._node,
             self._exchange_protocol,
@@ -250,10 +253,17 @@ class Rounds:
             self._residuals.get(feedback),
             residual,
         )
-        outcome = await self._exchange_until_decided(channel, ears, exchange)
+        outcome: Commit | Abort | Kept | LeaderLost
+        try:
+            outcome = await self._exchange_until_decided(channel, ears, exchange)
+        except asyncio.CancelledError:
+            outcome = Kept("interrupted")
+        except RemoteDataError as error:
+            log.warning("ignored a leader that broke the protocol: %s", error)
+            outcome = LeaderLost(channel.peer, answered=True)
         if isinstance(outcome, Abort):
             self._failures_of(contribution)[channel.peer] += 1
-            return Kept(outcome.reason)
+            return Kept(outcome.reason, given=outcome.others_go_on and exchange.given)
         if not isinstance(outcome, Commit):
             return replace(outcome, given=exchange.given)
         if residual is not None:

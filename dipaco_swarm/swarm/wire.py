@@ -130,10 +130,12 @@ class Commit(Message):
 
 
 class Abort(Message):
-    """Leader -> members: this round is off; nothing changes."""
+    """Leader -> members: this round is off; nothing changes. Or, to one of them: it is off for you."""
 
     kind: Literal["abort"] = "abort"
     reason: Annotated[str, Field(max_length=200)]
+    others_go_on: bool = False
+    """With what they have of us."""
 
 
 class Alive(Message):

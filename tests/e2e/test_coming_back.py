@@ -240,6 +240,47 @@ def test_progress_that_the_others_have_counted_does_not_count_again(
     assert seen == pytest.approx([1.0 if given is None else 0.0] * 2, abs=1e-3)
 
 
+def test_who_was_killed_while_others_went_on_with_its_progress_does_not_bring_it_again(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started again so soon that the others are not done with that round."""
+    world = make_world(FOUR_PATHS)
+    left, file = left_after_two_rounds(world), checkpoint_file(world, "one")
+    checkpoint.note_given(file, {OWN: left.base[OWN].version, OTHERS: left.base[OTHERS].version - 1})
+    seen: list[dict[ModuleId, int]] = []
+    load = peer_program.Volunteer._load
+
+    def look(self: peer_program.Volunteer, peer: peer_program.PathInTraining, *rest: Any) -> None:
+        load(self, peer, *rest)
+        seen.append(dict(peer.given))
+
+    monkeypatch.setattr(peer_program.Volunteer, "_load", look)
+    again, leave = world.peer("one", 0)
+    again.until("round")
+    leave()
+    assert seen == [{OWN: left.base[OWN].version}]
+
+
+def test_what_a_damaged_checkpoint_had_is_not_taken_into_the_next_stage(make_world: MakeWorld) -> None:
+    world = make_world(SINGLE + FOUR_PATHS)
+    operator = world.operator()
+    operator.until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 4:")
+    leave()
+    file = checkpoint_file(world, "one")
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 1
+    file.write_bytes(data)
+    peer, leave = world.peer("one", 0)
+    peer.until("is damaged and was set aside")
+    peer.until("round 1:")
+    world.kept.tell_to_advance()
+    peer.until("stage 1: path 0 of 4")
+    peer.until("L0M0 v1 with")
+    leave()
+
+
 def test_what_was_given_is_remembered_when_another_module_s_round_fails(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

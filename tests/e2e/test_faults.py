@@ -181,3 +181,23 @@ def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: P
         assert "Traceback" not in commands.log(label)
     assert read_metrics(commands.folder / "one" / "metrics.jsonl")
     assert os.path.ismount(small_disk)
+
+
+def test_a_daemon_that_ends_under_a_program_is_started_again(commands: Commands, tmp_path: Path) -> None:
+    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=2, pacing="paced", inner_steps=60, warmup=10_000)
+    address = commands.bootstrap(run_file)
+    for label in ("one", "other"):
+        commands.peer(label, address, 0)
+    for label in ("bootstrap", "one"):
+        until(commands, "one", r"round \d+: .* with 1 other\b", after=len(commands.log("one")))
+        before = {name: len(commands.log(name)) for name in ("bootstrap", "one")}
+        (daemon,) = psutil.Process(commands.running[label].pid).children()
+        daemon.kill()
+        until(commands, label, "the network daemon of this machine ended; starting it again\n", after=before[label])
+        if label == "one":
+            until(commands, "one", r"going on from the checkpoint at step \d+\n", after=before["one"])
+        until(commands, "one", r"round \d+: .* with 1 other\b", after=before["one"])
+    commands.stops_on_ctrl_c("one", "other", "bootstrap")
+    for label in ("one", "other", "bootstrap"):
+        assert "Traceback" not in commands.log(label)
+        assert "Error" not in commands.log(label)

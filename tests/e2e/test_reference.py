@@ -277,6 +277,20 @@ def test_a_paced_round_does_not_wait_for_who_goes_round_paths_that_nobody_is_on(
     _is_due_after(2, 19, grid([1, 3]), moves=True)
 
 
+def test_whose_round_failed_trains_a_little_before_it_tries_again() -> None:
+    (peer,) = make_peers(grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=40)
+    module, other = peer.modules
+    peer.rules = replace(peer.rules, rounds=RoundsConfig(pacing="paced", inner_steps=40))
+    step = peer.rules.tokens_per_step
+    peer.tokens = dict.fromkeys(peer.modules, 40 * step)
+    peer.failed_at[module] = 40 * step
+    assert modules_due(peer) == [other]
+    peer.tokens[module] += step
+    assert modules_due(peer) == [other]
+    peer.tokens[module] += step
+    assert modules_due(peer) == [module, other]
+
+
 def _is_due_after(full_rounds: int, other_at: int, table: PathTable, *, moves: bool) -> None:
     ours, other = make_peers(table, [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
     other.moves = moves

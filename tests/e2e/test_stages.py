@@ -79,6 +79,8 @@ def test_a_peer_that_missed_two_stages_comes_back(make_world: MakeWorld) -> None
     world.kept.tell_to_advance()
     operator.until("the run is finished")
     world.end()
+    checkpoints = (world.folder / "there too" / "checkpoints").iterdir()
+    assert {file.name.partition("-path")[0] for file in checkpoints} == {"stage-1", "stage-2"}
 
 
 def test_two_peers_train_four_paths_in_turns(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:

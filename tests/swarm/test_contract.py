@@ -20,7 +20,10 @@ from dipaco_swarm.swarm.interface import (
     Outcome,
     Swarm,
 )
+from dipaco_swarm.swarm.leading import Decision
 from dipaco_swarm.swarm.libp2p import LibP2PSwarm
+from dipaco_swarm.swarm.reduction import leader_order
+from dipaco_swarm.swarm.wire import Abort, Commit
 
 from .conftest import MakeSwarms
 
@@ -247,6 +250,47 @@ def test_a_blob_that_is_dropped_makes_room_and_others_keep_theirs(make_swarms: M
     assert swarms[1].fetch_blob(new, timeout=10) == b"new"
     if isinstance(swarms[0], LibP2PSwarm):
         assert not swarms[0]._store.blobs.has(old)
+
+
+@pytest.mark.swarm
+@pytest.mark.parametrize("how", ["interrupted", "much slower"])
+def test_who_is_out_of_a_round_in_the_middle_knows_that_the_others_have_its_part(
+    make_libp2p_swarms: Callable[[int], list[LibP2PSwarm]], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    swarms, weights = make_libp2p_swarms(3), group(1 / 3, 1 / 3, 1 / 3)
+    for swarm in swarms:
+        swarm.take_part("fp32", 1000.0)
+    gather(swarms, {MODULE: weights}, [0, 1, 2])
+    leader = leader_order(0, MODULE, 0, sorted(swarm.peer for swarm in swarms))[0]
+    out = next(swarm for swarm in swarms if swarm.peer != leader)
+    verdict, all_ready, decide = Decision._verdict, threading.Event(), threading.Event()
+
+    def held_back(self: Decision, now: float) -> Commit | Abort | None:
+        found = verdict(self, now)
+        if isinstance(found, Commit) and not decide.is_set():
+            all_ready.set()
+            return None
+        return found
+
+    def slow(self: Decision, now: float) -> set[int]:
+        return {self._names.index(out.peer)} & self._alive if how == "much slower" and all_ready.is_set() else set()
+
+    monkeypatch.setattr(Decision, "_verdict", held_back)
+    monkeypatch.setattr(Decision, "_slow", slow)
+    parts = {swarm.peer: [part(i, torch.full((1_000_000,), float(i)), weights)] for i, swarm in enumerate(swarms)}
+    with ThreadPoolExecutor(3) as pool:
+        calls = {swarm.peer: pool.submit(swarm.reduce, parts[swarm.peer], patience=20.0) for swarm in swarms}
+        assert all_ready.wait(30)
+        if how == "interrupted":
+            out.interrupt()
+        theirs = calls[out.peer].result(timeout=30)[MODULE]
+        decide.set()
+        others = [call.result(timeout=60)[MODULE] for peer, call in calls.items() if peer != out.peer]
+    assert isinstance(theirs, Kept)
+    assert how in theirs.reason
+    assert theirs.given
+    for outcome in others:
+        assert out.peer in agreed(outcome).contributors
 
 
 @pytest.mark.swarm
