@@ -98,7 +98,7 @@ def serve(settings: BootstrapSettings) -> None:
                 stop.tell(swarm.interrupt)
                 operator = Operator(config, key, swarm, Kept(settings.home), screen, stop, str(swarm.address))
                 operator.run(until_finished=settings.until_finished)
-            return swarm.lost
+                return swarm.lost
 
         with suppress(Stopped):
             while keep_it_going(stop.until_then()) and not stop():

@@ -139,7 +139,7 @@ def run_peer(settings: PeerSettings) -> None:
                         "dipaco-swarm doctor says what would be faster"
                     )
                 Volunteer(settings, swarm, screen, stop).live()
-            return swarm.lost
+                return swarm.lost
 
         with suppress(Stopped):
             while take_part(stop.until_then()) and not stop():

@@ -304,7 +304,7 @@ class LibP2PSwarm:
         async def all_groups() -> list[Outcome]:
             running = [asyncio.create_task(rounds.run(part, patience)) for part in contributions]
             with contextlib.suppress(asyncio.CancelledError):  # interrupted; what is decided is decided all the same
-                await asyncio.gather(*running)
+                await asyncio.gather(*running, return_exceptions=True)
             return [Kept("interrupted") if task.cancelled() else task.result() for task in running]
 
         for part in contributions:
