@@ -77,6 +77,8 @@ class PathInTraining:
     failed_at: dict[ModuleId, int] = field(default_factory=dict)
     """Tokens of modules when their round failed the last time."""
     batches_consumed: int = 0
+    catching_up: set[ModuleId] = field(default_factory=set)
+    """Modules of which a newer state is on its way to us."""
     moves: bool = False
     """Whether this peer goes to other paths when it is needed there."""
     left_behind: Mapping[ModuleId, ModuleState] = field(default_factory=dict)
@@ -212,14 +214,16 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
 def catch_up(peer: PathInTraining, task: CatchUp) -> bool:
     """Fetch a state that the group agrees on and put our progress on top; False when nobody could send it."""
     parameters = len(peer.base[task.module].params)
+    peer.catching_up = {other.module for other in catch_ups(peer)}
+    announce(peer)
     state = peer.swarm.fetch_state(
         peer.stage, task.module, task.to.digest, timeout=FETCH_SECONDS, parameters=parameters
     )
-    if state is None:
-        return False
-    rebase(peer, task.module, state)
+    peer.catching_up.discard(task.module)
+    if state is not None:
+        rebase(peer, task.module, state)
     announce(peer)
-    return True
+    return state is not None
 
 
 def holdings(peer: PeerName, stage: int, states: Mapping[ModuleId, ModuleState]) -> list[Announcement]:
@@ -247,6 +251,7 @@ def announce(peer: PathInTraining) -> None:
                     tokens_per_second=peer.tokens_per_second,
                     loss=peer.loss,
                     moves=peer.moves,
+                    catching_up=module in peer.catching_up,
                 )
                 for module in peer.modules
             ),
@@ -320,21 +325,18 @@ def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
     staffed = {peer.path, *(m.path for m in others)}
     tokens = peer.tokens[module] + sum(m.tokens for m in others if m.version == version)
     target = peer.rules.rounds.inner_steps * peer.rules.tokens_per_step * len(staffed)
-    some_unstaffed = len(staffed) < len(peer.table.paths_through(module))
-    return tokens >= target * (CATCH_UP_ROUNDS if _a_path_catches_up(peer, version, others, some_unstaffed) else 1)
+    return tokens >= target * (CATCH_UP_ROUNDS if _a_path_catches_up(peer, version, others) else 1)
 
 
-def _a_path_catches_up(
-    peer: PathInTraining, version: int, others: Sequence[Announcement], some_unstaffed: bool
-) -> bool:
-    """Whether all that train some path of a module are behind this version, and not too far to be waited for.
+def _a_path_catches_up(peer: PathInTraining, version: int, others: Sequence[Announcement]) -> bool:
+    """Whether all that train some path of a module are behind this version, and on their way to it.
 
-    On a line that needs longer for a module than a round takes, whoever is behind would always be behind. Where paths
-    have nobody, who goes round them has more likely left than fallen behind.
+    On a line that needs longer for a module than a round takes, whoever is behind would always be behind. Who sleeps,
+    or has left, says nothing of the kind; and who is too far behind is not waited for.
     """
     here = {peer.path, *(m.path for m in others if m.version >= version)}
-    behind = [m for m in others if m.path not in here and not (m.moves and some_unstaffed)]
-    return any(m.version >= version - CATCH_UP_ROUNDS for m in behind)
+    coming = [m for m in others if m.catching_up and m.path not in here]
+    return any(m.version >= version - CATCH_UP_ROUNDS for m in coming)
 
 
 def _patience(peer: PathInTraining, seconds: float) -> float:

@@ -37,6 +37,8 @@ class Announcement:
     """Whether others can dial it, so that it can lead and reduce. What a swarm says about itself it knows itself."""
     moves: bool = False
     """Whether it goes to other paths when it is needed there."""
+    catching_up: bool = False
+    """Whether it is fetching a newer state just now."""
 
 
 @dataclass(frozen=True)

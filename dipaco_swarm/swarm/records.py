@@ -46,6 +46,7 @@ class AnnouncementRecord(Message):
     loss: float | None
     reduces: bool
     moves: bool
+    catching_up: bool = False
     addresses: tuple[Address, ...] = Field(default=(), max_length=MAX_ADDRESSES)
     """Where the peer can be dialled. libp2p's own search for a peer forgets and fails; this does not."""
 
@@ -151,6 +152,7 @@ def encode_announcement(said: Announcement, addresses: Sequence[str]) -> Announc
         loss=said.loss,
         reduces=said.reduces,
         moves=said.moves,
+        catching_up=said.catching_up,
         addresses=tuple(addresses[:MAX_ADDRESSES]),
     )
 
@@ -178,5 +180,6 @@ def decode_announcement(
         loss=record.loss,
         reduces=record.reduces,
         moves=record.moves,
+        catching_up=record.catching_up,
     )
     return said, record.addresses

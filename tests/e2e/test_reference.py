@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,7 +18,10 @@ from dipaco_swarm.outer_round import (
     CATCH_UP_ROUNDS,
     PathInTraining,
     RoundRules,
+    adopt,
     announce,
+    catch_up,
+    catch_ups,
     modules_due,
     rebase,
     run_outer_round,
@@ -269,12 +272,30 @@ def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(given: i
 )
 def test_a_paced_round_waits_a_while_for_a_path_that_is_behind(other_at: int, full_rounds: int) -> None:
     """Ours is at version 20, of two paths; `full_rounds`: how much we train before the round is due."""
-    _is_due_after(full_rounds, other_at, grid([1, 2]), moves=True)
-    _is_due_after(full_rounds, other_at, grid([1, 3]), moves=False)
+    _is_due_after(full_rounds, other_at, catches_up=True)
 
 
-def test_a_paced_round_does_not_wait_for_who_goes_round_paths_that_nobody_is_on() -> None:
-    _is_due_after(2, 19, grid([1, 3]), moves=True)
+def test_who_fetches_a_newer_state_says_so_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = make_peers(grid([1, 2]), [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
+    shared, own = ours.modules
+    adopt(other, shared, replace(other.base[shared], version=3))
+    announce(other)
+    said: list[set[ModuleId]] = []
+    fetch = MemorySwarm.fetch_state
+
+    def look(self: MemorySwarm, stage: int, module: ModuleId, *rest: Any, **more: Any) -> ModuleState | None:
+        said.append({m for m in (shared, own) if any(s.catching_up for s in self.members(stage, m))})
+        return fetch(self, stage, module, *rest, **more)
+
+    monkeypatch.setattr(MemorySwarm, "fetch_state", look)
+    (task,) = catch_ups(ours)
+    assert catch_up(ours, task)
+    assert said == [{shared}]
+    assert not any(s.catching_up for m in (shared, own) for s in ours.swarm.members(0, m))
+
+
+def test_a_paced_round_does_not_wait_for_who_sleeps() -> None:
+    _is_due_after(2, 19, catches_up=False)
 
 
 def test_whose_round_failed_trains_a_little_before_it_tries_again() -> None:
@@ -291,10 +312,10 @@ def test_whose_round_failed_trains_a_little_before_it_tries_again() -> None:
     assert modules_due(peer) == [module, other]
 
 
-def _is_due_after(full_rounds: int, other_at: int, table: PathTable, *, moves: bool) -> None:
-    ours, other = make_peers(table, [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
-    other.moves = moves
+def _is_due_after(full_rounds: int, other_at: int, *, catches_up: bool) -> None:
+    ours, other = make_peers(grid([1, 2]), [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
     shared, own = ours.modules
+    other.catching_up = {shared} if catches_up else set()
     for peer, version in ((ours, 20), (other, other_at)):
         peer.base[shared] = replace(peer.base[shared], version=version)
         announce(peer)

@@ -44,6 +44,7 @@ def announcement(swarm: Swarm, path: int | None, version: int = 0, module: Modul
         path=None if path is None else PathIndex(path),
         version=version,
         digest=STATE.digest,
+        catching_up=True,
     )
 
 
