@@ -60,8 +60,11 @@ class Scenario:
 
 
 def _long(usual: float) -> float:
-    """Seconds that no module should be without a new version where a round usually takes so long: four rounds more."""
-    return 5 * max(usual, 1.0)
+    """Seconds that no module should be without a new version where a round usually takes so long.
+
+    Four rounds more; or as long as it takes to notice that one and then another who should lead are silent.
+    """
+    return max(5 * usual, 20.0)
 
 
 def _everybody(story: Story, count: int, link: Link = Link()) -> list[Member]:  # noqa: B008  # frozen

@@ -91,14 +91,29 @@ class Promptness:
         self._slowest = 0.0
         self._unanswered: Counter[str] = Counter()
 
+    @property
+    def usual(self) -> float:
+        """Seconds in which somebody who is there answers."""
+        return min(max(ASK_SECONDS, 3 * self._slowest), MAX_ASK_SECONDS)
+
     def allowed(self, peer: str) -> float:
         """Seconds that the next question to this peer may take."""
-        usual = max(ASK_SECONDS, 3 * self._slowest)
-        return min(2 * usual if self._unanswered[peer] == 1 else usual, MAX_ASK_SECONDS)
+        return min(2 * self.usual if self._unanswered[peer] == 1 else self.usual, MAX_ASK_SECONDS)
+
+    def doubts(self, peer: str) -> bool:
+        """Whether it has left our last question without an answer: somebody else is the better leader."""
+        return self._unanswered[peer] > 0
+
+    def misses(self, peer: str) -> bool:
+        """Whether it has left several questions without an answer: asleep, or gone. Until it speaks, nobody waits."""
+        return self._unanswered[peer] > 1
 
     def answered(self, peer: str, seconds: float) -> None:
-        self._unanswered.pop(peer, None)
+        self.heard(peer)
         self._slowest = max(seconds, 0.9 * self._slowest)
+
+    def heard(self, peer: str) -> None:
+        self._unanswered.pop(peer, None)
 
     def silent(self, peer: str) -> None:
         self._unanswered[peer] += 1

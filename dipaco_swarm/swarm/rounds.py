@@ -94,7 +94,9 @@ class Rounds:
         self._codec: Codec = codec
         self._norm_clip = norm_clip
         self._standing = standing
-        self._leader = Leader(self._peer, norm_clip, standing, self._where)
+        self._promptness = Promptness()
+        awake = replace(standing, members_of=self._members_awake)
+        self._leader = Leader(self._peer, norm_clip, awake, self._where)
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="swarm-compute")
         self._exchanges: dict[bytes, PieceExchange] = {}
         self._exchange_opened = asyncio.Condition()
@@ -104,7 +106,6 @@ class Rounds:
         self._given_up_early: deque[bytes] = deque(maxlen=REMEMBERED_ROUNDS)
         """The same of rounds that we had not heard of when we were asked."""
         self._residuals: dict[tuple[int, ModuleId, int], Tensor] = {}
-        self._promptness = Promptness()
         self._following: dict[Key, str] = {}
         self._failures: dict[tuple[int, ModuleId], tuple[int, Counter[str]]] = {}
         """Version, and how often each leader refused or aborted its round."""
@@ -139,7 +140,8 @@ class Rounds:
             if not candidates - lost:  # nobody who can be dialled: whoever can be reached through a relay
                 candidates |= {self._peer, *self._standing.members_of(group.stage, group.module)}
             failed = {peer for peer in candidates if self._failures_of(contribution)[peer] >= LEADER_FAILURES}
-            left = sorted(candidates - lost - failed) or sorted(candidates - lost)
+            doubted = {peer for peer in candidates if self._promptness.doubts(peer)}
+            left = sorted(candidates - lost - failed - doubted) or sorted(candidates - lost)
             if not left:
                 break
             leader = sent_to or leader_order(group.stage, group.module, contribution.version, left)[0]
@@ -160,6 +162,9 @@ class Rounds:
             lost.add(outcome.leader)
             attempts += outcome.answered
         return Kept(reason, given)
+
+    def _members_awake(self, stage: int, module: ModuleId) -> list[str]:
+        return [peer for peer in self._standing.members_of(stage, module) if not self._promptness.misses(peer)]
 
     def _norm(self, contribution: Contribution) -> float:
         return claimed_norm(self._codec, contribution.gradient, self._residuals.get(_feedback_key(contribution)))
@@ -197,6 +202,8 @@ class Rounds:
                 return await self._take_part(channel, join, contribution)
         except (ConnectionError, EOFError, TimeoutError) as error:
             log.debug("leader %s lost: %s", leader[-8:], error)
+            if not answered:
+                self._promptness.silent(leader)
         except RemoteDataError as error:
             log.warning("ignored a leader that broke the protocol: %s", error)
         finally:
@@ -206,7 +213,8 @@ class Rounds:
     @contextlib.asynccontextmanager
     async def _channel_to(self, leader: str, join: Join) -> AsyncIterator[Channel]:
         if leader != self._peer:
-            async with self._node.dial(leader, self._round_protocol) as stream:
+            patience = self._promptness.allowed(leader)
+            async with self._node.dial(leader, self._round_protocol, timeout=patience) as stream:
                 await stream.send(join)
                 yield stream
             return
@@ -225,9 +233,11 @@ class Rounds:
         """From Join to the outcome, as a member."""
         started = time.monotonic()
         ears = Ears(channel)
+        message = await self._first_word(ears, channel.peer)
         async with asyncio.timeout(3 * join.patience + LEADER_GRACE_SECONDS):
-            while isinstance(message := await ears.hear(), Alive):
+            while isinstance(message, Alive):
                 await channel.send(Alive())
+                message = await ears.hear()
         if isinstance(message, Refuse) and message.leader is not None:
             order = leader_order(join.stage, contribution.group.module, join.version, [channel.peer, message.leader])
             if order[0] == message.leader:  # which also ends the chase
@@ -278,6 +288,18 @@ class Rounds:
             bytes_received=exchange.bytes_received,
             seconds=time.monotonic() - started,
         )
+
+    async def _first_word(self, ears: Ears, leader: str) -> Message:
+        """A leader that is awake says at once that it is; libp2p opens streams to those who sleep as well."""
+        asked = time.monotonic()
+        try:
+            async with asyncio.timeout(self._promptness.allowed(leader)):
+                message = await ears.hear()
+        except TimeoutError:
+            self._promptness.silent(leader)
+            raise
+        self._promptness.answered(leader, time.monotonic() - asked)
+        return message
 
     async def _exchange_until_decided(
         self, channel: Channel, ears: Ears, exchange: PieceExchange
@@ -384,6 +406,10 @@ class Rounds:
             log.debug("peer %s does not answer %s: %s", peer[-8:], type(question).__name__, error)
             self._promptness.silent(peer)
             return None
+        except asyncio.CancelledError:  # who asks has no more patience
+            if time.monotonic() - asked >= self._promptness.usual:
+                self._promptness.silent(peer)
+            raise
         self._promptness.answered(peer, time.monotonic() - asked)
         return answer
 
@@ -396,6 +422,7 @@ class Rounds:
 
     async def _on_round_stream(self, stream: Stream) -> None:
         """A peer joins a round that we lead, asks where we are, or asks how a round ended."""
+        self._promptness.heard(stream.peer)
         async with asyncio.timeout(SILENCE_SECONDS):
             message = await stream.receive()
         match message:
