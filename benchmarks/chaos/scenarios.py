@@ -21,7 +21,7 @@ HOME_LINE = Link(down_mbit=100, up_mbit=20, round_trip_ms=50)
 FAR_LINE = Link(down_mbit=10, up_mbit=10, round_trip_ms=200, loss_percent=2)
 LONG_ROUNDS: dict[str, Any] = {"rounds": {"inner_steps": 300}}
 """What a line with loss carries in a few seconds is less than a module."""
-LONGER_ROUNDS: dict[str, Any] = {"rounds": {"inner_steps": 2000}}
+LONGER_ROUNDS: dict[str, Any] = {"rounds": {"inner_steps": 1000}}
 """Half a minute or more: longer than such a line takes for a module, as no path waits for who helps it."""
 ROUND_SECONDS = 120.0
 """No round should take longer than this, whatever happens, on two cores with eight peers."""
