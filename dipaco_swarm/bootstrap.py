@@ -261,7 +261,7 @@ class Operator:
         successor = None
         if not manifest.finished and self._is_done(manifest.stage):
             successor = self._next(manifest) if self._knows_the_run(manifest.stage) else None
-        elif not manifest.finished and self._kept.was_told_to_advance():
+        elif not manifest.finished and self._knows_its_end(manifest.stage) and self._kept.was_told_to_advance():
             successor = self._ending_soon(manifest)
         if successor is None:
             return manifest
@@ -292,6 +292,11 @@ class Operator:
     def _knows_the_run(self, stage: Stage) -> bool:
         """Whether peers that may be in a later stage than this folder knows of have had the time to call on us."""
         return clock.seconds() - self._resumed_at > GREETING_SECONDS or bool(self._trainers(stage))
+
+    def _knows_its_end(self, stage: Stage) -> bool:
+        """Whether we have what the peers have made while we were away, or they have had the time to call on us."""
+        seen = bool(self._trainers(stage)) and all(state.version for state in self._states.values())
+        return seen or clock.seconds() - self._resumed_at > GREETING_SECONDS
 
     def _where_the_peers_are(self, manifest: Manifest) -> Manifest:
         """The peers' manifest, if it is newer than ours: this folder was restored from an older copy.

@@ -198,6 +198,28 @@ def test_a_bootstrap_node_restored_from_an_older_copy_goes_where_the_peers_are(
     assert kept_versions(world, stage=1) == left_at
 
 
+def test_a_node_that_is_told_to_advance_before_it_has_heard_of_its_peers_waits_for_them(make_world: MakeWorld) -> None:
+    world = make_world(SINGLE + FOUR_PATHS)
+    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
+    operator, operator_leaves = world.operator_that_ends()
+    operator.until("run address")
+    peer, leave = world.peer("one", 0)
+    peer.until("round 2:")
+    operator_leaves()
+    leave()
+    for module in (OWN, OTHERS):
+        bank.module_file(world.folder / "bootstrap", 0, module).unlink(missing_ok=True)
+    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
+    world.kept.tell_to_advance()
+    operator = world.operator()
+    operator.until("run address")
+    peer, leave = world.peer("one", 0)
+    operator.until("told to advance: stage 0 ends when every module has version")
+    assert not operator.said("not now")
+    peer.until("stage 1: path 0 of 4")
+    leave()
+
+
 def test_progress_that_is_two_versions_old_is_dropped_and_said(make_world: MakeWorld) -> None:
     world = make_world(FOUR_PATHS)
     before = left_after_two_rounds(world)
