@@ -97,7 +97,8 @@ def serve(settings: BootstrapSettings) -> None:
             with open_swarm(empty, settings.home, node, stop) as swarm:
                 stop.tell(swarm.interrupt)
                 operator = Operator(config, key, swarm, Kept(settings.home), screen, stop, str(swarm.address))
-                operator.run(until_finished=settings.until_finished)
+                with suppress(Stopped):
+                    operator.run(until_finished=settings.until_finished)
                 return swarm.lost
 
         with suppress(Stopped):
@@ -294,7 +295,7 @@ class Operator:
         return clock.seconds() - self._resumed_at > GREETING_SECONDS or bool(self._trainers(stage))
 
     def _knows_its_end(self, stage: Stage) -> bool:
-        """Whether we have what the peers have made while we were away, or they have had the time to call on us."""
+        """Whether we have heard of peers and have some of every module, or they have had the time to call on us."""
         seen = bool(self._trainers(stage)) and all(state.version for state in self._states.values())
         return seen or clock.seconds() - self._resumed_at > GREETING_SECONDS
 
@@ -374,7 +375,8 @@ class Operator:
         """Hold the newest state that we have of each module of the stage, and say so."""
         stage = manifest.stage
         for module in self._states:
-            self._swarm.release(stage.index - 1, module)
+            for earlier in range(stage.index):
+                self._swarm.release(earlier, module)
         self._states = {}
         for module in PathTable(stage.table).modules:
             state = self._at_home(stage, module) or state_at_start(stage, module, self._fetch)
@@ -623,7 +625,12 @@ class Operator:
             yield document
 
     def _fetch(self, digest: str) -> bytes:
-        return self._swarm.fetch_blob(digest, timeout=STATE_SECONDS)
+        try:
+            return self._swarm.fetch_blob(digest, timeout=STATE_SECONDS)
+        except UnreachableError:
+            if self._stop():
+                raise Stopped from None
+            raise
 
     def _publish(self, manifest: Manifest) -> None:
         signed = sign_manifest(manifest, self._key)

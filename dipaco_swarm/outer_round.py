@@ -312,6 +312,8 @@ def _is_ready(peer: PathInTraining, module: ModuleId) -> bool:
     """Whether we have something new to contribute; who was not let in would otherwise knock without a pause."""
     if module not in peer.failed_at:
         return peer.tokens[module] > 0
+    if peer.swarm.called(peer.stage, module, peer.base[module].version):
+        return peer.tokens[module] > peer.failed_at[module]
     some = RETRY_SHARE * peer.rules.rounds.inner_steps * peer.rules.tokens_per_step
     return peer.tokens[module] >= peer.failed_at[module] + some
 
@@ -329,7 +331,7 @@ def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
 
 
 def _a_path_catches_up(peer: PathInTraining, version: int, others: Sequence[Announcement]) -> bool:
-    """Whether all that train some path of a module are behind this version, and on their way to it.
+    """Whether all that train some path of a module are behind this version, and one of them on its way to it.
 
     On a line that needs longer for a module than a round takes, whoever is behind would always be behind. Who sleeps,
     or has left, says nothing of the kind; and who is too far behind is not waited for.

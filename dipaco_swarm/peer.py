@@ -460,7 +460,8 @@ class Volunteer:
                 case Leave():
                     if not self._save(peer):
                         self._screen.event("what was trained since the last checkpoint is not saved")
-                    self._hand_over(peer)
+                    if not self._swarm.lost:
+                        self._hand_over(peer)
                     self._swarm.announce([])
                     return None
                 case MoveOn():
@@ -482,6 +483,7 @@ class Volunteer:
                             return newest
                     self._stop.wait(0.5)
                 case Train():
+                    peer.catching_up = set()
                     if self._rounds >= look_at:
                         if self._is_needed_elsewhere(peer, newest):
                             return newest
@@ -703,14 +705,16 @@ class Volunteer:
         return True
 
     def _let_go_of(self, peer: PathInTraining) -> None:
-        """A stage is over: nobody asks for its modules, and of its checkpoints the next one needs only the momenta."""
+        """A stage is over: nobody asks for its modules, and its checkpoints are the last that the next one looks at."""
         self._left = {}
         for module in {*peer.left_behind, *peer.modules}:
             self._swarm.release(peer.stage, module)
+        folder = self._settings.home / "checkpoints"
         for stage in range(peer.stage):
-            for file in self._checkpoint_file(stage, peer.path).parent.glob(f"stage-{stage}-path-*"):
-                with suppress(OSError):  # a file that cannot be removed is no reason to stop
-                    file.unlink()
+            for ending in ("safetensors", "given.json"):
+                for file in folder.glob(f"stage-{stage}-path-*.{ending}"):
+                    with suppress(OSError):  # a file that cannot be removed is no reason to stop
+                        file.unlink()
 
     def _hand_over(self, peer: PathInTraining) -> None:
         states = {**peer.left_behind, **peer.base}

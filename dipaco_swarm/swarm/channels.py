@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
+import math
 import time
-from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
@@ -20,6 +20,8 @@ MAX_SILENCE_SECONDS = 30.0
 ASK_SECONDS = 4.0
 """A peer with a live loop on a line of today answers a question in much less."""
 MAX_ASK_SECONDS = 20.0
+FORGET_SILENCE_SECONDS = 30.0
+"""As long as what a peer announces holds: one that is announced again is asked again."""
 
 
 class Channel(Protocol):
@@ -89,7 +91,8 @@ class Promptness:
 
     def __init__(self) -> None:
         self._slowest = 0.0
-        self._unanswered: Counter[str] = Counter()
+        self._silences: dict[str, tuple[int, float]] = {}
+        """Of a peer: how many in a row, and when the last one was noticed."""
 
     @property
     def usual(self) -> float:
@@ -98,25 +101,33 @@ class Promptness:
 
     def allowed(self, peer: str) -> float:
         """Seconds that the next question to this peer may take."""
-        return min(2 * self.usual if self._unanswered[peer] == 1 else self.usual, MAX_ASK_SECONDS)
+        return min(2 * self.usual if self._silences_of(peer) == 1 else self.usual, MAX_ASK_SECONDS)
 
     def doubts(self, peer: str) -> bool:
         """Whether it has left our last question without an answer: somebody else is the better leader."""
-        return self._unanswered[peer] > 0
+        return self._silences_of(peer) > 0
 
     def misses(self, peer: str) -> bool:
-        """Whether it has left several questions without an answer: asleep, or gone. Until it speaks, nobody waits."""
-        return self._unanswered[peer] > 1
+        """Whether it has left several questions without an answer: asleep, or gone. Nobody waits for it just now."""
+        return self._silences_of(peer) > 1
 
     def answered(self, peer: str, seconds: float) -> None:
         self.heard(peer)
         self._slowest = max(seconds, 0.9 * self._slowest)
 
     def heard(self, peer: str) -> None:
-        self._unanswered.pop(peer, None)
+        self._silences.pop(peer, None)
 
-    def silent(self, peer: str) -> None:
-        self._unanswered[peer] += 1
+    def silent(self, peer: str, asked: float) -> None:
+        """A question of that time was not answered; several that were asked before one silence are the same one."""
+        _, noticed = self._silences.get(peer, (0, -math.inf))
+        if asked > noticed:
+            self._silences[peer] = (self._silences_of(peer) + 1, time.monotonic())
+
+    def _silences_of(self, peer: str) -> int:
+        """Forgotten after a while: two that were parted would not speak to each other any more."""
+        count, noticed = self._silences.get(peer, (0, -math.inf))
+        return count if time.monotonic() - noticed < FORGET_SILENCE_SECONDS else 0
 
 
 def supervise(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

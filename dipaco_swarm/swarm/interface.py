@@ -217,6 +217,11 @@ class Swarm(Protocol):
 
     def traffic(self) -> Traffic: ...
 
+    @property
+    def lost(self) -> bool:
+        """Whether this machine has lost its network for good: calls return with nothing; open the swarm again."""
+        ...
+
     def interrupt(self) -> None:
         """Let every call that waits, now or later, return soon with nothing; for Ctrl+C, from any thread."""
         ...

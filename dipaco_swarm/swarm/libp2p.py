@@ -189,12 +189,16 @@ class Directory:
 
     def peers(self) -> list[PeerName]:
         """Everybody heard of, each once."""
-        return list(dict.fromkeys(peer for heard in self._at_hand() for peer in heard))
-
-    def _at_hand(self) -> list[list[PeerName]]:
-        """Of each group that we listen to or have listened to: who has said something that still holds."""
         now = clock.seconds()
-        return [[p for p, record in heard.copy().items() if now < record.until] for heard in [*self._heard.values()]]
+        # copies: the loop may be adding to them while another thread asks
+        return list(
+            dict.fromkeys(
+                peer
+                for heard in list(self._heard.values())
+                for peer, record in heard.copy().items()
+                if now < record.until
+            )
+        )
 
     async def farewell(self) -> None:
         self._ours = ()

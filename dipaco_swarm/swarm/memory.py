@@ -298,6 +298,10 @@ class MemorySwarm:
     def traffic(self) -> Traffic:
         return Traffic(0, 0)
 
+    @property
+    def lost(self) -> bool:
+        return False
+
     def interrupt(self) -> None:
         with self._hub.changed:
             self._interrupted = True

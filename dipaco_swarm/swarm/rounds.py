@@ -123,7 +123,7 @@ class Rounds:
     async def run(self, contribution: Contribution, patience: float) -> Outcome:
         """One round of one module, with as many leaders as it takes.
 
-        Cancelled in the middle of an exchange it still returns, and says whether the others have our part.
+        Cancelled after the others have our part, it still returns, and says so.
         """
         norm = await asyncio.get_running_loop().run_in_executor(self._compute, self._norm, contribution)
         if not norm < float("inf"):
@@ -146,7 +146,12 @@ class Rounds:
                 break
             leader = sent_to or leader_order(group.stage, group.module, contribution.version, left)[0]
             sent_to = None
-            outcome = await self._follow(leader, contribution, norm, patience)
+            try:
+                outcome = await self._follow(leader, contribution, norm, patience)
+            except asyncio.CancelledError:
+                if not given:
+                    raise
+                outcome = Kept("interrupted")
             if isinstance(outcome, Redirected):
                 attempts += 1
                 if outcome.leader not in lost | failed:
@@ -193,7 +198,7 @@ class Rounds:
             uplink=self._node.meter.uplink,
             patience=patience,
         )
-        answered = False
+        answered, began = False, time.monotonic()
         key = (group.stage, group.module, contribution.version)
         self._following[key] = leader
         try:
@@ -203,7 +208,7 @@ class Rounds:
         except (ConnectionError, EOFError, TimeoutError) as error:
             log.debug("leader %s lost: %s", leader[-8:], error)
             if not answered:
-                self._promptness.silent(leader)
+                self._promptness.silent(leader, began)
         except RemoteDataError as error:
             log.warning("ignored a leader that broke the protocol: %s", error)
         finally:
@@ -291,12 +296,14 @@ class Rounds:
 
     async def _first_word(self, ears: Ears, leader: str) -> Message:
         """A leader that is awake says at once that it is; libp2p opens streams to those who sleep as well."""
+        if leader == self._peer:
+            return await ears.hear()
         asked = time.monotonic()
         try:
             async with asyncio.timeout(self._promptness.allowed(leader)):
                 message = await ears.hear()
         except TimeoutError:
-            self._promptness.silent(leader)
+            self._promptness.silent(leader, asked)
             raise
         self._promptness.answered(leader, time.monotonic() - asked)
         return message
@@ -404,11 +411,11 @@ class Rounds:
                 answer = await stream.receive()
         except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
             log.debug("peer %s does not answer %s: %s", peer[-8:], type(question).__name__, error)
-            self._promptness.silent(peer)
+            self._promptness.silent(peer, asked)
             return None
         except asyncio.CancelledError:  # who asks has no more patience
             if time.monotonic() - asked >= self._promptness.usual:
-                self._promptness.silent(peer)
+                self._promptness.silent(peer, asked)
             raise
         self._promptness.answered(peer, time.monotonic() - asked)
         return answer
