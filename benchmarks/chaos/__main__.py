@@ -155,9 +155,10 @@ def one_run(
 
 
 def commit() -> str:
-    """Of this tree, as far as git knows."""
-    told = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    return told.stdout.strip() or "unknown"
+    """Of this tree, as far as git knows; reports of other scenarios do not count as changes."""
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", ":!benchmarks/results"], check=False)
+    return (head.stdout.strip() or "unknown") + ("" if changed.returncode == 0 else ", changed")
 
 
 def page(name: str, scenario: Scenario, length: Length, seed: int, verdict: Verdict, seconds: float) -> str:
