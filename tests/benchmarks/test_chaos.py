@@ -39,7 +39,7 @@ def _one_thread_each() -> Iterator[None]:
         ("last-holder", Length(rounds=2, minutes=0, peers=3)),
         ("bootstrap-down", Length(rounds=4, minutes=0, peers=3)),
         ("partition", Length(rounds=2, minutes=0, peers=4)),
-        ("soak", Length(rounds=2, minutes=0.4, peers=4)),
+        ("soak", Length(rounds=2, minutes=0.3, peers=4)),
     ],
 )
 def test_a_swarm_comes_through(name: str, length: Length, tmp_path: Path) -> None:
