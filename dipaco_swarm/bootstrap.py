@@ -49,7 +49,7 @@ from dipaco_swarm.rerouting import ScoreCollection
 from dipaco_swarm.serving import SnapshotKeeper, keeper_of
 from dipaco_swarm.settings import BootstrapSettings
 from dipaco_swarm.status import status_of
-from dipaco_swarm.stopping import Stopped, Stopping, stopping_on_signals
+from dipaco_swarm.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
 from dipaco_swarm.swarm.interface import Announcement, Swarm
 from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state, set_aside, write_whole
 from dipaco_swarm.training.documents import Document, read_documents, split_of
@@ -93,7 +93,7 @@ def serve(settings: BootstrapSettings) -> None:
     with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
 
         def keep_it_going(stop: Stopping) -> bool:
-            """Open the node and serve; whether there is reason to begin again."""
+            """Open the node and serve; whether the swarm was lost."""
             with open_swarm(empty, settings.home, node, stop) as swarm:
                 stop.tell(swarm.interrupt)
                 operator = Operator(config, key, swarm, Kept(settings.home), screen, stop, str(swarm.address))
@@ -101,9 +101,7 @@ def serve(settings: BootstrapSettings) -> None:
                     operator.run(until_finished=settings.until_finished)
                 return swarm.lost
 
-        with suppress(Stopped):
-            while keep_it_going(stop.until_then()) and not stop():
-                screen.event("the network daemon of this machine ended; starting it again")
+        until_stopped(keep_it_going, stop, screen.event)
         screen.event("the node is down; the same command goes on from here, peers train on meanwhile")
 
 
@@ -292,12 +290,16 @@ class Operator:
 
     def _knows_the_run(self, stage: Stage) -> bool:
         """Whether peers that may be in a later stage than this folder knows of have had the time to call on us."""
-        return clock.seconds() - self._resumed_at > GREETING_SECONDS or bool(self._trainers(stage))
+        return self._was_called_on() or bool(self._trainers(stage))
 
     def _knows_its_end(self, stage: Stage) -> bool:
-        """Whether we have heard of peers and have some of every module, or they have had the time to call on us."""
-        seen = bool(self._trainers(stage)) and all(state.version for state in self._states.values())
-        return seen or clock.seconds() - self._resumed_at > GREETING_SECONDS
+        """The same, of peers that have made versions while we were away: some of every module must be here."""
+        trained = all(state.version for state in self._states.values())
+        return self._was_called_on() or (trained and bool(self._trainers(stage)))
+
+    def _was_called_on(self) -> bool:
+        """Whether whoever knocks now and then must have done so since this node went on."""
+        return clock.seconds() - self._resumed_at > GREETING_SECONDS
 
     def _where_the_peers_are(self, manifest: Manifest) -> Manifest:
         """The peers' manifest, if it is newer than ours: this folder was restored from an older copy.

@@ -52,6 +52,11 @@ class RoundRules:
     first_step: int = 0
     """Inner steps of a path before this stage."""
 
+    @property
+    def round_tokens(self) -> int:
+        """Tokens that a path trains on in a full round."""
+        return self.rounds.inner_steps * self.tokens_per_step
+
 
 @dataclass
 class PathInTraining:
@@ -314,8 +319,7 @@ def _is_ready(peer: PathInTraining, module: ModuleId) -> bool:
         return peer.tokens[module] > 0
     if peer.swarm.called(peer.stage, module, peer.base[module].version):
         return peer.tokens[module] > peer.failed_at[module]
-    some = RETRY_SHARE * peer.rules.rounds.inner_steps * peer.rules.tokens_per_step
-    return peer.tokens[module] >= peer.failed_at[module] + some
+    return peer.tokens[module] >= peer.failed_at[module] + RETRY_SHARE * peer.rules.round_tokens
 
 
 def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
@@ -326,7 +330,7 @@ def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
     others = [m for m in peer.swarm.members(peer.stage, module) if m.path is not None and m.peer != peer.swarm.peer]
     staffed = {peer.path, *(m.path for m in others)}
     tokens = peer.tokens[module] + sum(m.tokens for m in others if m.version == version)
-    target = peer.rules.rounds.inner_steps * peer.rules.tokens_per_step * len(staffed)
+    target = peer.rules.round_tokens * len(staffed)
     return tokens >= target * (CATCH_UP_ROUNDS if _a_path_catches_up(peer, version, others) else 1)
 
 

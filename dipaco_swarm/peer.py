@@ -52,7 +52,7 @@ from dipaco_swarm.outer_round import (
 from dipaco_swarm.serving import OwnSnapshots
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.showing import PeerShow, names
-from dipaco_swarm.stopping import Stopped, Stopping, stopping_on_signals
+from dipaco_swarm.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Kept, ModuleGroup, Swarm
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import set_aside, write_whole
@@ -129,7 +129,7 @@ def run_peer(settings: PeerSettings) -> None:
             return True
 
         def take_part(stop: Stopping) -> bool:
-            """Join and train; whether there is reason to begin again."""
+            """Join and train; whether the swarm was lost."""
             with open_swarm(settings.address, settings.home, node, stop, again) as swarm:
                 stop.tell(swarm.interrupt)
                 weather.good("door", f"{settings.address.name} answers again")
@@ -141,9 +141,7 @@ def run_peer(settings: PeerSettings) -> None:
                 Volunteer(settings, swarm, screen, stop).live()
                 return swarm.lost
 
-        with suppress(Stopped):
-            while take_part(stop.until_then()) and not stop():
-                screen.event("the network daemon of this machine ended; starting it again")
+        until_stopped(take_part, stop, screen.event)
         screen.event("left the swarm; the same command goes on from here")
 
 
@@ -519,8 +517,7 @@ class Volunteer:
         report = run_outer_round(peer, stop=lambda: behind or self._stop(), on_step=step, on_due=due)
         ours_alone = {m for m, outcome in report.outcomes.items() if isinstance(outcome, Kept) and not outcome.given}
         if ours_alone:
-            given = {m: version for m, version in self._given.items() if m not in ours_alone}
-            self._note_given(peer, given | {m: version for m, version in before.items() if m in ours_alone})
+            self._note_given(peer, before | {m: v for m, v in self._given.items() if m not in ours_alone})
         return report
 
     def _note_given(self, peer: PathInTraining, versions: Mapping[ModuleId, int]) -> None:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 
@@ -48,6 +48,16 @@ class Stopping:
     def wait(self, seconds: float) -> bool:
         """Sleep, but wake up when asked to stop; True then."""
         return self._event.wait(seconds)
+
+
+def until_stopped(take_part: Callable[[Stopping], bool], stop: Stopping, say: Callable[[str], None]) -> None:
+    """Take part in a swarm, and again whenever this machine's network daemon has ended under it.
+
+    `take_part`: from opening the swarm to leaving it, with a stop of its own; says whether the swarm was lost.
+    """
+    with suppress(Stopped):
+        while take_part(stop.until_then()) and not stop():
+            say("the network daemon of this machine ended; starting it again")
 
 
 @contextmanager

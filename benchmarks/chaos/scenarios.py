@@ -69,6 +69,12 @@ def _long(usual: float) -> float:
     return max(5 * usual, 20.0)
 
 
+def _check_nobody_waits(story: Story, whom: str, since: float, usual: float) -> None:
+    gap = story.facts().longest_gap(since, time.time())
+    seen = f"{gap:.0f} s without a version at most, usually {usual:.0f} s"
+    story.check(f"nobody waits for {whom}", gap < _long(usual), seen)
+
+
 def _everybody(story: Story, count: int, link: Link = Link()) -> list[Member]:  # noqa: B008  # frozen
     """Peers that were told their paths, replicas last; returns when they train in the last stage."""
     paths = story.config.stages[-1].num_paths or 1
@@ -171,8 +177,8 @@ def soak(story: Story, length: Length) -> None:
     gap = story.facts().longest_gap(began, time.time())
     story.note("version at the end of the churn", story.version())
     story.check("no module stood still", gap < ROUND_SECONDS, f"{gap:.0f} s without a new version at most")
-    unplugged_packets = {peer.name: peer.line.counters().unplugged for peer in peers}
-    story.check("lines were really cut", any(unplugged_packets.values()), f"{sum(unplugged_packets.values())} packets")
+    unplugged_packets = sum(peer.line.counters().unplugged for peer in peers)
+    story.check("lines were really cut", unplugged_packets > 0, f"{unplugged_packets} packets")
     took = story.until_one(time.time(), length.rounds * ROUND_SECONDS)
     story.note("seconds of peace until everybody made the same versions", f"{took:.0f}")
     if length.minutes >= LEAK_MINUTES:
@@ -244,11 +250,8 @@ def bootstrap_down(story: Story, length: Length) -> None:
     before, down = story.version(), time.time()
     story.power_cut(node)
     story.until_version(before + length.rounds, (length.rounds + 2) * ROUND_SECONDS)
-    usual, gap = story.facts().seconds_a_round(), story.facts().longest_gap(down, time.time())
     story.note("rounds while it was down", story.version() - before)
-    story.check(
-        "nobody waits for it", gap < _long(usual), f"{gap:.0f} s without a version at most, usually {usual:.0f} s"
-    )
+    _check_nobody_waits(story, "it", down, story.facts().seconds_a_round())
     cut = story.random.choice(peers)
     story.power_cut(cut)
     restarted = time.time()
@@ -308,16 +311,13 @@ def freeze(story: Story, length: Length) -> None:
         story.faults["sleep"] += 1
     story.until(lambda: all(peer.process.status() == "stopped" for peer in asleep), "they really sleep", 10)
     story.pause(60 * length.minutes)
-    gap = story.facts().longest_gap(slept, time.time())
     while_asleep = story.version() - before
+    _check_nobody_waits(story, "them", slept, usual)
     for peer in asleep:
         peer.thaw()
     woken = time.time()
     story.note(f"rounds while {len(asleep)} of {len(peers)} slept for {60 * length.minutes:.0f} s", while_asleep)
     story.check("the others went on", while_asleep >= 1, f"{while_asleep} rounds")
-    story.check(
-        "nobody waits for them", gap < _long(usual), f"{gap:.0f} s without a version at most, usually {usual:.0f} s"
-    )
     names = [peer.name for peer in asleep]
 
     def all_back() -> bool:

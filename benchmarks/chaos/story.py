@@ -27,8 +27,26 @@ LOOK_SECONDS = 0.25
 SAMPLE_SECONDS = 5.0
 SETTLED_SECONDS = 60.0
 """Memory of the first minute of a life is loading, not growing."""
-LEAK_BYTES, LEAK_FILES, LEAK_PROCESSES = 0.5e6, 0.2, 0.02
-"""A minute, of a program. What leaks does so in every round or with every fault, many times a minute."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Something that a program holds and that must not grow."""
+
+    of: Callable[[Member], float]
+    unit: float
+    most: float
+    """Units a minute. What leaks does so in every round or with every fault, many times a minute."""
+
+
+MEASURES: Mapping[str, Measure] = {
+    "memory": Measure(Member.resident, 1e6, 0.5),
+    "open files": Measure(Member.descriptors, 1, 0.2),
+    "processes": Measure(Member.daemons, 1, 0.02),
+}
+
+Samples = Mapping[tuple[str, int], Sequence[tuple[float, float]]]
+"""(member, life) -> (seconds, what was measured)."""
 
 Changes = Mapping[str, Mapping[str, Any]]
 
@@ -147,10 +165,7 @@ class Story:
         """The home of a bootstrap node, with whose copy this story goes on: several runs from one clustering."""
         self._tell = tell
         self._began = time.monotonic()
-        self._memory: dict[tuple[str, int], list[tuple[float, float]]] = {}
-        """(member, life) -> (seconds, bytes)."""
-        self._descriptors: dict[tuple[str, int], list[tuple[float, float]]] = {}
-        self._daemons: dict[tuple[str, int], list[tuple[float, float]]] = {}
+        self._samples: dict[str, dict[tuple[str, int], list[tuple[float, float]]]] = {what: {} for what in MEASURES}
         self._sampled = 0.0
         self.address = ""
         self.line = "loopback"
@@ -279,12 +294,11 @@ class Story:
         for member in self.crew.running():
             key = member.name, member.lives
             try:
-                resident, descriptors, daemons = member.resident(), member.descriptors(), member.daemons()
+                seen = {what: measure.of(member) for what, measure in MEASURES.items()}
             except (OSError, psutil.NoSuchProcess):
                 continue
-            self._memory.setdefault(key, []).append((self._sampled, resident))
-            self._descriptors.setdefault(key, []).append((self._sampled, descriptors))
-            self._daemons.setdefault(key, []).append((self._sampled, daemons))
+            for what, value in seen.items():
+                self._samples[what].setdefault(key, []).append((self._sampled, value))
 
     # --------------------------------------------------------------------------------------------------------- faults
 
@@ -316,7 +330,8 @@ class Story:
 
     def conclude(self) -> None:
         """What must be true at the end of every scenario."""
-        facts = self.facts()
+        everything = Facts.of(self.peers)
+        facts = everything.of_stage(len(self.config.stages) - 1)
         last = facts.newest()
         held = self._kept(last)
         at_end = self._held_at_the_end(facts, held)
@@ -348,7 +363,6 @@ class Story:
         left = self.crew.orphans()
         self.check("no orphan process", not left, ", ".join(left) or "none")
         trained = sum(trained_by(peer, self.config.tokens_per_step) for peer in self.peers)
-        everything = Facts.of(self.peers)
         discarded = everything.discarded()
         lost = max(0.0, trained - everything.contributed()) + discarded
         self.note("rounds committed", facts.rounds())
@@ -358,21 +372,16 @@ class Story:
         self.note("... of these in versions that another one replaced", f"{discarded:,.0f}")
         self.note("forks on the way", len(facts.forks()))
         self.note("faults", ", ".join(f"{count} x {what}" for what, count in self.faults.items()) or "none")
-        if memory := self._growth(self._memory):
-            self.note("memory of the longest lives, MB a minute", _each(memory, 1e6))
-        if files := self._growth(self._descriptors):
-            self.note("open files of the longest lives, a minute", _each(files, 1))
+        for what, unit in (("memory", "MB "), ("open files", "")):
+            if growth := self._growth(self._samples[what]):
+                self.note(f"{what} of the longest lives, {unit}a minute", _each(growth, MEASURES[what].unit))
 
     def check_for_leaks(self) -> None:
         """Whether those who lived longest stayed as large in the second half of their lives, in all that they hold."""
-        for what, samples, unit, most in (
-            ("memory", self._memory, 1e6, LEAK_BYTES),
-            ("open files", self._descriptors, 1, LEAK_FILES),
-            ("processes", self._daemons, 1, LEAK_PROCESSES),
-        ):
-            growth = self._growth(samples, 0.5)
-            fine = bool(growth) and all(60 * a_second < most for _, a_second in growth)
-            self.check(f"{what} of the longest lives, a minute, do not grow", fine, _each(growth, unit))
+        for what, measure in MEASURES.items():
+            growth = self._growth(self._samples[what], 0.5)
+            fine = bool(growth) and all(60 * a_second < measure.most * measure.unit for _, a_second in growth)
+            self.check(f"{what} of the longest lives, a minute, do not grow", fine, _each(growth, measure.unit))
 
     def _kept(self, modules: Iterable[str]) -> dict[str, tuple[int, str]]:
         """Module -> version and digest of what the keeper has; -1 and nothing where it has none."""
@@ -404,9 +413,8 @@ class Story:
             held[module] = {digest} if digest in made[module] else made[module]
         return held
 
-    def _growth(
-        self, samples: Mapping[tuple[str, int], Sequence[tuple[float, float]]], last: float = 1.0
-    ) -> list[tuple[str, float]]:
+    @staticmethod
+    def _growth(samples: Samples, last: float = 1.0) -> list[tuple[str, float]]:
         """Of the four longest lives, without their first minute; in the `last` part of them."""
         settled = {}
         for (name, life), seen in samples.items():

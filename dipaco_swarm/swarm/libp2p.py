@@ -109,13 +109,7 @@ class Directory:
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """What was heard last, ours included, sorted by peer; who was not heard of for a lifetime is gone."""
-        now = clock.seconds()
-        heard = {
-            # a copy: the loop may be adding to it while another thread asks
-            peer: record.said
-            for peer, record in self._heard.get((stage, module), {}).copy().items()
-            if now < record.until
-        }
+        heard = {peer: record.said for peer, record in self._holding(stage, module).items()}
         heard.pop(self._node.identity.peer, None)
         heard.update({said.peer: said for said in self.ours if (said.stage, said.module) == (stage, module)})
         return tuple(heard[peer] for peer in sorted(heard))
@@ -189,16 +183,13 @@ class Directory:
 
     def peers(self) -> list[PeerName]:
         """Everybody heard of, each once."""
+        return list(dict.fromkeys(peer for group in list(self._heard) for peer in self._holding(*group)))
+
+    def _holding(self, stage: int, module: ModuleId) -> dict[PeerName, Heard]:
+        """What was heard about a module and still counts; a copy, as the loop may be adding while other threads ask."""
         now = clock.seconds()
-        # copies: the loop may be adding to them while another thread asks
-        return list(
-            dict.fromkeys(
-                peer
-                for heard in list(self._heard.values())
-                for peer, record in heard.copy().items()
-                if now < record.until
-            )
-        )
+        heard = self._heard.get((stage, module), {}).copy()
+        return {peer: record for peer, record in heard.items() if now < record.until}
 
     async def farewell(self) -> None:
         self._ours = ()
