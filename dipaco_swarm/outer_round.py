@@ -335,13 +335,13 @@ def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
 
 
 def _a_path_catches_up(peer: PathInTraining, version: int, others: Sequence[Announcement]) -> bool:
-    """Whether all that train some path of a module are behind this version, and one of them on its way to it.
+    """Whether all that train some path of a module are behind this version, and one of them may be on its way to it.
 
-    On a line that needs longer for a module than a round takes, whoever is behind would always be behind. Who sleeps,
-    or has left, says nothing of the kind; and who is too far behind is not waited for.
+    On a line that needs longer for a module than a round takes, whoever is behind would always be behind. Who falls
+    asleep is waited for no longer than it takes to notice, and who is too far behind not at all.
     """
     here = {peer.path, *(m.path for m in others if m.version >= version)}
-    coming = [m for m in others if m.catching_up and m.path not in here]
+    coming = [m for m in others if (m.catching_up or m.awake) and m.path not in here]
     return any(m.version >= version - CATCH_UP_ROUNDS for m in coming)
 
 

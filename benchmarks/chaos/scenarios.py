@@ -27,6 +27,9 @@ LEAK_MINUTES = 5.0
 """Of a shorter soak the memory says nothing."""
 ROUND_SECONDS = 120.0
 """No round should take longer than this, whatever happens, on two cores with eight peers."""
+FATAL = frozenset({"kill", "power cut", "Ctrl+C"})
+FAULTS = FATAL | {"sleep", "unplug"}
+"""Of a soak."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,10 @@ def soak(story: Story, length: Length) -> None:
     asleep: dict[str, float] = {}
     unplugged: dict[str, float] = {}
     began, ends = time.time(), time.monotonic() + 60 * length.minutes
-    while time.monotonic() < ends:
-        story.pause(story.random.uniform(2, 15))
+    longest_pause = min(15.0, 60 * length.minutes / len(FAULTS))
+    deck: list[str] = []
+    while time.monotonic() < ends or not set(story.faults) >= FAULTS:
+        story.pause(story.random.uniform(longest_pause / 8, longest_pause))
         now = time.monotonic()
         for peer in peers:
             if asleep.get(peer.name, now) < now:
@@ -148,10 +153,13 @@ def soak(story: Story, length: Length) -> None:
         able = [p for p in peers if p.running and p.name not in asleep and p.name not in unplugged]
         if len(able) < len(peers) // 2:
             continue
-        peer = story.random.choice(able)
+        # random, and yet each kind as often as the others, in a short soak too
+        deck = deck or story.random.sample(sorted(FAULTS), len(FAULTS))
         # the first two never die: it is their memory that tells of leaks
-        fatal = () if peer in peers[:2] else ("kill", "power cut", "Ctrl+C")
-        fault = story.random.choice([*fatal, "sleep", "unplug"])
+        targets = [peer for peer in able if peer not in peers[:2] or deck[-1] not in FATAL]
+        if not targets:
+            continue
+        peer, fault = story.random.choice(targets), deck.pop()
         match fault:
             case "kill":
                 story.kill(peer)
@@ -166,8 +174,14 @@ def soak(story: Story, length: Length) -> None:
             case "unplug":
                 peer.line.cut()
                 unplugged[peer.name] = now + story.random.uniform(5, 60)
-                story.faults["unplugged"] += 1
+                story.faults["unplug"] += 1
         story.tell(f"{fault}: {peer.name}; {len(story.crew.running())} programs running, version {story.version()}")
+
+
+    def unplugged_packets() -> int:
+        return sum(peer.line.counters().unplugged for peer in peers)
+
+    story.until(lambda: unplugged_packets() > 0, "packets meet a line that is cut", 30)
     for peer in peers:
         if peer.name in asleep:
             peer.thaw()
@@ -177,8 +191,7 @@ def soak(story: Story, length: Length) -> None:
     gap = story.facts().longest_gap(began, time.time())
     story.note("version at the end of the churn", story.version())
     story.check("no module stood still", gap < ROUND_SECONDS, f"{gap:.0f} s without a new version at most")
-    unplugged_packets = sum(peer.line.counters().unplugged for peer in peers)
-    story.check("lines were really cut", unplugged_packets > 0, f"{unplugged_packets} packets")
+    story.check("lines were really cut", unplugged_packets() > 0, f"{unplugged_packets()} packets")
     took = story.until_one(time.time(), length.rounds * ROUND_SECONDS)
     story.note("seconds of peace until everybody made the same versions", f"{took:.0f}")
     if length.minutes >= LEAK_MINUTES:

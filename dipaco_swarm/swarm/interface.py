@@ -39,6 +39,8 @@ class Announcement:
     """Whether it goes to other paths when it is needed there."""
     catching_up: bool = False
     """Whether it is fetching a newer state just now."""
+    awake: bool = True
+    """Whether word of it still comes about as often as it did. What is said has no say in it: who listens knows."""
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ LOOK_EVERY = 6
 MAX_MEMBERS = 256
 LIFETIME_SECONDS = 30.0
 """An announcement outlives its peer by at most this; six heartbeats, so that a busy minute loses nobody."""
+MISSED_WORDS = 3
+"""Of whom no word comes for as long as this many took before has fallen asleep, as far as anybody can tell."""
 
 T = TypeVar("T")
 
@@ -72,6 +74,13 @@ class Heard:
     """As its peer wrote it, by its own clock: another one is another record, and the peer was there to write it."""
     until: float
     """By `clock.seconds`."""
+    since: float
+    """When it was read first."""
+    pause: float
+    """Seconds between the word before and this one, on the line that they came over."""
+
+    def is_awake(self, now: float) -> bool:
+        return now - self.since < MISSED_WORDS * max(self.pause, HEARTBEAT_SECONDS)
 
 
 class Directory:
@@ -109,7 +118,11 @@ class Directory:
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """What was heard last, ours included, sorted by peer; who was not heard of for a lifetime is gone."""
-        heard = {peer: record.said for peer, record in self._holding(stage, module).items()}
+        now = clock.seconds()
+        heard = {
+            peer: replace(record.said, awake=record.is_awake(now))
+            for peer, record in self._holding(stage, module).items()
+        }
         heard.pop(self._node.identity.peer, None)
         heard.update({said.peer: said for said in self.ours if (said.stage, said.module) == (stage, module)})
         return tuple(heard[peer] for peer in sorted(heard))
@@ -178,7 +191,8 @@ class Directory:
             before = heard.get(peer)
             if before is None or before.expiration != expiration:
                 left = LIFETIME_SECONDS if before is not None else min(LIFETIME_SECONDS, expiration - time.time())
-                heard[peer] = Heard(said, expiration, now + left)
+                pause = now - before.since if before is not None else 0.0
+                heard[peer] = Heard(said, expiration, now + left, now, pause)
             self._node.remember(peer, addresses, reachable=said.reduces)
 
     def peers(self) -> list[PeerName]:

@@ -26,7 +26,7 @@ from dipaco_swarm.outer_round import (
     rebase,
     run_outer_round,
 )
-from dipaco_swarm.swarm.interface import Agreed, ModuleGroup
+from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings, TrainReport
 from dipaco_swarm.training.modules import PathModel, build_network
@@ -272,7 +272,21 @@ def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(given: i
 )
 def test_a_paced_round_waits_a_while_for_a_path_that_is_behind(other_at: int, full_rounds: int) -> None:
     """Ours is at version 20, of two paths; `full_rounds`: how much we train before the round is due."""
-    _is_due_after(full_rounds, other_at, catches_up=True)
+    assert _is_due_after(full_rounds, other_at)
+
+
+@pytest.mark.parametrize(("catches_up", "full_rounds"), [(True, CATCH_UP_ROUNDS * 2), (False, 2)])
+def test_a_paced_round_does_not_wait_for_who_sleeps(
+    catches_up: bool, full_rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who fetches a newer state is waited for even where its line has no room for a word."""
+    members = MemorySwarm.members
+
+    def silent(self: MemorySwarm, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
+        return tuple(replace(said, awake=said.peer == self.peer) for said in members(self, stage, module))
+
+    monkeypatch.setattr(MemorySwarm, "members", silent)
+    assert _is_due_after(full_rounds, 19, catches_up=catches_up)
 
 
 def test_who_fetches_a_newer_state_says_so_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,10 +308,6 @@ def test_who_fetches_a_newer_state_says_so_until_it_is_there(monkeypatch: pytest
     assert not any(s.catching_up for m in (shared, own) for s in ours.swarm.members(0, m))
 
 
-def test_a_paced_round_does_not_wait_for_who_sleeps() -> None:
-    _is_due_after(2, 19, catches_up=False)
-
-
 def test_whose_round_failed_trains_a_little_before_it_tries_again() -> None:
     (peer,) = make_peers(grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=40)
     module, other = peer.modules
@@ -312,7 +322,8 @@ def test_whose_round_failed_trains_a_little_before_it_tries_again() -> None:
     assert modules_due(peer) == [module, other]
 
 
-def _is_due_after(full_rounds: int, other_at: int, *, catches_up: bool) -> None:
+def _is_due_after(full_rounds: int, other_at: int, *, catches_up: bool = False) -> bool:
+    """Whether ours, at version 20, asks for a round after so much training and not a token sooner."""
     ours, other = make_peers(grid([1, 2]), [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
     shared, own = ours.modules
     other.catching_up = {shared} if catches_up else set()
@@ -323,6 +334,6 @@ def _is_due_after(full_rounds: int, other_at: int, *, catches_up: bool) -> None:
     ours.rules = replace(ours.rules, rounds=paced)
     round_tokens = paced.inner_steps * ours.rules.tokens_per_step
     ours.tokens = {shared: full_rounds * round_tokens - 1, own: round_tokens}
-    assert modules_due(ours) == [own]
+    too_soon = modules_due(ours)
     ours.tokens[shared] += 1
-    assert modules_due(ours) == [shared, own]
+    return (too_soon, modules_due(ours)) == ([own], [shared, own])

@@ -43,41 +43,74 @@ def said_by(peer: str) -> bytes:
     return packed
 
 
+class World:
+    """What a directory finds in the DHT, and what its clocks say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steady, self.wall = 1000.0, 5_000_000.0
+        self.found: dict[str, tuple[bytes, float]] = {}
+
+        async def read(dht: object, key: str) -> dict[str, tuple[bytes, float]]:
+            return dict(self.found)
+
+        monkeypatch.setattr(clock, "seconds", lambda: self.steady)
+        monkeypatch.setattr(libp2p.time, "time", lambda: self.wall)
+        monkeypatch.setattr(records, "read", read)
+        self._directory = Directory(Node(Identity("us")), "run")  # type: ignore[arg-type]
+
+    def says(self, peer: str, later: float = 0.0) -> None:
+        """Its record, written `later` than its last one, by its own clock."""
+        _, before = self.found.get(peer, (b"", self.wall + LIFETIME_SECONDS))
+        self.found[peer] = said_by(peer), before + later
+
+    def there(self) -> dict[str, bool]:
+        """Who is there, and whether awake."""
+        asyncio.run(self._directory.listen(0, MODULE))
+        return {said.peer: said.awake for said in self._directory.members(0, MODULE)}
+
+
 def test_clocks_that_jump_make_nobody_dead_and_keep_nobody_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    steady, wall = 1000.0, 5_000_000.0
-    found: dict[str, tuple[bytes, float]] = {}
+    world = World(monkeypatch)
+    for peer in ("one", "two"):
+        world.says(peer)
+    assert [*world.there()] == ["one", "two"]
 
-    async def read(dht: object, key: str) -> dict[str, tuple[bytes, float]]:
-        return dict(found)
+    world.wall += 7200  # our clock is set forward: both have spoken a moment ago
+    assert [*world.there()] == ["one", "two"]
 
-    monkeypatch.setattr(clock, "seconds", lambda: steady)
-    monkeypatch.setattr(libp2p.time, "time", lambda: wall)
-    monkeypatch.setattr(records, "read", read)
-    directory = Directory(Node(Identity("us")), "run")  # type: ignore[arg-type]
+    world.steady += 20
+    world.says("one", later=20)
+    assert [*world.there()] == ["one", "two"]
+    world.steady += 15
+    assert [*world.there()] == ["one"]  # two was last heard of 35 s ago, whatever its record says
 
-    def there() -> list[str]:
-        asyncio.run(directory.listen(0, MODULE))
-        return [said.peer for said in directory.members(0, MODULE)]
-
-    found = {"one": (said_by("one"), wall + LIFETIME_SECONDS), "two": (said_by("two"), wall + LIFETIME_SECONDS)}
-    assert there() == ["one", "two"]
-
-    wall += 7200  # our clock is set forward: both have spoken a moment ago
-    assert there() == ["one", "two"]
-
-    steady += 20  # one of them repeats what it says, by its own clock
-    found["one"] = (said_by("one"), found["one"][1] + 20)
-    assert there() == ["one", "two"]
-    steady += 15
-    assert there() == ["one"]  # two was last heard of 35 s ago, whatever its record says
-
-    wall -= 10 * 7200  # set back by hours: the dead one's record looks as if it lived for hours
-    assert there() == ["one"]
-    steady += LIFETIME_SECONDS
-    assert there() == []
-    found = {}
-    assert there() == []
+    world.wall -= 10 * 7200  # set back by hours: the dead one's record looks as if it lived for hours
+    assert [*world.there()] == ["one"]
+    world.steady += LIFETIME_SECONDS
+    assert not world.there()
+    world.found = {}
+    assert not world.there()
     assert time is libp2p.time
+
+
+@pytest.mark.parametrize(("pause", "patience"), [(2, 15), (5, 15), (8, 24)])
+def test_whose_word_does_not_come_any_more_sleeps(
+    pause: float, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """... by the pace at which it came over its line."""
+    world = World(monkeypatch)
+    world.says("one")
+    assert world.there() == {"one": True}
+    for _ in range(4):
+        world.steady += pause
+        world.says("one", later=5)
+        assert world.there() == {"one": True}
+    world.steady += patience - 0.1
+    assert world.there() == {"one": True}
+    world.steady += 0.2
+    assert world.there() == {"one": False}
+    world.says("one", later=5)
+    assert world.there() == {"one": True}
 
 
 def test_a_task_of_the_network_library_that_fails_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
