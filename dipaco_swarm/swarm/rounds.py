@@ -254,6 +254,7 @@ class Rounds:
         if not isinstance(message, Roster):
             raise RemoteDataError(channel.peer, f"sends {type(message).__name__} instead of a roster")
         me = _our_index(message, join, self._peer, contribution.group, self._norm_clip, channel.peer)
+        key = (join.stage, contribution.group.module, join.version)
         feedback = _feedback_key(contribution)
         residual = None if self._codec == "fp32" else contribution.gradient.new_zeros(join.parameters)
         exchange = PieceExchange(
@@ -270,7 +271,7 @@ class Rounds:
         )
         outcome: Commit | Abort | Kept | LeaderLost
         try:
-            outcome = await self._exchange_until_decided(channel, ears, exchange)
+            outcome = await self._exchange_until_decided(channel, ears, exchange, key)
         except asyncio.CancelledError:
             outcome = Kept("interrupted")
         except RemoteDataError as error:
@@ -309,7 +310,7 @@ class Rounds:
         return message
 
     async def _exchange_until_decided(
-        self, channel: Channel, ears: Ears, exchange: PieceExchange
+        self, channel: Channel, ears: Ears, exchange: PieceExchange, key: Key
     ) -> Commit | Abort | Kept | LeaderLost:
         """The exchange works and others find it until there is a decision."""
         round_id = exchange.roster.round_id
@@ -317,7 +318,7 @@ class Rounds:
             self._given_up.add(round_id)
         self._exchanges[round_id] = exchange
         work = asyncio.create_task(exchange.run())
-        decision = asyncio.create_task(self._until_decided(channel, ears, exchange))
+        decision = asyncio.create_task(self._until_decided(channel, ears, exchange, key))
         try:
             await exchange.started.wait()
             async with self._exchange_opened:
@@ -334,7 +335,7 @@ class Rounds:
             await asyncio.gather(work, decision, return_exceptions=True)
 
     async def _until_decided(
-        self, channel: Channel, ears: Ears, exchange: PieceExchange
+        self, channel: Channel, ears: Ears, exchange: PieceExchange, key: Key
     ) -> Commit | Abort | Kept | LeaderLost:
         """Keep the leader informed until it decides; when it is lost, ask the others."""
         reporter = asyncio.create_task(self._report(channel, exchange))
@@ -353,6 +354,8 @@ class Rounds:
                 if now - ready_at > 10 * (ready_at - began) + LEADER_GRACE_SECONDS:
                     raise TimeoutError  # alive, and decides nothing
         except (EOFError, TimeoutError, ConnectionError):
+            # while we ask about, nobody should be sent to a leader that is lost
+            self._following.pop(key, None)
             return await self._outcome_without_leader(channel.peer, exchange)
         finally:
             reporter.cancel()

@@ -20,6 +20,7 @@ from dipaco_swarm.swarm.leading import Seat
 from dipaco_swarm.swarm.libp2p import LibP2PSwarm, open_swarm
 from dipaco_swarm.swarm.node import NodeSettings
 from dipaco_swarm.swarm.reduction import leader_order
+from dipaco_swarm.swarm.rounds import Rounds
 from dipaco_swarm.swarm.wire import Commit, Message, PieceHeader, Stream
 
 from .test_contract import MODULE, gather, group, part, reduce_together
@@ -129,12 +130,21 @@ def test_a_contribution_that_cannot_be_is_left_out_and_its_sender_named(
     assert any(culprit[-8:] in warning for warning in warnings), warnings
 
 
-@pytest.mark.parametrize("told", [0, 1])
+@pytest.mark.parametrize(("told", "leader_asks_for"), [(0, 0.0), (0, 1.0), (1, 0.0)])
 def test_a_leader_that_dies_while_it_commits_leaves_one_outcome(
-    make_libp2p_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch, told: int
+    make_libp2p_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch, told: int, leader_asks_for: float
 ) -> None:
+    """... though the machine itself is there, and may be the last to know what the others decide next."""
     swarms = make_libp2p_swarms(4)
     leader = leader_order(0, MODULE, 0, [swarm.peer for swarm in swarms])[0]
+    ask_outcome = Rounds._ask_outcome
+
+    async def ask(self: Rounds, peer: str, round_id: bytes) -> Commit | None:
+        if self._peer == leader:
+            await asyncio.sleep(leader_asks_for)
+        return await ask_outcome(self, peer, round_id)
+
+    monkeypatch.setattr(Rounds, "_ask_outcome", ask)
     honest = leading._tell
     deaths: list[int] = []
 
