@@ -94,8 +94,10 @@ def serve(settings: BootstrapSettings) -> None:
 
         def keep_it_going(stop: Stopping) -> bool:
             """Open the node and serve; whether the swarm was lost."""
+            nonlocal node
             with open_swarm(empty, settings.home, node, stop) as swarm:
                 stop.tell(swarm.interrupt)
+                node = node.settled(swarm.address.bootstraps)
                 operator = Operator(config, key, swarm, Kept(settings.home), screen, stop, str(swarm.address))
                 with suppress(Stopped):
                     operator.run(until_finished=settings.until_finished)

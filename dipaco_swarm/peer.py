@@ -33,7 +33,7 @@ from dipaco_swarm.algorithm.plan import (
 from dipaco_swarm.algorithm.stages import most_paths, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.choosing import PathChoice, number_of, trainers_of
-from dipaco_swarm.dashboard.metrics import Metrics, last_step
+from dipaco_swarm.dashboard.metrics import Metrics, steps_after
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import DamagedError, HomeError, SwarmError, UnreachableError, UsageError
 from dipaco_swarm.leaving import hand_over, is_keeper, other_holders
@@ -338,7 +338,7 @@ class Volunteer:
             peer.trainer.load_state(saved.inner)
             peer.batches_consumed = saved.shard_cursor
             self._screen.event(f"going on from the checkpoint at step {saved.inner.steps_done}")
-            lost = last_step(self._metrics.file, peer.stage, peer.path) - saved.inner.steps_done
+            lost = steps_after(self._metrics.file, peer.stage, peer.path, saved.inner.steps_done)
             if lost > 0:
                 self._screen.event(f"this peer was ended before it could save again: about {lost} steps are lost")
             if dropped:

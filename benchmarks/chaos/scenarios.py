@@ -177,7 +177,6 @@ def soak(story: Story, length: Length) -> None:
                 story.faults["unplug"] += 1
         story.tell(f"{fault}: {peer.name}; {len(story.crew.running())} programs running, version {story.version()}")
 
-
     def unplugged_packets() -> int:
         return sum(peer.line.counters().unplugged for peer in peers)
 

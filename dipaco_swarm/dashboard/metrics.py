@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 STEPS_PER_LINE = 10
 MOST_BYTES = 64 << 20  # bytes of one file; a volunteer of months should not find the disk full of it
-TAIL_BYTES = 64 << 10
+TAIL_BYTES = 1 << 20
 
 
 class Metrics:
@@ -88,16 +88,24 @@ class Metrics:
             self._silent = False
 
 
-def last_step(file: Path, stage: int, path: int) -> int:
-    """The last inner step of a path that was written down, 0 when there is none. Looks at the end of the file only."""
+def steps_after(file: Path, stage: int, path: int, step: int) -> int:
+    """How many inner steps of a path were written down after this one, in its last life; about, for lines are of ten.
+
+    They are counted, as the path's own count goes on by what others have trained, too. Looks at the end of the file.
+    """
     try:
         with open(file, "rb") as lines:
             lines.seek(max(0, lines.seek(0, os.SEEK_END) - TAIL_BYTES))
             tail = lines.read().splitlines()
     except FileNotFoundError:
         return 0
-    steps = [json.loads(line) for line in tail if line.startswith(b'{"kind": "steps"') and line.endswith(b"}")]
-    return next((line["step"] for line in reversed(steps) if (line["stage"], line["path"]) == (stage, path)), 0)
+    noted = [json.loads(line) for line in tail if line.startswith(b'{"kind": "steps"') and line.endswith(b"}")]
+    count, newer = 0, math.inf
+    for at in (line["step"] for line in reversed(noted) if (line["stage"], line["path"]) == (stage, path)):
+        if not step < at < newer:  # as old as this one, or of a life before
+            break
+        count, newer = count + STEPS_PER_LINE, at
+    return count
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:

@@ -518,6 +518,7 @@ def open_swarm(
         swarm = LibP2PSwarm(loop, node, address, directory, store, tuple(_name_in(place) for place in before))
         await stack.enter_async_context(_running(_until_lost(node, swarm, stop)))
         stack.push_async_callback(swarm.stop)
+        stack.callback(_note_who_is_there, node, directory, acquaintances)  # the bootstrap nodes may be down next time
         return swarm
 
     try:
@@ -611,9 +612,13 @@ async def _keep_in_touch(node: Node, address: RunAddress, directory: Directory, 
     for times in itertools.count(1):
         await asyncio.sleep(KEEP_IN_TOUCH_SECONDS * random.uniform(0.8, 1.0))
         await asyncio.gather(*(node.greet(place) for place in address.bootstraps))
-        acquaintances.remember(place for peer in directory.peers() for place in node.addresses_of(peer)[:1])
+        _note_who_is_there(node, directory, acquaintances)
         if times % LOOK_EVERY == 0 and address.bootstraps and node.settings.reachable is not False:
             await node.look(address.bootstraps)
+
+
+def _note_who_is_there(node: Node, directory: Directory, acquaintances: Acquaintances) -> None:
+    acquaintances.remember(place for peer in directory.peers() for place in node.addresses_of(peer)[:1])
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,16 @@ class NodeSettings:
     """
     bandwidth: float | None = None
     """Bytes per second of modules, outer gradients and blobs that we send at most."""
+
+    def settled(self, places: Sequence[str]) -> "NodeSettings":
+        """The same, on the port that was found free: whoever knows these addresses of ours should find us there again.
+
+        Only for a node that says itself where it is; others may know it at a port that its router has chosen.
+        """
+        found = reach.ports_of(places)
+        if not self.listen.endswith("/tcp/0") or self.announce or not found:
+            return self
+        return replace(self, listen=f"{self.listen.removesuffix('/tcp/0')}/tcp/{found[0]}")
 
 
 class NotOfThisRun(ConnectionError):

@@ -1,5 +1,6 @@
 """What a peer writes down, and what the demo reads from it."""
 
+import itertools
 import json
 import logging
 import resource
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dipaco_swarm.dashboard.metrics import Metrics, last_step, read_metrics
+from dipaco_swarm.dashboard.metrics import Metrics, read_metrics, steps_after
 from dipaco_swarm.demo.chart import smooth, weighted_mean
 from dipaco_swarm.demo.scene import Agreement, Curve, agreement_of, curve_of
 
@@ -66,17 +67,24 @@ def test_a_disk_that_fills_within_a_line_leaves_no_half_of_it_and_is_said_once(
     assert len(read_metrics(file)) == 3
 
 
-def test_the_last_step_of_a_path_is_found_at_the_end_of_the_file(tmp_path: Path) -> None:
+def test_steps_that_a_crash_costs_are_counted_at_the_end_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    assert last_step(file, 0, 0) == 0
-    metrics = Metrics(file)
-    for path in (0, 1):
-        for step in range(1, 36):
-            metrics.step(0, path, step + 100 * path, 1.0, 1, 1.0)
-    assert (last_step(file, 0, 0), last_step(file, 0, 1), last_step(file, 1, 0)) == (30, 130, 0)
+    assert steps_after(file, 0, 0, 0) == 0
+
+    def life(path: int, *steps: range) -> None:
+        metrics = Metrics(file)
+        for step in itertools.chain(*steps):
+            metrics.step(0, path, step, 1.0, 1, 1.0)
+
+    life(0, range(1, 46))
+    life(1, range(101, 136))
+    assert (steps_after(file, 0, 0, 12), steps_after(file, 0, 1, 0), steps_after(file, 1, 0, 0)) == (30, 30, 0)
     with file.open("a") as half:
-        half.write('{"kind": "steps", "st')
-    assert last_step(file, 0, 1) == 130
+        half.write('{"kind": "steps", "st\n')
+    assert steps_after(file, 0, 0, 12) == 30
+    life(0, range(13, 25), range(1001, 1009))  # goes on from 12, where others have trained a thousand meanwhile
+    assert steps_after(file, 0, 0, 12) == 20
+    assert steps_after(file, 0, 0, 1008) == 0
 
 
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dipaco_swarm.dashboard.metrics import last_step, read_metrics
+from dipaco_swarm.dashboard.metrics import read_metrics, steps_after
 from dipaco_swarm.manifest import RunAddress
 from dipaco_swarm.swarm import sockets
 from dipaco_swarm.swarm.node import DAEMON_IDLE_SECONDS
@@ -79,7 +79,7 @@ def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: 
     one.kill()
     one.wait()
     step = saved(commands, "one", address).inner.steps_done
-    noted = last_step(commands.folder / "one" / "metrics.jsonl", 0, 0)
+    lost = steps_after(commands.folder / "one" / "metrics.jsonl", 0, 0, step)
     assert not psutil.wait_procs(daemons, timeout=DAEMON_IDLE_SECONDS + 10)[1]
     time.sleep(sockets.YOUNG_SECONDS / 5)
 
@@ -87,8 +87,8 @@ def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: 
     commands.peer("one", address, "auto")
     until(commands, "one", "stage 0: path 0 of 1")
     until(commands, "one", f"going on from the checkpoint at step {step}\n")
-    if noted > step:
-        until(commands, "one", f"ended before it could save again: about {noted - step} steps are lost")
+    if lost:
+        until(commands, "one", f"ended before it could save again: about {lost} steps are lost")
     until(commands, "one", r"round \d+: .* with 1 other\b")
     assert not socket_file.exists()
     assert not socket_file.with_name(socket_file.name + ".in").exists()

@@ -98,3 +98,12 @@ def test_a_daemon_that_is_gone_when_it_is_spoken_to_is_said(
     nobody = Multiaddr(f"/unix{tmp_path}/daemon.sock")
     with pytest.raises(expected, match="the network daemon"):
         asyncio.run(node._speak_to(nobody, bootstraps))
+
+
+def test_a_node_on_any_free_port_is_found_there_again() -> None:
+    places = ("/ip4/127.0.0.1/tcp/4321/p2p/QmX", "/ip4/127.0.0.1/tcp/99/p2p/QmX")
+    anywhere = NodeSettings("/ip4/127.0.0.1/tcp/0", bandwidth=7.0)
+    assert anywhere.settled(places) == NodeSettings("/ip4/127.0.0.1/tcp/4321", bandwidth=7.0)
+    assert anywhere.settled(()) == anywhere
+    for chosen in (NodeSettings("/ip4/0.0.0.0/tcp/4001"), NodeSettings("/ip4/0.0.0.0/tcp/0", announce=("/dns4/x",))):
+        assert chosen.settled(places) == chosen
