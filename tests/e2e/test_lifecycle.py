@@ -153,7 +153,7 @@ def test_a_lone_peer_keeps_its_progress_and_a_slower_one_joins_it(commands: Comm
     commands.peer("fast", address, 0)
     until(commands, "fast", ALONE)
     slow = commands.peer("slow", address, 0, "--micro-batch", "1")
-    psutil.Process(slow.pid).nice(15)
+    psutil.Process(slow.pid).nice(5)
     fetched = until(commands, "slow", r"fetched L0M0 at version (\d+)\n")
     assert int(fetched[1]) >= 2
     until(commands, "slow", "fetched L1M0 at version")
