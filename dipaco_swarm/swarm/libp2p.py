@@ -59,6 +59,9 @@ LOOK_EVERY = 6
 MAX_MEMBERS = 256
 LIFETIME_SECONDS = 30.0
 """An announcement outlives its peer by at most this; six heartbeats, so that a busy minute loses nobody."""
+BUSY_LIFETIME_SECONDS = 60.0
+"""... of a peer that was fetching a state: its line may have no room for a word meanwhile."""
+PAUSE_DECAY = 0.9
 MISSED_WORDS = 3
 """Of whom no word comes for as long as this many took before has fallen asleep, as far as anybody can tell."""
 
@@ -77,7 +80,7 @@ class Heard:
     since: float
     """When it was read first."""
     pause: float
-    """Seconds between the word before and this one, on the line that they came over."""
+    """Seconds from one word of it to the next, as the slowest of late came over its line and ours."""
 
     def is_awake(self, now: float) -> bool:
         return now - self.since < MISSED_WORDS * max(self.pause, HEARTBEAT_SECONDS)
@@ -133,8 +136,7 @@ class Directory:
             self._changed.clear()
             try:
                 self._addresses = await self._node.addresses()
-                await self._tell()
-                await asyncio.gather(*(self.listen(said.stage, said.module) for said in self._ours))
+                await asyncio.gather(self._tell(), *(self.listen(said.stage, said.module) for said in self._ours))
             except (P2PDaemonError, P2PHandlerError, ControlFailure, OSError, EOFError) as error:
                 log.warning("the network of this machine cannot be used just now; trying again every few seconds")
                 log.debug("the DHT cannot be used: %s", error)
@@ -190,8 +192,10 @@ class Directory:
             said, addresses = decoded
             before = heard.get(peer)
             if before is None or before.expiration != expiration:
-                left = LIFETIME_SECONDS if before is not None else min(LIFETIME_SECONDS, expiration - time.time())
-                pause = now - before.since if before is not None else 0.0
+                left = BUSY_LIFETIME_SECONDS if said.catching_up else LIFETIME_SECONDS
+                if before is None:  # read for the first time, it may be an old one
+                    left += min(0.0, expiration - time.time() - LIFETIME_SECONDS)
+                pause = max(now - before.since, PAUSE_DECAY * before.pause) if before is not None else 0.0
                 heard[peer] = Heard(said, expiration, now + left, now, pause)
             self._node.remember(peer, addresses, reachable=said.reduces)
 

@@ -13,7 +13,7 @@ from dipaco_swarm import clock
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm import libp2p, records
 from dipaco_swarm.swarm.interface import Announcement, PeerName
-from dipaco_swarm.swarm.libp2p import LIFETIME_SECONDS, Directory
+from dipaco_swarm.swarm.libp2p import BUSY_LIFETIME_SECONDS, LIFETIME_SECONDS, Directory
 
 MODULE = ModuleId(0, 0)
 
@@ -36,8 +36,8 @@ class Identity:
     peer: str
 
 
-def said_by(peer: str) -> bytes:
-    said = Announcement(PeerName(peer), 0, MODULE, PathIndex(0), 1, "a" * 64)
+def said_by(peer: str, catching_up: bool = False) -> bytes:
+    said = Announcement(PeerName(peer), 0, MODULE, PathIndex(0), 1, "a" * 64, catching_up=catching_up)
     packed = msgpack.packb(records.encode_announcement(said, ()).model_dump(), use_bin_type=True)
     assert isinstance(packed, bytes)
     return packed
@@ -58,10 +58,10 @@ class World:
         monkeypatch.setattr(records, "read", read)
         self._directory = Directory(Node(Identity("us")), "run")  # type: ignore[arg-type]
 
-    def says(self, peer: str, later: float = 0.0) -> None:
+    def says(self, peer: str, later: float = 0.0, catching_up: bool = False) -> None:
         """Its record, written `later` than its last one, by its own clock."""
         _, before = self.found.get(peer, (b"", self.wall + LIFETIME_SECONDS))
-        self.found[peer] = said_by(peer), before + later
+        self.found[peer] = said_by(peer, catching_up), before + later
 
     def there(self) -> dict[str, bool]:
         """Who is there, and whether awake."""
@@ -111,6 +111,20 @@ def test_whose_word_does_not_come_any_more_sleeps(
     assert world.there() == {"one": False}
     world.says("one", later=5)
     assert world.there() == {"one": True}
+
+
+def test_who_fetches_a_state_on_a_full_line_is_not_forgotten_so_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    for peer in ("one", "two"):
+        world.says(peer, catching_up=peer == "two")
+    world.wall += 10  # the first word of them was ten seconds on its way
+    assert [*world.there()] == ["one", "two"]
+    world.steady += LIFETIME_SECONDS - 9
+    assert [*world.there()] == ["two"]
+    world.steady += BUSY_LIFETIME_SECONDS - LIFETIME_SECONDS - 2
+    assert [*world.there()] == ["two"]
+    world.steady += 2
+    assert not world.there()
 
 
 def test_a_task_of_the_network_library_that_fails_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
