@@ -100,11 +100,11 @@ def steps_after(file: Path, stage: int, path: int, step: int) -> int:
     except FileNotFoundError:
         return 0
     noted = [json.loads(line) for line in tail if line.startswith(b'{"kind": "steps"') and line.endswith(b"}")]
-    count, newer = 0, math.inf
-    for at in (line["step"] for line in reversed(noted) if (line["stage"], line["path"]) == (stage, path)):
-        if not step < at < newer:  # as old as this one, or of a life before
+    count, tokens = 0, math.inf
+    for line in (line for line in reversed(noted) if (line["stage"], line["path"]) == (stage, path)):
+        if line["step"] <= step or line["tokens"] >= tokens:  # tokens begin at none in every life
             break
-        count, newer = count + STEPS_PER_LINE, at
+        count, tokens = count + STEPS_PER_LINE, line["tokens"]
     return count
 
 

@@ -17,7 +17,7 @@ class Acquaintances:
 
     def __init__(self, home: Path) -> None:
         self._file = home / FILE
-        self._known: tuple[str, ...] = ()
+        self._known = self.addresses()
 
     def addresses(self) -> tuple[str, ...]:
         """Multiaddrs, each ending in /p2p/NAME; none before the first time in this home."""

@@ -21,7 +21,7 @@ ASK_SECONDS = 4.0
 """A peer with a live loop on a line of today answers a question in much less."""
 MAX_ASK_SECONDS = 20.0
 FORGET_SILENCE_SECONDS = 30.0
-"""As long as what a peer announces holds: one that is announced again is asked again."""
+"""About as long as what a peer announces holds: one that is announced again is asked again."""
 
 
 class Channel(Protocol):

@@ -60,7 +60,7 @@ MAX_MEMBERS = 256
 LIFETIME_SECONDS = 30.0
 """An announcement outlives its peer by at most this; six heartbeats, so that a busy minute loses nobody."""
 BUSY_LIFETIME_SECONDS = 60.0
-"""... of a peer that was fetching a state: its line may have no room for a word meanwhile."""
+"""... or by this, of a peer that was fetching a state: its line may have no room for a word meanwhile."""
 PAUSE_DECAY = 0.9
 MISSED_WORDS = 3
 """Of whom no word comes for as long as this many took before has fallen asleep, as far as anybody can tell."""
@@ -200,8 +200,9 @@ class Directory:
             self._node.remember(peer, addresses, reachable=said.reduces)
 
     def peers(self) -> list[PeerName]:
-        """Everybody heard of, each once."""
-        return list(dict.fromkeys(peer for group in list(self._heard) for peer in self._holding(*group)))
+        """Everybody else that was heard of, each once."""
+        heard = dict.fromkeys(peer for group in list(self._heard) for peer in self._holding(*group))
+        return [peer for peer in heard if peer != self._node.identity.peer]
 
     def _holding(self, stage: int, module: ModuleId) -> dict[PeerName, Heard]:
         """What was heard about a module and still counts; a copy, as the loop may be adding while other threads ask."""

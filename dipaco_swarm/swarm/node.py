@@ -79,9 +79,10 @@ class NodeSettings:
     def settled(self, places: Sequence[str]) -> "NodeSettings":
         """The same, on the port that was found free: whoever knows these addresses of ours should find us there again.
 
-        Only for a node that says itself where it is; others may know it at a port that its router has chosen.
+        Nothing changes where the operator has chosen the port, or what others are told.
         """
-        found = reach.ports_of(places)
+        # among the others may be one that our router has chosen
+        found = reach.ports_of([place for place in places if place.startswith("/ip4/127.")] or places)
         if not self.listen.endswith("/tcp/0") or self.announce or not found:
             return self
         return replace(self, listen=f"{self.listen.removesuffix('/tcp/0')}/tcp/{found[0]}")

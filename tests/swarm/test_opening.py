@@ -15,11 +15,13 @@ from hivemind.utils.multiaddr import Multiaddr
 from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.manifest import RunAddress, fingerprint_of
 from dipaco_swarm.stopping import Stopped, Stopping
-from dipaco_swarm.swarm import node
+from dipaco_swarm.swarm import libp2p, node
+from dipaco_swarm.swarm.acquaintances import Acquaintances
 from dipaco_swarm.swarm.libp2p import open_swarm
 from dipaco_swarm.swarm.node import NodeSettings
 
 from .conftest import LOOPBACK
+from .test_contract import MODULE, gather, group
 
 pytestmark = pytest.mark.swarm
 
@@ -79,8 +81,24 @@ def test_who_waits_for_better_times_joins_when_they_come(tmp_path: Path, operato
     with open_swarm(address, tmp_path / "peer", LOOPBACK, Stopping(), again) as peer:
         assert peer.peer != name
     back.__exit__(None, None, None)
-    assert len(asked) == 2
+    assert len(asked) >= 2
     assert "no bootstrap node answers" in str(asked[0])
+
+
+def test_who_leaves_early_has_noted_down_who_was_there(
+    tmp_path: Path, operator_key: Ed25519PrivateKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libp2p, "KEEP_IN_TOUCH_SECONDS", 300.0)
+    stranger = f"/ip4/192.0.2.1/tcp/1/p2p/{SOMEBODY}"
+    home = tmp_path / "peer"
+    home.mkdir()
+    Acquaintances(home).remember([stranger])
+    with open_swarm(_address(operator_key), tmp_path / "bootstrap", LOOPBACK) as first:
+        with open_swarm(first.address, home, LOOPBACK) as second:
+            gather((first, second), {MODULE: group(0.5, 0.5)}, range(2))
+        known = Acquaintances(home).addresses()
+    assert known[0].endswith(f"/p2p/{first.peer}")
+    assert known[1:] == (stranger,)
 
 
 def test_a_newcomer_is_told_at_once_that_nobody_is_there(tmp_path: Path, operator_key: Ed25519PrivateKey) -> None:
