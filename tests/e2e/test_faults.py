@@ -64,7 +64,7 @@ def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: 
     finally:
         before = len(commands.log("one"))
         one.send_signal(signal.SIGCONT)
-    until(commands, "one", r"this machine was asleep for (1|2|3|4)\d s; looking where the group is\n", after=before)
+    until(commands, "one", r"this machine was asleep for [1-9]\d* \w+; looking where the group is\n", after=before)
     until(commands, "one", r"caught up from version \d+ to \d+", after=before)
     until(commands, "one", r"round \d+: .* with 1 other\b", after=before)
     meanwhile = commands.log("one")[before:]
@@ -197,6 +197,7 @@ def test_a_daemon_that_ends_under_a_program_is_started_again(commands: Commands,
         if label == "one":
             until(commands, "one", r"going on from the checkpoint at step \d+\n", after=before["one"])
         until(commands, "one", r"round \d+: .* with 1 other\b", after=before["one"])
+    assert (commands.folder / "bootstrap" / "address.txt").read_text().strip() == address
     commands.stops_on_ctrl_c("one", "other", "bootstrap")
     for label in ("one", "other", "bootstrap"):
         assert "Traceback" not in commands.log(label)

@@ -268,13 +268,13 @@ def test_nobody_waits_for_a_holder_that_stops_or_crawls(
 
 def test_a_lone_holder_may_crawl(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without anybody to compare it with, a holder that goes on sending is not dropped."""
-    monkeypatch.setattr(download, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(download, "PATIENCE_SECONDS", 3.0)
     state = state_of(100, PIECE_BYTES // 4)
 
     async def slowly(stream: Stream, piece: memoryview) -> None:
         for start in range(0, len(piece), len(piece) // 16):
             await stream.send_raw(piece[start : start + len(piece) // 16])
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.25)
 
     trio.answer(trio.stranger, sender(state, slowly))
     trio.announce(trio.stranger, state=state)

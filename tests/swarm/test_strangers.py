@@ -153,9 +153,11 @@ def test_a_leader_that_dies_while_it_commits_leaves_one_outcome(
             await honest(seats, message)
             return
         deaths.append(len(seats))
-        followers = [seat for seat in seats if seat.channel.peer != leader]
-        await honest(followers[:told], message)
-        await asyncio.sleep(0.3)  # until it was taken
+        listeners = [seat for seat in seats if seat.channel.peer != leader][:told]
+        await honest(listeners, message)
+        names = {seat.channel.peer for seat in listeners}
+        while not all(swarm._rounds is not None and swarm._rounds._commits for swarm in swarms if swarm.peer in names):
+            await asyncio.sleep(0.01)  # until it was taken
         for seat in seats:
             seat.channel.close()
 
