@@ -50,8 +50,8 @@ class Ours:
         from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
         from dipaco_swarm.manifest import RunAddress
         from dipaco_swarm.swarm.interface import ModuleGroup
-        from dipaco_swarm.swarm.libp2p import open_swarm
-        from dipaco_swarm.swarm.node import NodeSettings
+        from dipaco_swarm.swarm.libp2p.node import NodeSettings
+        from dipaco_swarm.swarm.networked import open_swarm
 
         address = RunAddress("bench", "a" * 32, (place,) if place else ())
         settings = NodeSettings(listen="/ip4/127.0.0.1/tcp/0")
@@ -68,7 +68,7 @@ class Ours:
         self._version += 1
         if not hasattr(self, "_codec") or self._codec != codec:
             self._codec = codec
-            self._swarm.take_part(codec, 4.0)  # type: ignore[arg-type]
+            self._swarm.configure_rounds(codec, 4.0)  # type: ignore[arg-type]
         path = PathIndex(self._rank)
         said = Announcement(self._swarm.peer, 0, self._module, path, self._version, "0" * 64)
         self._swarm.announce([said], [self._group])
@@ -81,7 +81,7 @@ class Ours:
         return [os.getpid()]
 
     def go(self) -> float:
-        outcome = self._swarm.reduce([self._part], patience=30.0)[self._module]
+        outcome = self._swarm.all_reduce([self._part], patience=30.0)[self._module]
         sent = getattr(outcome, "bytes_sent", None)
         if sent is None or len(outcome.contributors) < self._peers:  # type: ignore[union-attr]
             raise RuntimeError(str(outcome)[:200])

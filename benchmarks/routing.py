@@ -34,8 +34,8 @@ from dipaco_swarm.manifest import (
     parse_run_file,
     sign_manifest,
 )
-from dipaco_swarm.swarm.libp2p import LibP2PSwarm, open_swarm
-from dipaco_swarm.swarm.node import NodeSettings
+from dipaco_swarm.swarm.libp2p.node import NodeSettings
+from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH = 896

@@ -258,7 +258,7 @@ def _knock(place: str) -> Check:
 
 def _from_outside(address: RunAddress, listen: str) -> Iterator[Check]:
     """What the bootstrap nodes say: clock, version, and whether others can dial this machine."""
-    from dipaco_swarm.swarm.outside import look_from_outside
+    from dipaco_swarm.swarm.libp2p.outside import look_from_outside
 
     try:
         outside = look_from_outside(address, listen)

@@ -141,7 +141,7 @@ def run_outer_round(
     # 3. The module groups average them, all groups at once. A round that fails changes nothing.
     if due:
         on_due(due)
-    outcomes = peer.swarm.reduce(contributions, patience=_patience(peer, seconds)) if contributions else {}
+    outcomes = peer.swarm.all_reduce(contributions, patience=_patience(peer, seconds)) if contributions else {}
 
     # 4. Where a group agreed, everybody in it takes the same outer step.
     for module, outcome in outcomes.items():
@@ -317,7 +317,7 @@ def _is_ready(peer: PathInTraining, module: ModuleId) -> bool:
     """Whether we have something new to contribute; who was not let in would otherwise knock without a pause."""
     if module not in peer.failed_at:
         return peer.tokens[module] > 0
-    if peer.swarm.called(peer.stage, module, peer.base[module].version):
+    if peer.swarm.is_gathering(peer.stage, module, peer.base[module].version):
         return peer.tokens[module] > peer.failed_at[module]
     return peer.tokens[module] >= peer.failed_at[module] + RETRY_SHARE * peer.rules.round_tokens
 
@@ -325,7 +325,7 @@ def _is_ready(peer: PathInTraining, module: ModuleId) -> bool:
 def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
     """Whether the group's tokens reach the target: inner_steps x tokens of a step x staffed paths (DeDLOC)."""
     version = peer.base[module].version
-    if peer.swarm.called(peer.stage, module, version):
+    if peer.swarm.is_gathering(peer.stage, module, version):
         return True
     others = [m for m in peer.swarm.members(peer.stage, module) if m.path is not None and m.peer != peer.swarm.peer]
     staffed = {peer.path, *(m.path for m in others)}

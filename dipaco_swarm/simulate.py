@@ -18,18 +18,18 @@ from pathlib import Path
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable
 from dipaco_swarm.algorithm.stages import check_tables, most_paths
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.bootstrap import Kept, Operator, load_operator_key
+from dipaco_swarm.client.visits import evaluate
 from dipaco_swarm.dashboard.screens import NoScreen, Screen, open_screen
 from dipaco_swarm.dashboard.views import Evaluation, View
 from dipaco_swarm.errors import UsageError
+from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.manifest import RunAddress, RunConfig, fingerprint_of, read_run_file
-from dipaco_swarm.peer import Volunteer
+from dipaco_swarm.operator.operator import Operator, OperatorHome, load_operator_key
+from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings, ScreenKind
-from dipaco_swarm.stopping import Stopping, stopping_on_signals
-from dipaco_swarm.swarm.blobs import BlobStore
 from dipaco_swarm.swarm.interface import Contribution, Outcome
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
-from dipaco_swarm.use import evaluate
+from dipaco_swarm.swarm.states.blobs import BlobStore
 
 
 class Turns:
@@ -62,10 +62,10 @@ class SwarmInTurns(MemorySwarm):
         self._turns = turns
         self._peers = peers
 
-    def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+    def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
         # a peer measures its patience in its own training; here the others may have to train after it
         with self._turns.left():
-            return super().reduce(contributions, patience=patience * self._peers)
+            return super().all_reduce(contributions, patience=patience * self._peers)
 
 
 class StoppingInTurns(Stopping):
@@ -118,7 +118,7 @@ def simulate(
     turns = Turns(at_once or max(1, (os.cpu_count() or 1) // threads))
     screen = screen or NoScreen()
     key = load_operator_key(home / "bootstrap")
-    kept = Kept(home / "bootstrap")
+    kept = OperatorHome(home / "bootstrap")
     fingerprint = fingerprint_of(key.public_key())
     address = RunAddress(config.name, fingerprint, ())
 
@@ -160,7 +160,7 @@ def simulate(
 
 def final_states(home: Path, stage: int, table: PathTable) -> dict[ModuleId, ModuleState]:
     """What a bootstrap node's home folder holds of a stage; modules it holds only as seeds are left out."""
-    kept = Kept(home)
+    kept = OperatorHome(home)
     states = {module: kept.state(stage, module) for module in table.modules}
     return {module: state for module, state in states.items() if state is not None}
 

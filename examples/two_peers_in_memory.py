@@ -27,7 +27,7 @@ LEARNED = (torch.tensor([1.0, 0.0, 2.0, 0.0]), torch.tensor([0.0, 1.0, 2.0, 0.0]
 
 def announce(swarm: MemorySwarm, path: PathIndex) -> None:
     """Say what we train and where we stand; a round expects everybody who has said so."""
-    swarm.take_part("fp32", norm_clip=4.0)
+    swarm.configure_rounds("fp32", norm_clip=4.0)
     swarm.announce([Announcement(swarm.peer, 0, MODULE, path, START.version, START.digest)], [GROUP])
 
 
@@ -35,7 +35,7 @@ def one_round(swarm: MemorySwarm, path: PathIndex) -> ModuleState:
     """Contribute, wait for the group's average, step. Returns the module's next version."""
     gradient = outer_gradient(START.params, LEARNED[path])
     contribution = Contribution(GROUP, path, START.version, gradient, tokens=1000)
-    outcome = swarm.reduce([contribution], patience=10.0)[MODULE]
+    outcome = swarm.all_reduce([contribution], patience=10.0)[MODULE]
     if not isinstance(outcome, Agreed):  # weather is a value: nothing has changed, try again
         raise SystemExit(f"no round: {outcome.reason}")
     return outer_step(START, outcome, OuterConfig(learning_rate=0.7, momentum=0.9))

@@ -14,7 +14,7 @@ from benchmarks.chaos.crew import Member
 from benchmarks.chaos.lab import Link
 from benchmarks.chaos.story import Disappointed, Story
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.bootstrap import Kept
+from dipaco_swarm.operator.operator import OperatorHome
 
 FOUR_PATHS: dict[str, Any] = {"router": "product-k-means", "modules": [2, 2]}
 HOME_LINE = Link(down_mbit=100, up_mbit=20, round_trip_ms=50)
@@ -206,7 +206,7 @@ def _say_goodbye(story: Story, node: Member) -> None:
     took = [story.ctrl_c(peer) for peer in story.peers if peer.running]
     story.note("seconds from Ctrl+C to the end, the longest", f"{max(took):.1f}")
     newest = story.facts().newest()
-    kept, stage = Kept(node.home), len(story.config.stages) - 1
+    kept, stage = OperatorHome(node.home), len(story.config.stages) - 1
 
     def has_all() -> bool:
         states = {m: kept.state(stage, ModuleId.parse(m)) for m in newest}

@@ -15,10 +15,10 @@ import psutil
 from benchmarks.chaos.crew import Crew, Here, Member, Place
 from benchmarks.chaos.facts import LEVELS, Facts, slope, tracebacks, trained_by, uncalm
 from benchmarks.chaos.lab import Lab, Link
-from dipaco_swarm import use
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.bootstrap import Kept
+from dipaco_swarm.client import visits as use
 from dipaco_swarm.manifest import RunAddress, RunConfig
+from dipaco_swarm.operator.operator import OperatorHome
 from dipaco_swarm.training import checkpoint
 from dipaco_swarm.training.early import run_of
 
@@ -284,7 +284,7 @@ class Story:
 
     def finish(self, node: Member, seconds: float) -> None:
         """End the stage, as the operator would, and wait until all members have left."""
-        Kept(node.home).tell_to_advance()
+        OperatorHome(node.home).tell_to_advance()
         self.until_finished(seconds)
 
     def _sample(self) -> None:
@@ -385,7 +385,7 @@ class Story:
 
     def _kept(self, modules: Iterable[str]) -> dict[str, tuple[int, str]]:
         """Module -> version and digest of what the keeper has; -1 and nothing where it has none."""
-        kept = Kept(self.crew.folder / "bootstrap")
+        kept = OperatorHome(self.crew.folder / "bootstrap")
         states = {module: kept.state(len(self.config.stages) - 1, ModuleId.parse(module)) for module in modules}
         return {
             module: (-1, "") if state is None else (state.version, state.digest) for module, state in states.items()

@@ -21,10 +21,11 @@ import torch
 
 from benchmarks.quality.rows import Row, Scale, run_file
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
-from dipaco_swarm.bootstrap import Kept, load_operator_key
+from dipaco_swarm.client.visits import open_run, score, score_rerouted
 from dipaco_swarm.manifest import Manifest, RunConfig, WireConfig, fingerprint_of, sign_manifest
+from dipaco_swarm.operator.operator import OperatorHome, load_operator_key
 from dipaco_swarm.simulate import simulate
-from dipaco_swarm.swarm.codec import encoded_size
+from dipaco_swarm.swarm.round.codec import encoded_size
 from dipaco_swarm.training.bank import write_whole
 from dipaco_swarm.training.documents import read_documents, split_of
 from dipaco_swarm.training.evaluation import Score, evaluate
@@ -33,7 +34,6 @@ from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import shard_recipe
 from dipaco_swarm.training.shards import EvaluationSet, ShardRecipe, build_shard, evaluation_pieces
 from dipaco_swarm.training.tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
-from dipaco_swarm.use import open_run, score, score_rerouted
 
 VOCABULARY = 2048
 TOKENIZER_DOCUMENTS = 1000
@@ -270,7 +270,7 @@ def _warmed_up(workshop: Workshop, config: RunConfig) -> Path:
 def fork(begun: Path, home: Path, config: RunConfig) -> None:
     """Go on with the finished stages of `begun`, a bootstrap node's home, under a run file that has more of them."""
     shutil.copytree(begun, home)
-    key, kept = load_operator_key(home), Kept(home)
+    key, kept = load_operator_key(home), OperatorHome(home)
     manifest = kept.manifest(fingerprint_of(key.public_key()))
     assert manifest is not None, f"{begun} is the home of a run that has begun"
     assert config.stages[: len(manifest.stages)] == manifest.config.stages, "the stages behind it are the same"

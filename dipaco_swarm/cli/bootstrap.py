@@ -61,7 +61,7 @@ def serve(
             until_finished=until_finished,
             screen=screen_choice(screen),
         )
-        from dipaco_swarm.bootstrap import serve as serve_run  # torch and hivemind load only when needed
+        from dipaco_swarm.operator.operator import serve as serve_run  # torch and hivemind load only when needed
 
         serve_run(settings)
 
@@ -79,9 +79,9 @@ def advance(
         from dipaco_swarm.settings import default_home
 
         folder = home or default_home(read_run_file(run_file).name, "bootstrap")
-        from dipaco_swarm.bootstrap import Kept
+        from dipaco_swarm.operator.operator import OperatorHome
 
-        Kept(folder).tell_to_advance()
+        OperatorHome(folder).tell_to_advance()
         typer.echo("told the node; its screen says when the stage ends, and one that is down will do it when it is up")
 
 

@@ -76,10 +76,10 @@ def status(
         from dipaco_swarm.manifest import RunAddress
 
         address = RunAddress.parse(run)
-        from dipaco_swarm import use
+        from dipaco_swarm.client import visits
         from dipaco_swarm.dashboard.drawing import draw
 
-        seen = use.status(address)
+        seen = visits.status(address)
         if as_json:
             typer.echo(seen.to_json())
         else:
@@ -99,10 +99,10 @@ def evaluate(
     """Routed perplexity: every document scored by its own path, per path and in all."""
     with worded_failures():
         source = _source(run, home)
-        from dipaco_swarm import use
+        from dipaco_swarm.client import visits
         from dipaco_swarm.dashboard.drawing import draw
 
-        _print(draw(use.evaluate(source, data, window=reroute, best=best, tell=_tell)))
+        _print(draw(visits.evaluate(source, data, window=reroute, best=best, tell=_tell)))
 
 
 @app.command()
@@ -120,9 +120,9 @@ def generate(
     """Route the prompt by its first tokens, and let the path it belongs to go on with it."""
     with worded_failures():
         source = _source(run, home)
-        from dipaco_swarm import use
+        from dipaco_swarm.client import visits
 
-        pieces = use.generate(
+        pieces = visits.generate(
             source,
             prompt,
             tokens=tokens,
@@ -151,9 +151,9 @@ def export(
     """Write one path as an ordinary transformers folder."""
     with worded_failures():
         source = _source(run, home)
-        from dipaco_swarm import use
+        from dipaco_swarm.client import visits
 
-        use.export(source, path, out, best=best, tell=_tell)
+        visits.export(source, path, out, best=best, tell=_tell)
         typer.echo(f'wrote path {path} to {out}; AutoModelForCausalLM.from_pretrained("{out}") loads it')
 
 

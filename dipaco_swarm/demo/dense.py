@@ -12,17 +12,17 @@ import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
+from dipaco_swarm.client.visits import open_run
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import UnreachableError
-from dipaco_swarm.stopping import Stopping, stopping_on_signals
+from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.training.bank import load_state, module_file, save_state
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings
 from dipaco_swarm.training.modules import PathModel
 from dipaco_swarm.training.routed import shard_recipe
 from dipaco_swarm.training.shards import build_shard
-from dipaco_swarm.use import open_run
 
 MANIFEST_SECONDS = 300.0
 """The bootstrap node has published its run by then, however slow the machine."""

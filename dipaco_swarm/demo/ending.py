@@ -5,12 +5,12 @@ from pathlib import Path
 
 import torch
 
+from dipaco_swarm.client.visits import open_run
 from dipaco_swarm.dashboard.metrics import read_metrics
 from dipaco_swarm.demo.report import Story
 from dipaco_swarm.demo.results import compare, export_and_check, write_samples
 from dipaco_swarm.demo.scene import agreement_of
 from dipaco_swarm.manifest import RunConfig
-from dipaco_swarm.use import open_run
 
 
 def conclude(folder: Path, config: RunConfig, homes: Sequence[Path]) -> Story:

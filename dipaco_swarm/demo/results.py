@@ -10,12 +10,12 @@ from typing import TypeVar
 import torch
 
 from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.client.visits import generate, held_out, open_run
 from dipaco_swarm.demo.dense import fill_dense
 from dipaco_swarm.training.evaluation import RoutedScore, Score, sequence_log_likelihoods
 from dipaco_swarm.training.export import difference_of_logits, export_path
 from dipaco_swarm.training.modules import PathModel
 from dipaco_swarm.training.shards import EvaluationSet
-from dipaco_swarm.use import generate, held_out, open_run
 
 Name = TypeVar("Name", str, PathIndex)
 

@@ -27,8 +27,8 @@ from dipaco_swarm.demo.processes import Process, ProcessFailedError, Troupe
 from dipaco_swarm.demo.scene import Scene, actor_of, agreement_of, curve_of
 from dipaco_swarm.demo.show import Show
 from dipaco_swarm.errors import UsageError
+from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.manifest import RunConfig, read_run_file
-from dipaco_swarm.stopping import Stopping
 
 LOOPBACK = "--listen=/ip4/127.0.0.1/tcp/0"
 COMMON = ("--until-finished", "--screen=plain")

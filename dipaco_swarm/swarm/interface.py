@@ -95,7 +95,7 @@ class Agreed:
 
 
 @dataclass(frozen=True)
-class Kept:
+class NotAgreed:
     """The round did not happen for us. Nothing changed anywhere; local progress is intact."""
 
     reason: str
@@ -104,7 +104,7 @@ class Kept:
     """Whether the others may have our outer gradient: if they have gone on, it is in their average."""
 
 
-Outcome = Agreed | Kept
+Outcome = Agreed | NotAgreed
 
 
 @dataclass(frozen=True)
@@ -140,25 +140,27 @@ class Swarm(Protocol):
         """Find out now who is there for these modules; `members` then answers for them too."""
         ...
 
-    def say(self, topic: str, statement: bytes) -> None:
+    def publish(self, topic: str, statement: bytes) -> None:
         """Repeat a small signed statement (up to 512 bytes) about a topic while we live. Returns at once."""
         ...
 
-    def heard(self, topic: str, *, timeout: float) -> dict[PeerName, bytes]:
+    def statements(self, topic: str, *, timeout: float) -> dict[PeerName, bytes]:
         """What live peers say about a topic, our own statement included."""
         ...
 
-    def called(self, stage: int, module: ModuleId, version: int) -> bool:
+    def is_gathering(self, stage: int, module: ModuleId, version: int) -> bool:
         """Whether somebody gathers the round of this version, so that we should come soon."""
         ...
 
     # module groups -----------------------------------------------------------------------------------------------
 
-    def take_part(self, codec: Literal["fp32", "bf16", "int8"], norm_clip: float, max_members: int = 256) -> None:
+    def configure_rounds(
+        self, codec: Literal["fp32", "bf16", "int8"], norm_clip: float, max_members: int = 256
+    ) -> None:
         """Learn the run's rules for rounds; comes before the first `reduce`."""
         ...
 
-    def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+    def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
         """Average the outer gradients of several modules, each with its group, all at once.
 
         `patience`: seconds that we are willing to wait for members who are alive but not there yet.

@@ -18,20 +18,19 @@ from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import UnreachableError
-from dipaco_swarm.swarm.blobs import BlobStore
-from dipaco_swarm.swarm.codec import Codec, decode, encode
 from dipaco_swarm.swarm.interface import (
     Agreed,
     Announcement,
     Contribution,
-    Kept,
     ModuleGroup,
+    NotAgreed,
     Outcome,
     PeerName,
     Span,
     Traffic,
 )
-from dipaco_swarm.swarm.reduction import (
+from dipaco_swarm.swarm.round.codec import Codec, decode, encode
+from dipaco_swarm.swarm.round.reduction import (
     claimed_norm,
     effective_paths_of,
     piece_bounds,
@@ -39,6 +38,7 @@ from dipaco_swarm.swarm.reduction import (
     reduce_piece,
     roster_order,
 )
+from dipaco_swarm.swarm.states.blobs import BlobStore
 from dipaco_swarm.swarm.wire import RosterEntry
 
 KEPT_STATES = 16
@@ -145,24 +145,24 @@ class MemorySwarm:
     def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float) -> None:
         """Everybody is known already."""
 
-    def say(self, topic: str, statement: bytes) -> None:
+    def publish(self, topic: str, statement: bytes) -> None:
         with self._hub.changed:
             self._hub.statements.setdefault(topic, {})[self.peer] = statement
 
-    def heard(self, topic: str, *, timeout: float) -> dict[PeerName, bytes]:
+    def statements(self, topic: str, *, timeout: float) -> dict[PeerName, bytes]:
         with self._hub.changed:
             return dict(self._hub.statements.get(topic, {}))
 
-    def called(self, stage: int, module: ModuleId, version: int) -> bool:
+    def is_gathering(self, stage: int, module: ModuleId, version: int) -> bool:
         with self._hub.changed:
             return (stage, module, version) in self._hub.meetings
 
     # module groups -----------------------------------------------------------------------------------------------
 
-    def take_part(self, codec: Codec, norm_clip: float, max_members: int = 256) -> None:
+    def configure_rounds(self, codec: Codec, norm_clip: float, max_members: int = 256) -> None:
         self._codec, self._norm_clip = codec, norm_clip
 
-    def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+    def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
         for part in contributions:
             self._join(part, patience)
         return {part.group.module: self._outcome(part) for part in contributions}
@@ -200,7 +200,7 @@ class MemorySwarm:
             while meeting.outcome is None and not meeting.over:
                 if self._interrupted:
                     meeting.parts.pop(self.peer, None)
-                    return Kept("interrupted")
+                    return NotAgreed("interrupted")
                 patience = statistics.median(part.patience for part in meeting.parts.values())
                 left = meeting.opened + patience - time.monotonic()
                 if self._hub.expected(*key) <= set(meeting.parts) or left <= 0:
@@ -212,7 +212,7 @@ class MemorySwarm:
                     self._hub.changed.wait(left)
             outcome = meeting.outcome
             if outcome is None or self.peer not in meeting.waiting:
-                return Kept("came after the round had begun; the next one counts our progress")
+                return NotAgreed("came after the round had begun; the next one counts our progress")
             if self._codec != "fp32":
                 self._residuals[_feedback_key(contribution)] = meeting.parts[self.peer].residual
             meeting.waiting.discard(self.peer)

@@ -18,8 +18,8 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from pydantic import Field, ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
-from dipaco_swarm.swarm.identity import Identity, is_signed_by
 from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
 from dipaco_swarm.swarm.wire import Count, Message, ModuleName, Peer
 
 MAX_RECORD_BYTES = 2048

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dipaco_swarm.algorithm.state import HASH_BYTES, num_pieces
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.pace import Pace
-from dipaco_swarm.swarm.pipe import Pipe
+from dipaco_swarm.swarm.libp2p.pipe import Pipe
+from dipaco_swarm.swarm.libp2p.rate_limit import Pace
 
 MAX_MESSAGE_BYTES = 1 << 20
 """Large enough for a roster of 256 members and a decision about 10,000 pieces; a longer message is refused."""

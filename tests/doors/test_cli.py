@@ -182,7 +182,7 @@ def test_a_failure_with_line_breaks_is_still_one_line(program: Install) -> None:
     def nobody(address: RunAddress) -> SwarmStatus:
         raise UnreachableError("nobody answered:\n  /ip4/203.0.113.7\n  try again")
 
-    program("use", status=nobody)
+    program("client.visits", status=nobody)
     result = runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS])
     assert result.exit_code == 2
     assert result.stderr == "error: nobody answered: /ip4/203.0.113.7 try again\n"
@@ -192,7 +192,7 @@ def test_a_bug_keeps_its_traceback(program: Install) -> None:
     def broken(address: RunAddress) -> SwarmStatus:
         raise AssertionError("ours")
 
-    program("use", status=broken)
+    program("client.visits", status=broken)
     result = runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS])
     assert isinstance(result.exception, AssertionError)
 
@@ -201,8 +201,8 @@ def test_ctrl_c_is_how_a_peer_ends_and_how_status_is_broken_off(program: Install
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    program("peer", run_peer=interrupted)
-    program("use", status=interrupted)
+    program("peer.volunteer", run_peer=interrupted)
+    program("client.visits", status=interrupted)
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS]).exit_code == 0
     assert runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS]).exit_code == 130
 
@@ -212,7 +212,7 @@ def test_ctrl_c_is_how_a_peer_ends_and_how_status_is_broken_off(program: Install
 
 def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
     got: list[PeerSettings] = []
-    program("peer", run_peer=got.append)
+    program("peer.volunteer", run_peer=got.append)
     options = ["--path", "3", "--home", str(tmp_path), "--listen", "/ip4/127.0.0.1/tcp/0", "--cache", "c"]
     options += [
         "--device",
@@ -239,7 +239,7 @@ def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
 
 def test_a_peer_has_calm_defaults(program: Install) -> None:
     got: list[PeerSettings] = []
-    program("peer", run_peer=got.append)
+    program("peer.volunteer", run_peer=got.append)
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS]).exit_code == 0
     address = RunAddress.parse(ADDRESS)
     home = default_home("python-2x2", "peer")
@@ -248,7 +248,7 @@ def test_a_peer_has_calm_defaults(program: Install) -> None:
 
 def test_a_bootstrap_node_gets_what_was_typed(program: Install) -> None:
     got: list[BootstrapSettings] = []
-    program("bootstrap", serve=got.append)
+    program("operator.operator", serve=got.append)
     announce = ["--announce", "/ip4/203.0.113.7/tcp/9", "--announce", "/dns4/boot.example.org/tcp/9"]
     assert runner.invoke(bootstrap_cli.app, ["serve", str(RUNS[0]), *announce]).exit_code == 0
     home = default_home(RUNS[0].stem, "bootstrap")
@@ -264,7 +264,7 @@ def test_homes_follow_xdg_and_ignore_relative_values(monkeypatch: pytest.MonkeyP
 
 
 def test_status_is_a_screen_or_json(program: Install) -> None:
-    program("use", status=lambda address: small_status())
+    program("client.visits", status=lambda address: small_status())
     assert "3 of 4 staffed" in runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS]).output
     as_json = runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS, "--json"])
     assert as_json.stdout == small_status().to_json() + "\n"
@@ -284,7 +284,7 @@ def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_p
     def export(source: object, path: int, out: Path, **options: object) -> None:
         asked.append((source, path, out, options))
 
-    program("use", evaluate=evaluate, generate=generate, export=export)
+    program("client.visits", evaluate=evaluate, generate=generate, export=export)
     tell = {"tell": swarm_cli._tell}
     home, address = ["--home", str(tmp_path)], RunAddress.parse(ADDRESS)
     assert "60.34" in runner.invoke(swarm_cli.app, ["eval", *home, "--data", "*.txt", "--reroute", "64"]).output

@@ -13,8 +13,8 @@ from dipaco_swarm import doctor
 from dipaco_swarm.doctor import Check, Report, examine
 from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.manifest import RunAddress
-from dipaco_swarm.swarm import outside
-from dipaco_swarm.swarm.outside import Outside
+from dipaco_swarm.swarm.libp2p import outside
+from dipaco_swarm.swarm.libp2p.outside import Outside
 
 SEEN = Outside(
     seen_at="11.2.0.2", port=4002, tried=True, relayed=False, clock_ahead=0.3, version="0.1.0", our_version="0.1.0"

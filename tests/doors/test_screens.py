@@ -212,7 +212,7 @@ def test_a_long_line_of_a_plain_screen_stays_one_line() -> None:
 @pytest.mark.parametrize("kind", ["live", "plain"])
 def test_our_log_lines_become_events(kind: str) -> None:
     out = io.StringIO()
-    log = logging.getLogger("dipaco_swarm.peer")
+    log = logging.getLogger("dipaco_swarm.peer.volunteer")
     with open_screen(kind, Console(file=out, width=100, force_terminal=kind == "live")) as screen:  # type: ignore[arg-type]
         screen.show(peer_view())
         log.info("round %d is done", 12)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dipaco_swarm import use
+from dipaco_swarm.client import visits as use
 from dipaco_swarm.errors import UsageError
+from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.simulate import StoppingInTurns, Turns, run_simulation
-from dipaco_swarm.stopping import Stopping
 from tests.e2e.conftest import ENVIRONMENT, write_run_file
 
 COMMAND = [sys.executable, "-c", "from dipaco_swarm.cli.swarm import main; main()"]

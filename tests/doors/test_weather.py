@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dipaco_swarm.errors import cannot_write
-from dipaco_swarm.weather import Awake, Weather, how_long
+from dipaco_swarm.machine.notices import Awake, Weather, how_long
 
 
 class Clock:

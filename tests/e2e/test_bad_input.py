@@ -17,13 +17,13 @@ import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.client.visits import open_run
 from dipaco_swarm.manifest import RunAddress, read_run_file
-from dipaco_swarm.swarm.identity import load_identity
+from dipaco_swarm.swarm.libp2p.identity import load_identity
 from dipaco_swarm.training import checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.documents import split_of
 from dipaco_swarm.training.inner import InnerState
-from dipaco_swarm.use import open_run
 
 from .conftest import LOOPBACK, Commands, write_run_file
 

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from dipaco_swarm import bootstrap as bootstrap_program
-from dipaco_swarm import peer as peer_program
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
-from dipaco_swarm.leaving import HAND_OVER_SECONDS
+from dipaco_swarm.machine.notices import Awake
 from dipaco_swarm.manifest import open_manifest
-from dipaco_swarm.swarm.blobs import BlobStore
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Kept, Outcome
+from dipaco_swarm.operator import operator as bootstrap_program
+from dipaco_swarm.peer import volunteer as peer_program
+from dipaco_swarm.peer.handover import HAND_OVER_SECONDS
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+from dipaco_swarm.swarm.states.blobs import BlobStore
 from dipaco_swarm.training import bank, checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
-from dipaco_swarm.weather import Awake
 
 from .world import FOUR_PATHS, SINGLE, Events, MakeWorld, World
 
@@ -310,13 +310,13 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
     world.operator().until("run address")
     file = checkpoint_file(world, "one")
     remembered: list[tuple[int, dict[ModuleId, int]]] = []
-    reduce, play = MemorySwarm.reduce, peer_program.Volunteer._round
+    reduce, play = MemorySwarm.all_reduce, peer_program.Volunteer._round
 
     def half(
         self: MemorySwarm, contributions: Sequence[Contribution], *, patience: float
     ) -> Mapping[ModuleId, Outcome]:
         own = [part for part in contributions if part.group.module == OWN]
-        others = {part.group.module: Kept("nobody else was there") for part in contributions if part not in own}
+        others = {part.group.module: NotAgreed("nobody else was there") for part in contributions if part not in own}
         return {**reduce(self, own, patience=patience), **others}
 
     def look(self: peer_program.Volunteer, peer: peer_program.PathInTraining, *rest: Any) -> peer_program.RoundReport:
@@ -325,7 +325,7 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
             remembered.append((report.versions[OWN] - 1, checkpoint.given(file)))
         return report
 
-    monkeypatch.setattr(MemorySwarm, "reduce", half)
+    monkeypatch.setattr(MemorySwarm, "all_reduce", half)
     monkeypatch.setattr(peer_program.Volunteer, "_round", look)
     peer, leave = world.peer("one", 0)
     peer.until("round 3:")

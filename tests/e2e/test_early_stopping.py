@@ -12,10 +12,12 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dipaco_swarm import serving, simulate, use
+from dipaco_swarm import simulate
+from dipaco_swarm import snapshots as serving
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.cli import swarm as cli
+from dipaco_swarm.client import visits as use
 from dipaco_swarm.manifest import (
     EarlyStoppingConfig,
     Manifest,
@@ -26,10 +28,10 @@ from dipaco_swarm.manifest import (
     signer_of,
 )
 from dipaco_swarm.outer_round import PathInTraining
-from dipaco_swarm.serving import CLAIM_MARGIN, Offers, OwnSnapshots, SnapshotKeeper
+from dipaco_swarm.snapshots import CLAIM_MARGIN, Offers, OwnSnapshots, SnapshotKeeper
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
-from dipaco_swarm.swarm.store import BlobStore
+from dipaco_swarm.swarm.states.store import BlobStore
 from dipaco_swarm.training.early import (
     Snapshot,
     SnapshotStatement,
@@ -77,7 +79,7 @@ def to_version(peer: PathInTraining, version: int) -> None:
 
 
 def said(peer: PathInTraining) -> SnapshotStatement:
-    return SnapshotStatement.model_validate_json(peer.swarm.heard(topic_of(0), timeout=1)[peer.swarm.peer])
+    return SnapshotStatement.model_validate_json(peer.swarm.statements(topic_of(0), timeout=1)[peer.swarm.peer])
 
 
 def test_a_peer_keeps_and_offers_the_version_with_the_lowest_loss(
@@ -155,7 +157,7 @@ def test_a_shard_without_a_slice_has_no_snapshot_and_says_so(tmp_path: Path) -> 
     to_version(peer, 5)
     assert snapshots.look() is None
     assert not snapshot_file(tmp_path, 0, P0).exists()
-    assert peer.swarm.heard(topic_of(0), timeout=1) == {}
+    assert peer.swarm.statements(topic_of(0), timeout=1) == {}
 
 
 # ----------------------------------------------------------------------------------------------- who believes whom
@@ -212,7 +214,7 @@ class Node:
     def offer(self, swarm: MemorySwarm, snapshot: Snapshot, /, **lies: object) -> None:
         digest = swarm.put_blob(snapshot_to_bytes(snapshot))
         fields = {"path": snapshot.path, "loss": snapshot.loss, "snapshot": digest} | lies
-        swarm.say(topic_of(0), SnapshotStatement.model_validate(fields).to_bytes())
+        swarm.publish(topic_of(0), SnapshotStatement.model_validate(fields).to_bytes())
 
     def kept(self, path: PathIndex = P0) -> Snapshot | None:
         return load_snapshot(snapshot_file(self.home, 0, path), RUN)
@@ -240,7 +242,7 @@ def test_the_node_keeps_the_lowest_honest_loss_of_each_path(node: Node) -> None:
     assert kept.loss == better.loss
 
     # started again it knows what it has
-    ada.say(topic_of(0), b"")
+    ada.publish(topic_of(0), b"")
     assert node.keeper().collect(node.states, stage_done=True) == []
     assert kept.loss == better.loss
 
@@ -316,7 +318,7 @@ def test_a_lie_does_not_replace_an_honest_snapshot(
 
 def test_what_is_not_a_statement_is_named_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     keeper = node.keeper()
-    node.peer("liar").say(topic_of(0), b'{"path": 0}')
+    node.peer("liar").publish(topic_of(0), b'{"path": 0}')
     node.offer(node.peer("ada"), node.honest)
     for _ in range(3):
         keeper.collect(node.states, stage_done=True)

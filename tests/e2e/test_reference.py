@@ -64,7 +64,7 @@ def make_peers(
     peers = []
     for i, path in enumerate(paths):
         swarm = MemorySwarm(hub, f"peer-{i}")
-        swarm.take_part("fp32", 1000.0)
+        swarm.configure_rounds("fp32", 1000.0)
         model = new_model(levels)
         modules = table.modules_of(PathIndex(path))
         peers.append(

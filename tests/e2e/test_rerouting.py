@@ -11,16 +11,16 @@ import pytest
 import torch
 from rich.console import Console
 
-from dipaco_swarm import use
-from dipaco_swarm.bootstrap import Kept, Operator, load_operator_key
+from dipaco_swarm.client import visits as use
 from dipaco_swarm.dashboard.drawing import draw
 from dipaco_swarm.dashboard.screens import NoScreen
 from dipaco_swarm.errors import CheckpointError, UsageError
+from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.manifest import Manifest, fingerprint_of, parse_run_file, sign_manifest
+from dipaco_swarm.operator.operator import Operator, OperatorHome, load_operator_key
 from dipaco_swarm.simulate import simulate
-from dipaco_swarm.stopping import Stopping
-from dipaco_swarm.swarm.blobs import BlobStore
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+from dipaco_swarm.swarm.states.blobs import BlobStore
 
 from .conftest import write_run_file
 
@@ -64,7 +64,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def manifest_at(home: Path) -> Manifest:
-    manifest = Kept(home).manifest(fingerprint_of(load_operator_key(home).public_key()))
+    manifest = OperatorHome(home).manifest(fingerprint_of(load_operator_key(home).public_key()))
     assert manifest is not None
     return manifest
 
@@ -168,7 +168,7 @@ def before_the_end(homes: Path, home: Path, **rerouting: object) -> Manifest:
     assert done.config.rerouting is not None
     config = done.config.model_copy(update={"rerouting": done.config.rerouting.model_copy(update=rerouting)})
     earlier = done.model_copy(update={"finished": False, "window_router": None, "config": config})
-    Kept(home).keep_manifest(sign_manifest(earlier, load_operator_key(home)))
+    OperatorHome(home).keep_manifest(sign_manifest(earlier, load_operator_key(home)))
     return earlier
 
 
@@ -176,7 +176,9 @@ def operate(home: Path, screen: Listening, stop: Stopping) -> Manifest:
     """A bootstrap node on this home until it is done; the manifest it leaves."""
     swarm = MemorySwarm(MemoryHub(BlobStore(home / "blobs")), "bootstrap")
     config = manifest_at(home).config
-    Operator(config, load_operator_key(home), swarm, Kept(home), screen, stop, "address").run(until_finished=True)
+    Operator(config, load_operator_key(home), swarm, OperatorHome(home), screen, stop, "address").run(
+        until_finished=True
+    )
     return manifest_at(home)
 
 

@@ -12,7 +12,7 @@ import pytest
 from dipaco_swarm.algorithm.paths import ModuleId, grid
 from dipaco_swarm.manifest import Manifest, open_manifest, signer_of
 from dipaco_swarm.simulate import final_states
-from dipaco_swarm.swarm.identity import load_identity
+from dipaco_swarm.swarm.libp2p.identity import load_identity
 
 from .conftest import ENVIRONMENT, Commands, write_run_file
 

@@ -6,11 +6,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from dipaco_swarm import choosing
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.dashboard.metrics import read_metrics
-from dipaco_swarm.rerouting import ScoreCollection
+from dipaco_swarm.operator.scores import ScoreCollection
+from dipaco_swarm.peer import path_choice as choosing
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.memory import MemorySwarm
 from dipaco_swarm.training.bank import load_path
@@ -147,7 +147,7 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
         said = [Announcement(swarm.peer, 0, m, PathIndex(trains), 0, states[m].digest) for m in modules]
         swarm.announce(said)
         statement = ScoreStatement(path=path, scores=swarm.put_blob(scores_to_bytes(scores)))
-        swarm.say(topic_of(manifest), statement.to_bytes())
+        swarm.publish(topic_of(manifest), statement.to_bytes())
 
     # in the order in which they are heard, all before the honest one
     say("a: not numbers", np.full(len(honest), np.nan))
@@ -155,7 +155,7 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
     say("c: another path's peer", honest, trains=1)
     say("d: invented", honest - 100)
     say("e: no such path", honest, path=99)
-    MemorySwarm(hub, "f: no statement").say(topic_of(manifest), b"{")
+    MemorySwarm(hub, "f: no statement").publish(topic_of(manifest), b"{")
     collection = ScoreCollection(manifest, operator, sample, model, states)
     collection.collect({PathIndex(path) for path in range(4)})
     assert collection.missing == [0, 1, 2, 3]

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from dipaco_swarm.bootstrap import Kept, Operator, load_operator_key
 from dipaco_swarm.dashboard.screens import Screen
+from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.manifest import Manifest, RunAddress, RunConfig, fingerprint_of
-from dipaco_swarm.peer import Volunteer
+from dipaco_swarm.operator.operator import Operator, OperatorHome, load_operator_key
+from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
-from dipaco_swarm.stopping import Stopping
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 
 SINGLE = '[[stages]]\nrouter = "single"\n'
@@ -61,7 +61,7 @@ class World:
     def __init__(self, folder: Path, config: RunConfig, pool: ThreadPoolExecutor) -> None:
         self.folder, self.config = folder, config
         self.hub = MemoryHub()
-        self.kept = Kept(folder / "bootstrap")
+        self.kept = OperatorHome(folder / "bootstrap")
         self._key = load_operator_key(folder / "bootstrap")
         self.address = RunAddress(config.name, fingerprint_of(self._key.public_key()), ())
         self._pool = pool

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dipaco_swarm.manifest import RunAddress, fingerprint_of
 from dipaco_swarm.swarm.interface import Swarm
-from dipaco_swarm.swarm.libp2p import LibP2PSwarm, open_swarm
+from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
-from dipaco_swarm.swarm.node import NodeSettings
+from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
 
 LOOPBACK = NodeSettings(listen="/ip4/127.0.0.1/tcp/0")
 

@@ -24,8 +24,8 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
 from dipaco_swarm.manifest import RunAddress
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup
-from dipaco_swarm.swarm.libp2p import LibP2PSwarm, open_swarm
-from dipaco_swarm.swarm.node import NodeSettings
+from dipaco_swarm.swarm.libp2p.node import NodeSettings
+from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
 
 MODULE = ModuleId(0, 0)
 PATHS = 4
@@ -96,7 +96,7 @@ class Member:
         started = time.monotonic()
         self.say("begun", version=self.state.version)
         part = Contribution(GROUP, self.path, self.state.version, gradient, tokens=1)
-        outcome = self.swarm.reduce([part], patience=patience)[MODULE]
+        outcome = self.swarm.all_reduce([part], patience=patience)[MODULE]
         seconds = time.monotonic() - started
         if isinstance(outcome, Agreed):
             mean = torch.cat([rescale(outcome.mean[s.start : s.stop], s.effective_paths) for s in outcome.spans])
@@ -125,7 +125,7 @@ def run(connection: Connection, home: Path, address: str, path: int, parameters:
     logging.getLogger("dipaco_swarm").setLevel(logging.DEBUG)
     loopback = NodeSettings(listen="/ip4/127.0.0.1/tcp/0")
     with open_swarm(RunAddress.parse(address), home, loopback) as swarm:
-        swarm.take_part("fp32", 4.0)
+        swarm.configure_rounds("fp32", 4.0)
         member = Member(swarm, connection, path, parameters)
         member.say("ready", peer=swarm.peer)
         while (command := connection.recv())["do"] in ("round", "keep"):

@@ -12,7 +12,7 @@ from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step, rescale
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Swarm
-from dipaco_swarm.swarm.libp2p import LibP2PSwarm
+from dipaco_swarm.swarm.networked import LibP2PSwarm
 
 pytestmark = pytest.mark.swarm
 
@@ -58,7 +58,7 @@ class Peer:
             Contribution(GROUPS[module], self.path, state.version, self._gradient(), tokens=self.random.randint(1, 9))
             for module, state in self.states.items()
         ]
-        for module, outcome in self.swarm.reduce(parts, patience=30.0).items():
+        for module, outcome in self.swarm.all_reduce(parts, patience=30.0).items():
             assert isinstance(outcome, Agreed), outcome
             assert len(outcome.contributors) == 4
             mean = torch.cat([rescale(outcome.mean[s.start : s.stop], s.effective_paths) for s in outcome.spans])
@@ -78,7 +78,7 @@ def test_after_every_commit_a_version_has_one_digest(
 ) -> None:
     peers = [Peer(swarm, i) for i, swarm in enumerate(make_libp2p_swarms(8))]
     for peer in peers:
-        peer.swarm.take_part("int8", 4.0)
+        peer.swarm.configure_rounds("int8", 4.0)
         peer.announce()
     deadline = time.monotonic() + 30
     while not all([peer.sees_everybody() for peer in peers]):

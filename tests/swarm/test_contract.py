@@ -15,14 +15,14 @@ from dipaco_swarm.swarm.interface import (
     Agreed,
     Announcement,
     Contribution,
-    Kept,
     ModuleGroup,
+    NotAgreed,
     Outcome,
     Swarm,
 )
-from dipaco_swarm.swarm.leading import Decision
-from dipaco_swarm.swarm.libp2p import LibP2PSwarm
-from dipaco_swarm.swarm.reduction import leader_order
+from dipaco_swarm.swarm.networked import LibP2PSwarm
+from dipaco_swarm.swarm.round.leader import Decision
+from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.wire import Abort, Commit
 
 from .conftest import MakeSwarms
@@ -74,7 +74,7 @@ def reduce_together(
     swarms: Sequence[Swarm], parts: Sequence[Sequence[Contribution]], patience: float = 20.0
 ) -> list[dict[ModuleId, Outcome]]:
     with ThreadPoolExecutor(len(swarms)) as pool:
-        calls = [pool.submit(s.reduce, p, patience=patience) for s, p in zip(swarms, parts, strict=True)]
+        calls = [pool.submit(s.all_reduce, p, patience=patience) for s, p in zip(swarms, parts, strict=True)]
         return [call.result(timeout=60) for call in calls]
 
 
@@ -92,7 +92,7 @@ def test_a_group_agrees_on_the_weighted_mean(make_swarms: MakeSwarms) -> None:
     weights = group(0.75, 0.25)
     gather(swarms, {MODULE: weights}, [0, 1])
     for swarm in swarms:
-        swarm.take_part("fp32", 4.0)
+        swarm.configure_rounds("fp32", 4.0)
     ones = torch.ones(5000)
     outcomes = reduce_together(swarms, [[part(0, 1.0 * ones, weights)], [part(1, 3.0 * ones, weights)]])
     for outcome in outcomes:
@@ -109,7 +109,7 @@ def test_members_get_the_same_bytes_whatever_the_codec(make_swarms: MakeSwarms, 
     gather(swarms, {MODULE: weights}, [0, 1, 2])
     gradients = [torch.randn(300_000, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     for swarm in swarms:
-        swarm.take_part(codec, 4.0)  # type: ignore[arg-type]
+        swarm.configure_rounds(codec, 4.0)  # type: ignore[arg-type]
     outcomes = reduce_together(swarms, [[part(i, gradients[i], weights)] for i in range(3)])
     means = [agreed(outcome[MODULE]).mean for outcome in outcomes]
     assert torch.equal(means[0], means[1])
@@ -125,7 +125,7 @@ def test_the_radial_average_is_as_long_as_its_parts(make_swarms: MakeSwarms) -> 
     gather(swarms, {MODULE: weights}, [0, 1])
     gradients = [torch.randn(300_000, generator=torch.Generator().manual_seed(i)) for i in range(2)]
     for swarm in swarms:
-        swarm.take_part("int8", 4.0)
+        swarm.configure_rounds("int8", 4.0)
     outcomes = reduce_together(swarms, [[part(i, gradients[i], weights)] for i in range(2)])
     means = [agreed(outcome[MODULE]).mean for outcome in outcomes]
     assert torch.equal(means[0], means[1])
@@ -138,7 +138,7 @@ def test_replicas_of_a_path_count_once(make_swarms: MakeSwarms) -> None:
     weights = group(0.5, 0.5)
     gather(swarms, {MODULE: weights}, [0, 0, 1])
     for swarm in swarms:
-        swarm.take_part("fp32", 4.0)
+        swarm.configure_rounds("fp32", 4.0)
     values = [(0, 2.0, 300), (0, 6.0, 100), (1, 5.0, 7)]
     parts = [[part(path, torch.full((10,), value), weights, tokens)] for path, value, tokens in values]
     result = agreed(reduce_together(swarms, parts)[0][MODULE])
@@ -151,7 +151,7 @@ def test_several_modules_are_averaged_at_once(make_swarms: MakeSwarms) -> None:
     groups = {module: group(0.5, 0.5, module=module) for module in (MODULE, OTHER)}
     gather(swarms, groups, [0, 1])
     for swarm in swarms:
-        swarm.take_part("fp32", 4.0)
+        swarm.configure_rounds("fp32", 4.0)
     parts = [
         [part(i, torch.full((size,), float(2 * i)), groups[module]) for module, size in ((MODULE, 10), (OTHER, 99))]
         for i in range(2)
@@ -165,9 +165,9 @@ def test_a_lone_member_agrees_with_itself(make_swarms: MakeSwarms) -> None:
     (swarm,) = make_swarms(1)
     weights = group(1.0)
     gather([swarm], {MODULE: weights}, [0])
-    swarm.take_part("fp32", 4.0)
+    swarm.configure_rounds("fp32", 4.0)
     gradient = torch.randn(2000)
-    outcome = agreed(swarm.reduce([part(0, gradient, weights)], patience=5)[MODULE])
+    outcome = agreed(swarm.all_reduce([part(0, gradient, weights)], patience=5)[MODULE])
     assert torch.equal(outcome.mean, gradient)
     assert outcome.contributors == (swarm.peer,)
 
@@ -177,12 +177,12 @@ def test_a_member_who_does_not_come_is_waited_for_only_as_long_as_patience(make_
     weights = group(0.5, 0.5)
     gather(swarms, {MODULE: weights}, [0, 1])
     for swarm in swarms:
-        swarm.take_part("fp32", 4.0)
+        swarm.configure_rounds("fp32", 4.0)
     started = time.monotonic()
-    outcome = agreed(swarms[0].reduce([part(0, torch.ones(10), weights)], patience=1.0)[MODULE])
+    outcome = agreed(swarms[0].all_reduce([part(0, torch.ones(10), weights)], patience=1.0)[MODULE])
     assert 0.9 < time.monotonic() - started < 10
     assert outcome.contributors == (swarms[0].peer,)
-    assert swarms[1].called(0, MODULE, 0)  # it was called all the same
+    assert swarms[1].is_gathering(0, MODULE, 0)  # it was called all the same
 
 
 def test_interrupting_a_wait_gives_nothing_away(make_swarms: MakeSwarms) -> None:
@@ -190,11 +190,11 @@ def test_interrupting_a_wait_gives_nothing_away(make_swarms: MakeSwarms) -> None
     weights = group(0.5, 0.5)
     gather(swarms, {MODULE: weights}, [0, 1])
     for swarm in swarms:
-        swarm.take_part("fp32", 4.0)
+        swarm.configure_rounds("fp32", 4.0)
     timer = threading.Timer(0.5, swarms[0].interrupt)
     timer.start()
-    outcome = swarms[0].reduce([part(0, torch.ones(10), weights)], patience=60.0)[MODULE]
-    assert isinstance(outcome, Kept)
+    outcome = swarms[0].all_reduce([part(0, torch.ones(10), weights)], patience=60.0)[MODULE]
+    assert isinstance(outcome, NotAgreed)
 
 
 def test_a_goodbye_is_heard(make_swarms: MakeSwarms) -> None:
@@ -260,7 +260,7 @@ def test_who_is_out_of_a_round_in_the_middle_knows_that_the_others_have_its_part
 ) -> None:
     swarms, weights = make_libp2p_swarms(3), group(1 / 3, 1 / 3, 1 / 3)
     for swarm in swarms:
-        swarm.take_part("fp32", 1000.0)
+        swarm.configure_rounds("fp32", 1000.0)
     gather(swarms, {MODULE: weights}, [0, 1, 2])
     leader = leader_order(0, MODULE, 0, sorted(swarm.peer for swarm in swarms))[0]
     out = next(swarm for swarm in swarms if swarm.peer != leader)
@@ -280,14 +280,14 @@ def test_who_is_out_of_a_round_in_the_middle_knows_that_the_others_have_its_part
     monkeypatch.setattr(Decision, "_slow", slow)
     parts = {swarm.peer: [part(i, torch.full((1_000_000,), float(i)), weights)] for i, swarm in enumerate(swarms)}
     with ThreadPoolExecutor(3) as pool:
-        calls = {swarm.peer: pool.submit(swarm.reduce, parts[swarm.peer], patience=20.0) for swarm in swarms}
+        calls = {swarm.peer: pool.submit(swarm.all_reduce, parts[swarm.peer], patience=20.0) for swarm in swarms}
         assert all_ready.wait(30)
         if how == "interrupted":
             out.interrupt()
         theirs = calls[out.peer].result(timeout=30)[MODULE]
         decide.set()
         others = [call.result(timeout=60)[MODULE] for peer, call in calls.items() if peer != out.peer]
-    assert isinstance(theirs, Kept)
+    assert isinstance(theirs, NotAgreed)
     assert how in theirs.reason
     assert theirs.given
     for outcome in others:
@@ -300,22 +300,22 @@ def test_who_does_not_hear_how_a_round_ended_knows_what_the_others_have_of_it(
 ) -> None:
     swarms, weights = make_libp2p_swarms(3), group(1 / 3, 1 / 3, 1 / 3)
     for swarm in swarms:
-        swarm.take_part("fp32", 1000.0)
+        swarm.configure_rounds("fp32", 1000.0)
     gather(swarms, {MODULE: weights}, [0, 1, 2])
     deaf = swarms[2]
     assert deaf._rounds is not None
-    monkeypatch.setattr(deaf._rounds, "_checked", lambda commit, exchange: Kept("nothing was heard"))
+    monkeypatch.setattr(deaf._rounds, "_checked", lambda commit, exchange: NotAgreed("nothing was heard"))
     parts = [[part(i, torch.full((30_000,), float(i)), weights)] for i in range(3)]
     first, second, unheard = (each[MODULE] for each in reduce_together(swarms, parts))
     for outcome in (first, second):
         assert isinstance(outcome, Agreed)
         assert deaf.peer in outcome.contributors
-    assert unheard == Kept("nothing was heard", given=True)
+    assert unheard == NotAgreed("nothing was heard", given=True)
 
     # one that comes when the round is over has given nothing
     monkeypatch.undo()
     for swarm, version in zip(swarms, (1, 1, 0), strict=True):
         swarm.announce([announcement(swarm, 0, version)], [weights])
     until(lambda: sorted(said.version for said in _looked_up(deaf, MODULE)) == [0, 1, 1])
-    late = deaf.reduce([part(2, torch.ones(30_000), weights)], patience=5.0)[MODULE]
-    assert not (isinstance(late, Kept) and late.given)
+    late = deaf.all_reduce([part(2, torch.ones(30_000), weights)], patience=5.0)[MODULE]
+    assert not (isinstance(late, NotAgreed) and late.given)

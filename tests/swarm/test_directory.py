@@ -9,11 +9,12 @@ from typing import Any
 import msgpack
 import pytest
 
-from dipaco_swarm import clock
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
-from dipaco_swarm.swarm import libp2p, records
+from dipaco_swarm.machine import clock
+from dipaco_swarm.swarm import networked as libp2p
+from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.interface import Announcement, PeerName
-from dipaco_swarm.swarm.libp2p import BUSY_LIFETIME_SECONDS, LIFETIME_SECONDS, Directory
+from dipaco_swarm.swarm.networked import BUSY_LIFETIME_SECONDS, LIFETIME_SECONDS, Directory
 
 MODULE = ModuleId(0, 0)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dipaco_swarm.swarm.libp2p import LibP2PSwarm
-from dipaco_swarm.swarm.reduction import leader_order
+from dipaco_swarm.swarm.networked import LibP2PSwarm
+from dipaco_swarm.swarm.round.reduction import leader_order
 
 from .member import MODULE
 from .processes import Process, group

@@ -14,10 +14,10 @@ import torch
 
 from dipaco_swarm.algorithm.state import HASH_BYTES, PIECE_BYTES, ModuleState, num_pieces
 from dipaco_swarm.manifest import RunAddress
-from dipaco_swarm.swarm import download
 from dipaco_swarm.swarm.interface import Announcement
-from dipaco_swarm.swarm.libp2p import LibP2PSwarm, open_swarm
-from dipaco_swarm.swarm.node import NodeSettings
+from dipaco_swarm.swarm.libp2p.node import NodeSettings
+from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
+from dipaco_swarm.swarm.states import download
 from dipaco_swarm.swarm.wire import AskBlob, AskPiece, AskState, Message, NotHere, StateIs, Stream
 
 from .member import MODULE

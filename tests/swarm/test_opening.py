@@ -13,12 +13,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hivemind.utils.multiaddr import Multiaddr
 
 from dipaco_swarm.errors import NodeError, UnreachableError
+from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.manifest import RunAddress, fingerprint_of
-from dipaco_swarm.stopping import Stopped, Stopping
-from dipaco_swarm.swarm import libp2p, node
-from dipaco_swarm.swarm.acquaintances import Acquaintances
-from dipaco_swarm.swarm.libp2p import open_swarm
-from dipaco_swarm.swarm.node import NodeSettings
+from dipaco_swarm.swarm import networked as libp2p
+from dipaco_swarm.swarm.libp2p import node
+from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
+from dipaco_swarm.swarm.libp2p.node import NodeSettings
+from dipaco_swarm.swarm.networked import open_swarm
 
 from .conftest import LOOPBACK
 from .test_contract import MODULE, gather, group

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dipaco_swarm.swarm import channels
-from dipaco_swarm.swarm.channels import ASK_SECONDS, FORGET_SILENCE_SECONDS, MAX_ASK_SECONDS, Promptness
+from dipaco_swarm.swarm.round import channels
+from dipaco_swarm.swarm.round.channels import ASK_SECONDS, FORGET_SILENCE_SECONDS, MAX_ASK_SECONDS, Promptness
 
 
 class Clock:

@@ -12,14 +12,15 @@ import torch
 
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import NodeError
-from dipaco_swarm.swarm import node as nodes
-from dipaco_swarm.swarm import reach, relay
-from dipaco_swarm.swarm.identity import load_identity
 from dipaco_swarm.swarm.interface import Agreed
-from dipaco_swarm.swarm.libp2p import LibP2PSwarm, open_swarm
-from dipaco_swarm.swarm.node import Node, NodeSettings, open_node
-from dipaco_swarm.swarm.outside import look_from_outside
-from dipaco_swarm.swarm.pace import Pace
+from dipaco_swarm.swarm.libp2p import node as nodes
+from dipaco_swarm.swarm.libp2p import reachability as reach
+from dipaco_swarm.swarm.libp2p import relay
+from dipaco_swarm.swarm.libp2p.identity import load_identity
+from dipaco_swarm.swarm.libp2p.node import Node, NodeSettings, open_node
+from dipaco_swarm.swarm.libp2p.outside import look_from_outside
+from dipaco_swarm.swarm.libp2p.rate_limit import Pace
+from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
 from dipaco_swarm.swarm.wire import Welcome
 
 from .test_contract import MODULE, gather, group, part, reduce_together
@@ -207,7 +208,7 @@ def test_a_capped_member_keeps_to_its_bandwidth_and_its_round_commits(
         weights = group(0.5, 0.5)
         gather(swarms, {MODULE: weights}, range(2))
         for swarm in swarms:
-            swarm.take_part("fp32", 4.0)
+            swarm.configure_rounds("fp32", 4.0)
         parts = [[part(i, torch.full((1_000_000,), float(i + 1)), weights)] for i in range(2)]
         began, before = time.monotonic(), capped.traffic().sent
         outcomes = reduce_together(swarms, parts)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dipaco_swarm.swarm.reduction import piece_owners, reducer_shares
+from dipaco_swarm.swarm.round.reduction import piece_owners, reducer_shares
 from dipaco_swarm.swarm.wire import UPLINK_BYTES, Meter
 
 

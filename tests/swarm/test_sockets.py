@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from dipaco_swarm.swarm.sockets import sweep
+from dipaco_swarm.swarm.libp2p.stale_sockets import sweep
 
 
 def test_only_dead_sockets_of_ours_are_removed(tmp_path: Path) -> None:

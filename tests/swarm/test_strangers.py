@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from dipaco_swarm.manifest import RunAddress
-from dipaco_swarm.swarm import leading
-from dipaco_swarm.swarm.exchange import PieceExchange
-from dipaco_swarm.swarm.interface import Agreed, Kept, Outcome, Swarm
-from dipaco_swarm.swarm.leading import Seat
-from dipaco_swarm.swarm.libp2p import LibP2PSwarm, open_swarm
-from dipaco_swarm.swarm.node import NodeSettings
-from dipaco_swarm.swarm.reduction import leader_order
-from dipaco_swarm.swarm.rounds import Rounds
+from dipaco_swarm.swarm.interface import Agreed, NotAgreed, Outcome, Swarm
+from dipaco_swarm.swarm.libp2p.node import NodeSettings
+from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
+from dipaco_swarm.swarm.round import leader as leading
+from dipaco_swarm.swarm.round.exchange import PieceExchange
+from dipaco_swarm.swarm.round.leader import Seat
+from dipaco_swarm.swarm.round.member import Rounds
+from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.wire import Commit, Message, PieceHeader, Stream
 
 from .test_contract import MODULE, gather, group, part, reduce_together
@@ -36,7 +36,7 @@ MakeSwarms = Callable[[int], list[LibP2PSwarm]]
 def one_round(swarms: Sequence[Swarm], gradients: Sequence[torch.Tensor]) -> list[Outcome]:
     gather(swarms, {MODULE: WEIGHTS}, range(len(swarms)))
     for swarm in swarms:
-        swarm.take_part("fp32", 4.0)
+        swarm.configure_rounds("fp32", 4.0)
     parts = [[part(i, gradient, WEIGHTS)] for i, gradient in enumerate(gradients)]
     return [outcome[MODULE] for outcome in reduce_together(swarms, parts)]
 
@@ -79,7 +79,7 @@ def test_a_reducer_that_sends_different_averages_gets_nothing_committed(
     monkeypatch.setattr(PieceExchange, "_send_averages", send_averages)
     gradients = ones(3)
     for outcome in one_round(swarms, gradients):
-        assert isinstance(outcome, Kept)
+        assert isinstance(outcome, NotAgreed)
         assert "did not get the same average" in outcome.reason
     assert told, "nobody lied, which proves nothing"
     assert all(torch.equal(gradient, expected) for gradient, expected in zip(gradients, ones(3), strict=True))

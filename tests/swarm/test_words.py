@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from dipaco_swarm.swarm import leading, memory, rounds
+from dipaco_swarm.swarm import memory
+from dipaco_swarm.swarm.round import leader as leading
+from dipaco_swarm.swarm.round import member as rounds
 
-REASONS_OF = {"Kept": 0, "Refuse": None, "Abort": None}
+REASONS_OF = {"NotAgreed": 0, "Refuse": None, "Abort": None}
 """Where the reason is: the first argument, or the keyword."""
 INSIDE_WORDS = ("generation", "roster", "reducer", "seat", "piece", "digest", "leader", "member", "stream", "Error")
 MOST = 120 - len("L12M345: ; nothing lost")

@@ -20,11 +20,11 @@ from transformers import PreTrainedModel
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
 from dipaco_swarm.errors import CheckpointError, UnreachableError, UsageError
 from dipaco_swarm.manifest import DataConfig, Manifest, RunAddress, open_manifest, signer_of
-from dipaco_swarm.serving import Offers
-from dipaco_swarm.status import status_of
+from dipaco_swarm.snapshots import Offers
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import load_path, load_state, module_file
 from dipaco_swarm.training.documents import Split, read_documents
@@ -39,7 +39,7 @@ from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter, window_router_from_bytes
 
 if TYPE_CHECKING:
-    from dipaco_swarm.swarm.libp2p import LibP2PSwarm
+    from dipaco_swarm.swarm.networked import LibP2PSwarm
 
 Source = RunAddress | Path
 Tell = Callable[[str], None]
@@ -142,8 +142,8 @@ def open_run(source: Source, *, best: bool = False) -> Iterator[TrainedRun]:
 @contextmanager
 def _visit(address: RunAddress) -> "Iterator[tuple[LibP2PSwarm, Manifest]]":
     """Join the swarm as a guest that serves nobody, with everybody looked up."""
-    from dipaco_swarm.swarm.libp2p import open_swarm
-    from dipaco_swarm.swarm.node import NodeSettings
+    from dipaco_swarm.swarm.libp2p.node import NodeSettings
+    from dipaco_swarm.swarm.networked import open_swarm
 
     with tempfile.TemporaryDirectory(prefix="dipaco-") as home:
         guest = NodeSettings(reachable=False)

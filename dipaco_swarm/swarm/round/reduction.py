@@ -20,8 +20,8 @@ from dipaco_swarm.algorithm.outer import (
     weighted_sum,
 )
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
-from dipaco_swarm.swarm.codec import BLOCK, Codec
 from dipaco_swarm.swarm.interface import ModuleGroup
+from dipaco_swarm.swarm.round.codec import BLOCK, Codec
 from dipaco_swarm.swarm.wire import RosterEntry
 
 MIN_PIECE = 64 * BLOCK  # 256 KB of fp32: below that, messages cost more than bytes

@@ -18,7 +18,6 @@ from typing import Literal, TypeVar
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tokenizers import Tokenizer
 
-from dipaco_swarm import clock
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.routing import (
@@ -32,8 +31,12 @@ from dipaco_swarm.algorithm.routing import (
 from dipaco_swarm.algorithm.stages import ancestor, check_tables, state_at_start, table_of
 from dipaco_swarm.algorithm.state import ModuleState, vector_to_bytes
 from dipaco_swarm.dashboard.screens import Screen, open_screen
+from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import BootstrapView
 from dipaco_swarm.errors import DamagedError, DataError, HomeError, ManifestError, TrainingError, UnreachableError
+from dipaco_swarm.machine import clock
+from dipaco_swarm.machine.notices import Awake, Weather
+from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
 from dipaco_swarm.manifest import (
     Manifest,
     RunAddress,
@@ -45,11 +48,9 @@ from dipaco_swarm.manifest import (
     read_run_file,
     sign_manifest,
 )
-from dipaco_swarm.rerouting import ScoreCollection
-from dipaco_swarm.serving import SnapshotKeeper, keeper_of
+from dipaco_swarm.operator.scores import ScoreCollection
 from dipaco_swarm.settings import BootstrapSettings
-from dipaco_swarm.status import status_of
-from dipaco_swarm.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
+from dipaco_swarm.snapshots import SnapshotKeeper, keeper_of
 from dipaco_swarm.swarm.interface import Announcement, Swarm
 from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state, set_aside, write_whole
 from dipaco_swarm.training.documents import Document, read_documents, split_of
@@ -61,7 +62,6 @@ from dipaco_swarm.training.scoring import sample_from_bytes, sample_to_bytes
 from dipaco_swarm.training.shards import EvaluationSet, routing_pieces, routing_prefixes
 from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, train_tokenizer, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter, train_window_router, window_router_to_bytes
-from dipaco_swarm.weather import Awake, Weather
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +82,8 @@ LOOK_UP_SECONDS = 20.0
 
 def serve(settings: BootstrapSettings) -> None:
     """Publish the run of a run file and keep it going until Ctrl+C. Raises SwarmError."""
-    from dipaco_swarm.swarm.libp2p import open_swarm
-    from dipaco_swarm.swarm.node import NodeSettings
+    from dipaco_swarm.swarm.libp2p.node import NodeSettings
+    from dipaco_swarm.swarm.networked import open_swarm
 
     config = read_run_file(settings.run_file)
     check_tables(config)
@@ -98,7 +98,7 @@ def serve(settings: BootstrapSettings) -> None:
             with open_swarm(empty, settings.home, node, stop) as swarm:
                 stop.tell(swarm.interrupt)
                 node = node.settled(swarm.address.bootstraps)
-                operator = Operator(config, key, swarm, Kept(settings.home), screen, stop, str(swarm.address))
+                operator = Operator(config, key, swarm, OperatorHome(settings.home), screen, stop, str(swarm.address))
                 with suppress(Stopped):
                     operator.run(until_finished=settings.until_finished)
                 return swarm.lost
@@ -129,7 +129,7 @@ def load_operator_key(home: Path) -> Ed25519PrivateKey:
         ) from None
 
 
-class Kept:
+class OperatorHome:
     """The bootstrap node's memory: manifest, run address and module states as files."""
 
     def __init__(self, home: Path) -> None:
@@ -187,7 +187,7 @@ class Operator:
         config: RunConfig,
         key: Ed25519PrivateKey,
         swarm: Swarm,
-        kept: Kept,
+        kept: OperatorHome,
         screen: Screen,
         stop: Stopping,
         address: str,

@@ -5,9 +5,9 @@ import threading
 
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import ManifestError, UnreachableError
+from dipaco_swarm.machine.notices import Weather
 from dipaco_swarm.manifest import Manifest, open_manifest
 from dipaco_swarm.swarm.interface import Swarm
-from dipaco_swarm.weather import Weather
 
 log = logging.getLogger(__name__)
 

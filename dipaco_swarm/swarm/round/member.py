@@ -29,13 +29,13 @@ from torch import Tensor
 from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.channels import PULSE_SECONDS, SILENCE_SECONDS, Channel, Ears, LocalChannel, Promptness
-from dipaco_swarm.swarm.codec import BLOCK, Codec
-from dipaco_swarm.swarm.exchange import PieceExchange
-from dipaco_swarm.swarm.interface import Agreed, Contribution, Kept, ModuleGroup, Outcome, PeerName
-from dipaco_swarm.swarm.leading import Key, Leader, Standing
-from dipaco_swarm.swarm.node import Node
-from dipaco_swarm.swarm.reduction import MAX_PIECE, claimed_norm, leader_order, roster_order
+from dipaco_swarm.swarm.interface import Agreed, Contribution, ModuleGroup, NotAgreed, Outcome, PeerName
+from dipaco_swarm.swarm.libp2p.node import Node
+from dipaco_swarm.swarm.round.channels import PULSE_SECONDS, SILENCE_SECONDS, Channel, Ears, LocalChannel, Promptness
+from dipaco_swarm.swarm.round.codec import BLOCK, Codec
+from dipaco_swarm.swarm.round.exchange import PieceExchange
+from dipaco_swarm.swarm.round.leader import Key, Leader, Standing
+from dipaco_swarm.swarm.round.reduction import MAX_PIECE, claimed_norm, leader_order, roster_order
 from dipaco_swarm.swarm.wire import (
     Abort,
     Alive,
@@ -127,7 +127,7 @@ class Rounds:
         """
         norm = await asyncio.get_running_loop().run_in_executor(self._compute, self._norm, contribution)
         if not norm < float("inf"):
-            return Kept("our own outer gradient is not finite; training has diverged on this machine")
+            return NotAgreed("our own outer gradient is not finite; training has diverged on this machine")
         group = contribution.group
         lost: set[str] = set()
         reason = "nobody of the group can be reached from here"
@@ -151,14 +151,14 @@ class Rounds:
             except asyncio.CancelledError:
                 if not given:
                     raise
-                outcome = Kept("interrupted")
+                outcome = NotAgreed("interrupted")
             if isinstance(outcome, Redirected):
                 attempts += 1
                 if outcome.leader not in lost | failed:
                     sent_to = outcome.leader
                     continue
                 outcome = LeaderLost(leader, answered=True)
-            if isinstance(outcome, Kept):
+            if isinstance(outcome, NotAgreed):
                 return replace(outcome, given=given or outcome.given)
             if not isinstance(outcome, LeaderLost):
                 return outcome
@@ -166,7 +166,7 @@ class Rounds:
             reason = "the peer that led this round went away"
             lost.add(outcome.leader)
             attempts += outcome.answered
-        return Kept(reason, given)
+        return NotAgreed(reason, given)
 
     def _members_awake(self, stage: int, module: ModuleId) -> list[str]:
         return [peer for peer in self._standing.members_of(stage, module) if not self._promptness.misses(peer)]
@@ -250,7 +250,7 @@ class Rounds:
         if isinstance(message, Refuse):
             if message.version <= contribution.version:
                 self._failures_of(contribution)[channel.peer] += 1
-            return Kept(message.reason)
+            return NotAgreed(message.reason)
         if not isinstance(message, Roster):
             raise RemoteDataError(channel.peer, f"sends {type(message).__name__} instead of a roster")
         me = _our_index(message, join, self._peer, contribution.group, self._norm_clip, channel.peer)
@@ -269,17 +269,17 @@ class Rounds:
             self._residuals.get(feedback),
             residual,
         )
-        outcome: Commit | Abort | Kept | LeaderLost
+        outcome: Commit | Abort | NotAgreed | LeaderLost
         try:
             outcome = await self._exchange_until_decided(channel, ears, exchange, key)
         except asyncio.CancelledError:
-            outcome = Kept("interrupted")
+            outcome = NotAgreed("interrupted")
         except RemoteDataError as error:
             log.warning("ignored a leader that broke the protocol: %s", error)
             outcome = LeaderLost(channel.peer, answered=True)
         if isinstance(outcome, Abort):
             self._failures_of(contribution)[channel.peer] += 1
-            return Kept(outcome.reason, given=outcome.others_go_on and exchange.given)
+            return NotAgreed(outcome.reason, given=outcome.others_go_on and exchange.given)
         if not isinstance(outcome, Commit):
             return replace(outcome, given=exchange.given)
         if residual is not None:
@@ -311,7 +311,7 @@ class Rounds:
 
     async def _exchange_until_decided(
         self, channel: Channel, ears: Ears, exchange: PieceExchange, key: Key
-    ) -> Commit | Abort | Kept | LeaderLost:
+    ) -> Commit | Abort | NotAgreed | LeaderLost:
         """The exchange works and others find it until there is a decision."""
         round_id = exchange.roster.round_id
         if round_id in self._given_up_early:
@@ -336,7 +336,7 @@ class Rounds:
 
     async def _until_decided(
         self, channel: Channel, ears: Ears, exchange: PieceExchange, key: Key
-    ) -> Commit | Abort | Kept | LeaderLost:
+    ) -> Commit | Abort | NotAgreed | LeaderLost:
         """Keep the leader informed until it decides; when it is lost, ask the others."""
         reporter = asyncio.create_task(self._report(channel, exchange))
         began, ready_at = time.monotonic(), float("inf")
@@ -377,16 +377,16 @@ class Rounds:
                 else:
                     await channel.send(exchange.report())
 
-    def _checked(self, commit: Commit, exchange: PieceExchange) -> Commit | Kept:
+    def _checked(self, commit: Commit, exchange: PieceExchange) -> Commit | NotAgreed:
         """Decide, in one step: from here on whoever asks is told what we did."""
         if not exchange.complete.is_set() or exchange.digest() != commit.digest:
-            return Kept("the others agreed on an average that we do not have; catching up")
+            return NotAgreed("the others agreed on an average that we do not have; catching up")
         if exchange.roster.round_id in self._given_up:
-            return Kept("the others finished without us; catching up")
+            return NotAgreed("the others finished without us; catching up")
         self._remember(exchange.roster.round_id, commit)
         return commit
 
-    async def _outcome_without_leader(self, leader: str, exchange: PieceExchange) -> Commit | Kept | LeaderLost:
+    async def _outcome_without_leader(self, leader: str, exchange: PieceExchange) -> Commit | NotAgreed | LeaderLost:
         """The leader is lost. If any other member committed, we do too; if none did, none of us ever will."""
         round_id = exchange.roster.round_id
         self._given_up.add(round_id)

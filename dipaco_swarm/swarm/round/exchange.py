@@ -21,10 +21,10 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.state import vector_bytes
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.codec import Codec, decode, encode, encoded_size
 from dipaco_swarm.swarm.interface import ModuleGroup, Span
-from dipaco_swarm.swarm.node import Node
-from dipaco_swarm.swarm.reduction import (
+from dipaco_swarm.swarm.libp2p.node import Node
+from dipaco_swarm.swarm.round.codec import Codec, decode, encode, encoded_size
+from dipaco_swarm.swarm.round.reduction import (
     effective_paths_of,
     is_acceptable,
     length_of,

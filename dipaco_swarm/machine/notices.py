@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dipaco_swarm import clock
+from dipaco_swarm.machine import clock
 
 REMIND_SECONDS = 60.0
 """A fault that lasts is said so often."""

@@ -23,31 +23,31 @@ from hivemind.p2p import P2PHandlerError
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
 from pydantic import ValidationError
 
-from dipaco_swarm import clock
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
+from dipaco_swarm.machine import clock
+from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.manifest import RunAddress, open_manifest
-from dipaco_swarm.stopping import Stopped, Stopping
 from dipaco_swarm.swarm import records
-from dipaco_swarm.swarm.acquaintances import Acquaintances
-from dipaco_swarm.swarm.blobs import BlobStore
-from dipaco_swarm.swarm.channels import end_all, supervise
-from dipaco_swarm.swarm.codec import Codec
-from dipaco_swarm.swarm.identity import Identity, load_identity
 from dipaco_swarm.swarm.interface import (
     Announcement,
     Contribution,
-    Kept,
     ModuleGroup,
+    NotAgreed,
     Outcome,
     PeerName,
     Traffic,
 )
-from dipaco_swarm.swarm.leading import Standing
-from dipaco_swarm.swarm.node import Node, NodeSettings, NotOfThisRun, open_node
-from dipaco_swarm.swarm.rounds import Rounds
-from dipaco_swarm.swarm.store import Store
+from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
+from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
+from dipaco_swarm.swarm.libp2p.node import Node, NodeSettings, NotOfThisRun, open_node
+from dipaco_swarm.swarm.round.channels import end_all, supervise
+from dipaco_swarm.swarm.round.codec import Codec
+from dipaco_swarm.swarm.round.leader import Standing
+from dipaco_swarm.swarm.round.member import Rounds
+from dipaco_swarm.swarm.states.blobs import BlobStore
+from dipaco_swarm.swarm.states.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ class LibP2PSwarm:
         """The run address with this node as the bootstrap node."""
         return self._address.with_bootstraps(self._call(self._node.addresses(), 10) or ())
 
-    def take_part(self, codec: Codec, norm_clip: float, max_members: int = MAX_MEMBERS) -> None:
+    def configure_rounds(self, codec: Codec, norm_clip: float, max_members: int = MAX_MEMBERS) -> None:
         self._directory.max_members = max_members
         standing = Standing(
             version_of=self._version_of,
@@ -300,32 +300,32 @@ class LibP2PSwarm:
 
         self._call(all_of_them(), timeout)
 
-    def say(self, topic: str, statement: bytes) -> None:
+    def publish(self, topic: str, statement: bytes) -> None:
         self._loop.call_soon_threadsafe(self._directory.state, topic, statement)
 
-    def heard(self, topic: str, *, timeout: float) -> dict[PeerName, bytes]:
+    def statements(self, topic: str, *, timeout: float) -> dict[PeerName, bytes]:
         return self._call(self._directory.statements(topic), timeout) or {}
 
-    def called(self, stage: int, module: ModuleId, version: int) -> bool:
+    def is_gathering(self, stage: int, module: ModuleId, version: int) -> bool:
         return (stage, module, version) in self._called
 
     # module groups -----------------------------------------------------------------------------------------------
 
-    def reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
-        assert self._rounds is not None, "take_part() comes before the first round"
+    def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+        assert self._rounds is not None, "configure_rounds() comes before the first round"
         rounds = self._rounds
 
         async def all_groups() -> list[Outcome]:
             running = [asyncio.create_task(rounds.run(part, patience)) for part in contributions]
             with contextlib.suppress(asyncio.CancelledError):  # interrupted; what is decided is decided all the same
                 await asyncio.gather(*running, return_exceptions=True)
-            return [Kept("interrupted") if task.cancelled() else task.result() for task in running]
+            return [NotAgreed("interrupted") if task.cancelled() else task.result() for task in running]
 
         for part in contributions:
             self._groups.setdefault((part.group.stage, part.group.module), part.group)
         outcomes = self._call(all_groups(), None)
         if outcomes is None:
-            return {part.group.module: Kept("interrupted") for part in contributions}
+            return {part.group.module: NotAgreed("interrupted") for part in contributions}
         for part in contributions:
             self._called.discard((part.group.stage, part.group.module, part.version))
         return {part.group.module: outcome for part, outcome in zip(contributions, outcomes, strict=True)}

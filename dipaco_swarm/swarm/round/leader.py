@@ -18,7 +18,8 @@ from typing import Any
 from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.channels import (
+from dipaco_swarm.swarm.interface import ModuleGroup
+from dipaco_swarm.swarm.round.channels import (
     ASK_SECONDS,
     PULSE_SECONDS,
     SILENCE_SECONDS,
@@ -27,8 +28,13 @@ from dipaco_swarm.swarm.channels import (
     end_all,
     supervise,
 )
-from dipaco_swarm.swarm.interface import ModuleGroup
-from dipaco_swarm.swarm.reduction import leader_order, piece_owners, piece_parameters, reducer_shares, roster_order
+from dipaco_swarm.swarm.round.reduction import (
+    leader_order,
+    piece_owners,
+    piece_parameters,
+    reducer_shares,
+    roster_order,
+)
 from dipaco_swarm.swarm.wire import (
     MAX_MEMBERS,
     Abort,

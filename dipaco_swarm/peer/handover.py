@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.outer_round import holdings
-from dipaco_swarm.stopping import Stopping
 from dipaco_swarm.swarm.interface import Announcement, Swarm
 
 HAND_OVER_SECONDS = 3.0

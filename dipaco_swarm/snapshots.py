@@ -135,7 +135,7 @@ class OwnSnapshots:
     def _offer(self, snapshot: Snapshot) -> None:
         digest = self._peer.swarm.put_blob(snapshot_to_bytes(snapshot))
         statement = SnapshotStatement(path=snapshot.path, loss=snapshot.loss, snapshot=digest)
-        self._peer.swarm.say(topic_of(snapshot.stage), statement.to_bytes())
+        self._peer.swarm.publish(topic_of(snapshot.stage), statement.to_bytes())
         if self._offered is not None and self._offered != digest:
             self._peer.swarm.drop_blob(self._offered)
         self._offered = digest
@@ -159,7 +159,7 @@ class Offers:
             said = self.swarm.members(self.stage, module)
             self._trainers |= {(s.peer, s.path) for s in said if s.path is not None}
         found = []
-        for peer, statement in self.swarm.heard(topic_of(self.stage), timeout=HEAR_SECONDS).items():
+        for peer, statement in self.swarm.statements(topic_of(self.stage), timeout=HEAR_SECONDS).items():
             try:
                 said_best = SnapshotStatement.model_validate_json(statement)
             except ValidationError:

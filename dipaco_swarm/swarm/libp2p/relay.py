@@ -8,7 +8,7 @@ it gives away, and starts its daemon again when that is not what it was told.
 import asyncio
 from collections.abc import Sequence
 
-from dipaco_swarm.swarm.pipe import Pipe, open_stream
+from dipaco_swarm.swarm.libp2p.pipe import Pipe, open_stream
 
 DATA_LIMIT = 1 << 40
 """Bytes through one relayed connection: rounds and rounds of a swarm. What is given away is bounded by the line."""

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import ExtensionNotFound, ObjectIdentifier, UnrecognizedExtension, load_der_x509_certificate
 
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.identity import public_key
+from dipaco_swarm.swarm.libp2p.identity import public_key
 from dipaco_swarm.swarm.wire import MAX_PORTS, Hello, NotHere, Stream, Welcome
 
 PROTOCOL = "dipaco/1/hello"

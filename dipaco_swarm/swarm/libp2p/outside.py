@@ -9,9 +9,9 @@ from pathlib import Path
 
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.manifest import RunAddress
-from dipaco_swarm.swarm.identity import Identity, load_identity
-from dipaco_swarm.swarm.node import NodeSettings, open_door
-from dipaco_swarm.swarm.reach import our_version, ports_of
+from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
+from dipaco_swarm.swarm.libp2p.node import NodeSettings, open_door
+from dipaco_swarm.swarm.libp2p.reachability import our_version, ports_of
 
 VISIT_SECONDS = 25.0
 RELAY_SECONDS = 5.0

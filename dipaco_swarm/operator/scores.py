@@ -71,7 +71,7 @@ class ScoreCollection:
 
     def collect(self, staffed: Collection[PathIndex]) -> None:
         """Take what peers have announced; score one path ourselves if nobody will."""
-        for peer, statement in sorted(self._swarm.heard(topic_of(self._manifest), timeout=BLOB_SECONDS).items()):
+        for peer, statement in sorted(self._swarm.statements(topic_of(self._manifest), timeout=BLOB_SECONDS).items()):
             self._take(peer, statement)
         waited = time.monotonic() - self._asked
         late = waited > PATIENCE_FLOOR_SECONDS + PATIENCE * self._seconds_for_a_path

@@ -22,8 +22,8 @@ import torch
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import HASH_BYTES, ModuleState, StateOutline
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.channels import MAX_SILENCE_SECONDS, end_all, supervise
-from dipaco_swarm.swarm.node import Node
+from dipaco_swarm.swarm.libp2p.node import Node
+from dipaco_swarm.swarm.round.channels import MAX_SILENCE_SECONDS, end_all, supervise
 from dipaco_swarm.swarm.wire import AskPiece, AskState, StateIs, Stream
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
-from dipaco_swarm.swarm.blobs import BlobStore
-from dipaco_swarm.swarm.download import ANSWER_SECONDS, Download
-from dipaco_swarm.swarm.node import Node
+from dipaco_swarm.swarm.libp2p.node import Node
+from dipaco_swarm.swarm.states.blobs import BlobStore
+from dipaco_swarm.swarm.states.download import ANSWER_SECONDS, Download
 from dipaco_swarm.swarm.wire import (
     AskBlob,
     AskManifest,

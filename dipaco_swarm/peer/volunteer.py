@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dipaco_swarm import clock
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import (
     CatchUp,
@@ -32,11 +31,12 @@ from dipaco_swarm.algorithm.plan import (
 )
 from dipaco_swarm.algorithm.stages import most_paths, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.choosing import PathChoice, number_of, trainers_of
 from dipaco_swarm.dashboard.metrics import Metrics, steps_after
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import DamagedError, HomeError, SwarmError, UnreachableError, UsageError
-from dipaco_swarm.leaving import hand_over, is_keeper, other_holders
+from dipaco_swarm.machine import clock
+from dipaco_swarm.machine.notices import Awake, Missed, Weather
+from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
 from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage, open_manifest
 from dipaco_swarm.outer_round import (
     PathInTraining,
@@ -49,11 +49,13 @@ from dipaco_swarm.outer_round import (
     holdings,
     run_outer_round,
 )
-from dipaco_swarm.serving import OwnSnapshots
+from dipaco_swarm.peer.handover import hand_over, is_keeper, other_holders
+from dipaco_swarm.peer.manifest_watch import MANIFEST_SECONDS, ManifestWatch
+from dipaco_swarm.peer.path_choice import PathChoice, number_of, trainers_of
+from dipaco_swarm.peer.presenter import PeerShow, names
 from dipaco_swarm.settings import PeerSettings
-from dipaco_swarm.showing import PeerShow, names
-from dipaco_swarm.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Kept, ModuleGroup, Swarm
+from dipaco_swarm.snapshots import OwnSnapshots
+from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup, NotAgreed, Swarm
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import set_aside, write_whole
 from dipaco_swarm.training.checkpoint import Checkpoint
@@ -71,8 +73,6 @@ from dipaco_swarm.training.scoring import (
 )
 from dipaco_swarm.training.shards import Shard, ShardProgress, build_shard
 from dipaco_swarm.training.tokenizer import vocabulary_size
-from dipaco_swarm.watching import MANIFEST_SECONDS, ManifestWatch
-from dipaco_swarm.weather import Awake, Missed, Weather
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +106,8 @@ ACCEPTED_STALENESS = 1
 
 def run_peer(settings: PeerSettings) -> None:
     """Train one path of a run until Ctrl+C, or until what the settings say. Raises SwarmError."""
-    from dipaco_swarm.swarm.libp2p import open_swarm
-    from dipaco_swarm.swarm.node import NodeSettings
+    from dipaco_swarm.swarm.libp2p.node import NodeSettings
+    from dipaco_swarm.swarm.networked import open_swarm
 
     _device(settings.device)  # before anything slow: a wrong choice should cost no waiting
     node = NodeSettings(
@@ -202,7 +202,7 @@ class Volunteer:
                 f"path {self._settings.path} does not exist: the run {config.name} has paths 0 to {paths - 1}; choose "
                 "one of them, or --path auto"
             )
-        self._swarm.take_part(config.wire.codec, config.limits.norm_clip, config.limits.max_members)
+        self._swarm.configure_rounds(config.wire.codec, config.limits.norm_clip, config.limits.max_members)
         watching = ManifestWatch(self._swarm, self._settings.address.fingerprint, self._screen)
         with watching as watch, self._awake, suppress(Stopped):
             while manifest is not None and not self._stop():
@@ -515,7 +515,9 @@ class Volunteer:
             watched.due(modules)
 
         report = run_outer_round(peer, stop=lambda: behind or self._stop(), on_step=step, on_due=due)
-        ours_alone = {m for m, outcome in report.outcomes.items() if isinstance(outcome, Kept) and not outcome.given}
+        ours_alone = {
+            m for m, outcome in report.outcomes.items() if isinstance(outcome, NotAgreed) and not outcome.given
+        }
         if ours_alone:
             self._note_given(peer, before | {m: v for m, v in self._given.items() if m not in ours_alone})
         return report
@@ -613,7 +615,7 @@ class Volunteer:
             self._stop.wait(ASK_AGAIN_SECONDS)
             return
         statement = ScoreStatement(path=peer.path, scores=digest)
-        self._swarm.say(topic_of(manifest), statement.to_bytes())
+        self._swarm.publish(topic_of(manifest), statement.to_bytes())
         self._screen.event(f"scored {len(scores):,} pieces of the routing sample under path {peer.path}")
 
     def _rounds_are_over(self) -> bool:
@@ -658,7 +660,7 @@ class Volunteer:
                 self._made[module.level] += 1
                 others = len(outcome.contributors) - 1
                 agreed.append(f"{module} v{report.versions[module]} with {others} other{'' if others == 1 else 's'}")
-            elif isinstance(outcome, Kept) and not self._stop():
+            elif isinstance(outcome, NotAgreed) and not self._stop():
                 self._weather.bad(f"round of {module}", f"{module}: {outcome.reason}; nothing lost")
         self._rounds = self._show.rounds = max(self._made.values(), default=0)
         self._metrics.round(peer.stage, peer.path, peer.trainer.steps_done, self._rounds, noted)

@@ -26,13 +26,14 @@ from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonErro
 from hivemind.utils.multiaddr import Multiaddr
 
 from dipaco_swarm.errors import NodeError, RemoteDataError, UnreachableError
-from dipaco_swarm.swarm import reach, relay
-from dipaco_swarm.swarm.channels import end_all, supervise
-from dipaco_swarm.swarm.identity import Identity, load_identity
-from dipaco_swarm.swarm.pace import Pace
-from dipaco_swarm.swarm.pipe import Pipe, hand_streams_to, open_stream, read_stream_info
+from dipaco_swarm.swarm.libp2p import reachability as reach
+from dipaco_swarm.swarm.libp2p import relay
+from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
+from dipaco_swarm.swarm.libp2p.pipe import Pipe, hand_streams_to, open_stream, read_stream_info
+from dipaco_swarm.swarm.libp2p.rate_limit import Pace
+from dipaco_swarm.swarm.libp2p.stale_sockets import sweep
 from dipaco_swarm.swarm.records import SignedRecords
-from dipaco_swarm.swarm.sockets import sweep
+from dipaco_swarm.swarm.round.channels import end_all, supervise
 from dipaco_swarm.swarm.wire import Hello, Meter, Stream, Welcome
 
 log = logging.getLogger(__name__)

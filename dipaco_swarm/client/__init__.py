@@ -1,0 +1,1 @@
+"""A visit to a run: status, evaluate, generate, export."""

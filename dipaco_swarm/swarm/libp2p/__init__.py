@@ -1,0 +1,1 @@
+"""The transport over hivemind's libp2p daemon."""

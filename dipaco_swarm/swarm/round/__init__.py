@@ -1,0 +1,1 @@
+"""One outer round of one module, between peers."""

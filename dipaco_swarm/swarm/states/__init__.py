@@ -1,0 +1,1 @@
+"""Module states, blobs and the manifest: kept, served, fetched."""
