@@ -58,6 +58,7 @@ class Ours:
         self._swarm = stack.enter_context(open_swarm(address, folder / f"ours-{peers}-{rank}", settings))
         self.place = place or self._swarm.address.bootstraps[0]
         self._peers, self._rank, self._version = peers, rank, -1
+        self._codec = ""
         self._module = ModuleId(0, 0)
         self._group = ModuleGroup(0, self._module, {PathIndex(path): 1 / peers for path in range(peers)})
 
@@ -66,7 +67,7 @@ class Ours:
         from dipaco_swarm.swarm.interface import Announcement, Contribution
 
         self._version += 1
-        if not hasattr(self, "_codec") or self._codec != codec:
+        if self._codec != codec:
             self._codec = codec
             self._swarm.configure_rounds(codec, 4.0)  # type: ignore[arg-type]
         path = PathIndex(self._rank)

@@ -404,9 +404,9 @@ class Story:
             files = peer.home.glob(f"checkpoints/stage-{len(self.config.stages) - 1}-path-*.safetensors")
             latest = max(files, key=lambda file: file.stat().st_mtime, default=None)
             saved = None if latest is None else checkpoint.load(latest, run_of(run.name, run.fingerprint))
-            for module, state in saved.base.items() if saved is not None else ():
-                if state.version == newest.get(str(module)):
-                    held[str(module)].add(state.digest)
+            for module_id, state in saved.base.items() if saved is not None else ():
+                if state.version == newest.get(str(module_id)):
+                    held[str(module_id)].add(state.digest)
         made = {m: {one.digest for one in facts.made if (one.module, one.version) == (m, v)} for m, v in newest.items()}
         for module in [module for module, digests in held.items() if not digests]:
             _, digest = kept[module]

@@ -171,8 +171,8 @@ def rows_of(scale: Scale) -> tuple[Row, ...]:
     """All rows of a scale, cheap and telling ones first."""
     n, paths, rounds = scale.side, scale.paths, scale.rounds
     grid, table = f"{n}x{n}", [n, n]
-    ends = {"levels": FOUR_LEVELS}
-    scarce = {"data": {"max_documents": scale.scarce_documents, "routing_sample": 0.2}}
+    ends: dict[str, Any] = {"levels": FOUR_LEVELS}
+    scarce: dict[str, Any] = {"data": {"max_documents": scale.scarce_documents, "routing_sample": 0.2}}
     larger = LARGER[scale.name]
     whole = [{"embedding": True, "blocks": list(range(larger["num_hidden_layers"])), "head": True}]
     trained = scale.steps - scale.warmup

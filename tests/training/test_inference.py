@@ -210,7 +210,9 @@ def test_the_stop_token_ends_rerouted_text_too() -> None:
 
 
 def test_a_switch_beyond_the_models_positions_goes_on_from_the_end_of_the_text() -> None:
-    always_other = lambda ids: PathIndex(len(ids) // 10 % 2)  # noqa: E731
+    def always_other(ids: Sequence[int]) -> PathIndex:
+        return PathIndex(len(ids) // 10 % 2)
+
     new = generate_rerouted(PathIndex(0), always_other, TwoPaths().load, 10, PROMPT, GREEDY, dice())
     text = PROMPT + list(islice(new, 41))
     after = likeliest_next(opinionated_network(always_other(text[:35])), text[35 - POSITIONS : 35])

@@ -50,8 +50,8 @@ def config(**rerouting: float) -> RunConfig:
     )
 
 
-def untrained(paths: int = 2, **rerouting: float) -> WindowRouter:
-    return WindowRouter(build_network(config(**rerouting).model, VOCABULARY, seed=0), paths)
+def untrained(settings: RunConfig | None = None, paths: int = 2) -> WindowRouter:
+    return WindowRouter(build_network((settings or config()).model, VOCABULARY, seed=0), paths)
 
 
 # ------------------------------------------------------------------------------------------------------------- targets
@@ -107,8 +107,9 @@ PATHS = {PathIndex(0): range(10), PathIndex(1): range(10, 20)}
 
 
 def trained(**rerouting: float) -> WindowRouter:
-    router = untrained(**rerouting)
-    train_window_router(router, sample(64, seed=0), lambda path: specialist(PATHS[path]), config(**rerouting))
+    settings = config(**rerouting)
+    router = untrained(settings)
+    train_window_router(router, sample(64, seed=0), lambda path: specialist(PATHS[path]), settings)
     return router
 
 
