@@ -28,10 +28,11 @@ from pydantic import ValidationError
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import CheckpointError, UnreachableError
+from dipaco_swarm.files import write_whole
 from dipaco_swarm.manifest import EarlyStoppingConfig, Manifest
 from dipaco_swarm.outer_round import PathInTraining
 from dipaco_swarm.swarm.interface import PeerName, Swarm
-from dipaco_swarm.training.bank import load_path, write_whole
+from dipaco_swarm.training.bank import load_path
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.early import (
     BestSoFar,
@@ -127,7 +128,7 @@ class OwnSnapshots:
 
     def _keep(self, best: Snapshot) -> str:
         self._unsaved = best
-        write_whole(self._file, snapshot_to_bytes(best))
+        write_whole(self._file, snapshot_to_bytes(best), durable=True)
         self._offer(best)
         self._unsaved = None
         return str(best)
@@ -289,7 +290,7 @@ class SnapshotKeeper:
             self._offers.refuse(peer, said.snapshot, f"a snapshot of path {said.path} that is not believed: {doubt}")
             self._offers.swarm.drop_blob(said.snapshot)
             return None
-        write_whole(self._file(snapshot.path), data)
+        write_whole(self._file(snapshot.path), data, durable=True)
         replaced = self._blobs.get(snapshot.path)
         if replaced is not None and replaced != said.snapshot:
             self._offers.swarm.drop_blob(replaced)

@@ -5,7 +5,6 @@ of its bootstrap node's home, under its own run file. Tokens of documents and fe
 shared as between peers of one machine.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -22,11 +21,11 @@ import torch
 from benchmarks.quality.rows import Row, Scale, run_file
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
 from dipaco_swarm.client.visits import open_run, score, score_rerouted
+from dipaco_swarm.files import locked, write_whole
 from dipaco_swarm.manifest import Manifest, RunConfig, WireConfig, fingerprint_of, sign_manifest
 from dipaco_swarm.operator.operator import OperatorHome, load_operator_key
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.swarm.round.codec import encoded_size
-from dipaco_swarm.training.bank import write_whole
 from dipaco_swarm.training.documents import read_documents, split_of
 from dipaco_swarm.training.evaluation import Score, evaluate
 from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
@@ -124,7 +123,7 @@ class Workshop:
         self.folder.mkdir(parents=True, exist_ok=True)
         data = run_file(self.scale, 0, str(self.corpus), str(self.tokenizer)).data
         texts = (d.text for d in read_documents(data) if split_of(d.text, data) == "train")
-        write_whole(self.tokenizer, train_tokenizer(islice(texts, TOKENIZER_DOCUMENTS), VOCABULARY))
+        write_whole(self.tokenizer, train_tokenizer(islice(texts, TOKENIZER_DOCUMENTS), VOCABULARY), durable=False)
 
     def held_out(self) -> EvaluationSet:
         """The same pieces for all rows, scarce ones too."""
@@ -147,7 +146,7 @@ def measure(workshop: Workshop, row: Row, seed: int) -> Result:
     made = _paths(workshop, row, seed) if row.stages else _dense(workshop, row, seed)
     file = workshop.file(row, seed)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, json.dumps(asdict(made), indent=1).encode())
+    write_whole(file, json.dumps(asdict(made), indent=1).encode(), durable=False)
     return made
 
 
@@ -255,15 +254,14 @@ def _warmed_up(workshop: Workshop, config: RunConfig) -> Path:
         / hashlib.sha256(warm.model_dump_json(exclude_defaults=True).encode()).hexdigest()[:16]
     )
     home.mkdir(parents=True, exist_ok=True)
-    with open(home / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two rows may need it at the same time
+    with locked(home):  # two rows may need it at the same time
         if not (home / "spent.json").exists():
             for left in ("bootstrap", "peer-0"):
                 shutil.rmtree(home / left, ignore_errors=True)
             cpu, wall = time.process_time(), time.monotonic()
             simulate(warm, home, {"peer-0": None}, at_once=1, cache=workshop.cache)
             spent = {"cpu": time.process_time() - cpu, "wall": time.monotonic() - wall}
-            write_whole(home / "spent.json", json.dumps(spent).encode())
+            write_whole(home / "spent.json", json.dumps(spent).encode(), durable=False)
     return home
 
 

@@ -1,6 +1,5 @@
 """dipaco-bootstrap: write a run file, and serve it."""
 
-import os
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Literal
@@ -88,14 +87,13 @@ def advance(
 def write_run_file(path: Path, *, force: bool) -> None:
     """Write the run file template. Raises UsageError when the file exists and `force` is not given."""
     from dipaco_swarm.errors import UsageError
+    from dipaco_swarm.files import replace_whole
 
     template = files("dipaco_swarm.cli").joinpath("run_template.toml").read_text(encoding="utf-8")
     if path.exists() and not force:
         raise UsageError(f"{path} exists already; choose another name, or overwrite it with --force")
-    unfinished = path.with_name(path.name + ".tmp")
     try:
-        unfinished.write_text(template, encoding="utf-8")
-        os.replace(unfinished, path)
+        replace_whole(path, template.encode(), durable=False)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose a folder that exists and is yours") from None
 

@@ -8,7 +8,6 @@ Everything happens in one folder:
     dense/       the dense baseline        cache/                               shards and features, shared
 """
 
-import fcntl
 import shutil
 import signal
 import time
@@ -27,6 +26,7 @@ from dipaco_swarm.demo.processes import Process, ProcessFailedError, Troupe
 from dipaco_swarm.demo.scene import Scene, actor_of, agreement_of, curve_of
 from dipaco_swarm.demo.show import Show
 from dipaco_swarm.errors import UsageError
+from dipaco_swarm.files import LOCK, locked
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.manifest import RunConfig, read_run_file
 
@@ -180,17 +180,17 @@ def _folder(out: Path) -> Iterator[Path]:
         if out.exists() and not (out.is_dir() and (mark.exists() or not any(out.iterdir()))):
             raise UsageError(f"{out} exists and is not the folder of an earlier demo; choose another with --out")
         out.mkdir(parents=True, exist_ok=True)
-        lock = open(mark, "a")  # noqa: SIM115 - closed below
+        mark.touch()
     except OSError as error:
         raise UsageError(f"{out} cannot be used: {error.strerror}; choose another with --out") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"another demo is running in {out}; choose another folder with --out") from None
+
+    def give_up() -> None:
+        raise UsageError(f"another demo is running in {out}; choose another folder with --out")
+
+    with locked(out, on_busy=give_up):
         for old in out.iterdir():
             if old.is_dir() and not old.is_symlink():
                 shutil.rmtree(old)
-            elif old.name != MARK:
+            elif old.name not in (MARK, LOCK):
                 old.unlink()
         yield out.resolve()

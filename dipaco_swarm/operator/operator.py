@@ -6,7 +6,6 @@ state: the operator's key, the newest manifest and the kept modules are files in
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -34,6 +33,7 @@ from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import BootstrapView
 from dipaco_swarm.errors import DamagedError, DataError, HomeError, ManifestError, TrainingError, UnreachableError
+from dipaco_swarm.files import make_folder, remove, replace_whole, set_aside, write_whole
 from dipaco_swarm.machine import clock
 from dipaco_swarm.machine.notices import Awake, Weather
 from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
@@ -52,7 +52,7 @@ from dipaco_swarm.operator.scores import ScoreCollection
 from dipaco_swarm.settings import BootstrapSettings
 from dipaco_swarm.snapshots import SnapshotKeeper, keeper_of
 from dipaco_swarm.swarm.interface import Announcement, Swarm
-from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state, set_aside, write_whole
+from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state
 from dipaco_swarm.training.documents import Document, read_documents, split_of
 from dipaco_swarm.training.early import run_of
 from dipaco_swarm.training.features import Floats, prefix_features
@@ -111,12 +111,10 @@ def load_operator_key(home: Path) -> Ed25519PrivateKey:
     """The operator's signing key, made on first use. Raises HomeError when the folder cannot be used."""
     path = home / "operator.key"
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home, durable=True)
         if not path.exists():
-            unfinished = path.with_suffix(".tmp")
-            unfinished.touch(mode=0o600)
-            unfinished.write_text(Ed25519PrivateKey.generate().private_bytes_raw().hex())
-            os.replace(unfinished, path)
+            secret = Ed25519PrivateKey.generate().private_bytes_raw().hex()
+            replace_whole(path, secret.encode(), durable=True, private=True)
         return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text().strip()))
     except OSError as error:
         raise HomeError(
@@ -147,24 +145,20 @@ class OperatorHome:
             return None
 
     def keep_manifest(self, signed: bytes) -> None:
-        write_whole(self._home / "manifest.json", signed)
+        write_whole(self._home / "manifest.json", signed, durable=True)
 
     def keep_address(self, address: str) -> None:
-        write_whole(self._home / "address.txt", f"{address}\n".encode())
+        write_whole(self._home / "address.txt", f"{address}\n".encode(), durable=False)
 
     def tell_to_advance(self) -> None:
         """Have the node that serves from here end the stage of now. Raises HomeError when there is no run here."""
         if not (self._home / "manifest.json").exists():
             raise HomeError(f"there is no run in {self._home} to advance; give the --home that `serve` was given")
-        write_whole(self._home / "advance", b"")
+        write_whole(self._home / "advance", b"", durable=True)
 
     def was_told_to_advance(self) -> bool:
         """Whether somebody has said so since we were last asked."""
-        try:
-            (self._home / "advance").unlink()
-        except FileNotFoundError:
-            return False
-        return True
+        return remove(self._home / "advance")
 
     def state(self, stage: int, module: ModuleId) -> ModuleState | None:
         return load_state(self._file(stage, module))

@@ -34,6 +34,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.metrics import Metrics, steps_after
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import DamagedError, HomeError, SwarmError, UnreachableError, UsageError
+from dipaco_swarm.files import set_aside, write_whole
 from dipaco_swarm.machine import clock
 from dipaco_swarm.machine.notices import Awake, Missed, Weather
 from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
@@ -57,7 +58,6 @@ from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.snapshots import OwnSnapshots
 from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup, NotAgreed, Swarm
 from dipaco_swarm.training import checkpoint as checkpoints
-from dipaco_swarm.training.bank import set_aside, write_whole
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.early import run_of
@@ -300,7 +300,7 @@ class Volunteer:
         if signed is None:
             return
         try:
-            write_whole(self._settings.home / MANIFEST_FILE, signed)
+            write_whole(self._settings.home / MANIFEST_FILE, signed, durable=True)
         except HomeError as error:
             self._screen.event(f"{error}; training goes on")
 

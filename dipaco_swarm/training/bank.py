@@ -1,46 +1,37 @@
 """Module states as files, and a path put together from them."""
 
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.errors import DamagedError, cannot_write
+from dipaco_swarm.errors import DamagedError
+from dipaco_swarm.files import write_whole
 from dipaco_swarm.training.modules import PathModel
 
 
-def write_whole(file: Path, data: bytes) -> None:
-    """Write a small file that appears whole or not at all. Raises HomeError."""
-    unfinished = file.with_name(file.name + ".tmp")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+def tensors_writer(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Callable[[Path], None]:
+    """Who writes a safetensors file for `files.write_whole`; raises OSError when the disk is full."""
+
+    def write(file: Path) -> None:
         try:
-            unfinished.write_bytes(data)
-            os.replace(unfinished, file)
-        finally:
-            unfinished.unlink(missing_ok=True)  # half a file would keep a full disk full
-    except OSError as error:
-        raise cannot_write(file.name, file.parent, error) from None
+            save_file(dict(tensors), file, dict(metadata))
+        except SafetensorError as error:
+            raise OSError(str(error)) from error
+
+    return write
 
 
 def save_state(file: Path, state: ModuleState) -> None:
-    """Keep a module's state; the file appears whole. Raises HomeError."""
-    unfinished = file.with_name(file.name + ".tmp")
+    """Keep a module's state, perhaps the only copy that there is. Raises HomeError."""
     metadata = {"version": str(state.version), "digest": state.digest}
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            save_file({"params": state.params, "momentum": state.momentum}, unfinished, metadata)
-            os.replace(unfinished, file)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except (OSError, SafetensorError) as error:
-        raise cannot_write("a module", file.parent, error) from None
+    tensors = {"params": state.params, "momentum": state.momentum}
+    write_whole(file, tensors_writer(tensors, metadata), durable=True, what="a module")
 
 
 def load_state(file: Path) -> ModuleState | None:
@@ -61,16 +52,6 @@ def load_state(file: Path) -> ModuleState | None:
             "and it is fetched again"
         )
     return state
-
-
-def set_aside(file: Path) -> Path:
-    """Rename a damaged file, so that it is in nobody's way and still there to look at. Raises HomeError."""
-    aside = file.with_name(file.name + ".damaged")
-    try:
-        os.replace(file, aside)
-    except OSError as error:
-        raise cannot_write(aside.name, aside.parent, error) from None
-    return aside
 
 
 def module_file(home: Path, stage: int, module: ModuleId) -> Path:

@@ -13,20 +13,19 @@ Numbers and names are JSON in the header's metadata.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
-from dipaco_swarm.errors import CheckpointError, DamagedError, HomeError, cannot_write
-from dipaco_swarm.training.bank import write_whole
+from dipaco_swarm.errors import CheckpointError, DamagedError, HomeError
+from dipaco_swarm.files import write_whole
+from dipaco_swarm.training.bank import tensors_writer
 from dipaco_swarm.training.inner import InnerState
 
 FORMAT = 1
@@ -61,18 +60,7 @@ def save(file: Path, checkpoint: Checkpoint) -> None:
     tensors = _tensors(checkpoint)
     body = json.dumps(_numbers(checkpoint), sort_keys=True)
     metadata = {"format": str(FORMAT), "checkpoint": body, "digest": digest_of(body, tensors)}
-    unfinished = file.with_name(file.name + ".tmp")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            save_file(tensors, unfinished, metadata)
-            _flush(unfinished)
-            os.replace(unfinished, file)
-        finally:
-            unfinished.unlink(missing_ok=True)  # half a checkpoint would keep a full disk full
-        _flush(file.parent)
-    except (OSError, SafetensorError) as error:
-        raise cannot_write("the checkpoint", file.parent, error) from error
+    write_whole(file, tensors_writer(tensors, metadata), durable=True, what="the checkpoint")
 
 
 def load(file: Path, run: str) -> Checkpoint | None:
@@ -122,9 +110,8 @@ def note_given(file: Path, versions: Mapping[ModuleId, int]) -> None:
     A checkpoint is older than that, most of the time: what it says of such a module's progress may be in the group's
     average already. Raises HomeError.
     """
-    write_whole(
-        _given_beside(file), json.dumps({str(module): version for module, version in versions.items()}).encode()
-    )
+    said = json.dumps({str(module): version for module, version in versions.items()})
+    write_whole(_given_beside(file), said.encode(), durable=True)
 
 
 def given(file: Path) -> dict[ModuleId, int]:
@@ -219,12 +206,3 @@ def _damaged(file: Path, reason: str) -> str:
         f"the checkpoint {file} is damaged ({reason}); move it away and start again: the modules come from the swarm, "
         "only the progress since the last outer round is lost"
     )
-
-
-def _flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,9 +1,7 @@
 """Documents as token ids, kept on disk: each stage cuts the same documents again, and only their paths are new."""
 
-import fcntl
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from dipaco_swarm.errors import cannot_write
+from dipaco_swarm.files import locked, replace_whole
 
 log = logging.getLogger(__name__)
 
@@ -77,22 +76,21 @@ def kept_in(folder: Path, what: str) -> Keep:
         name: str, load: Callable[[Path], T | None], compute: Callable[[], T], write: Callable[[BinaryIO, T], None]
     ) -> T:
         nonlocal said
-        file, temporary = folder / f"{name}.npy", folder / f"{name}.tmp"
+        file = folder / f"{name}.npy"
         computed: T | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with open(folder / "lock", "w") as lock:  # lets go by itself when its process dies
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with locked(folder):
                 known = load(file)
                 if known is not None:
                     return known
-                computed = compute()
-                try:
-                    with open(temporary, "wb") as whole:
-                        write(whole, computed)
-                    os.replace(temporary, file)
-                finally:
-                    temporary.unlink(missing_ok=True)  # half a file would keep a full disk full
+                fresh = computed = compute()
+
+                def fill(unfinished: Path) -> None:
+                    with open(unfinished, "wb") as whole:
+                        write(whole, fresh)
+
+                replace_whole(file, fill, durable=False)
         except OSError as error:
             if not said:
                 log.warning("%s; until then they are made anew", cannot_write(what, folder.parent, error))

@@ -3,8 +3,6 @@
 Whoever has the folder needs nothing of this project: `AutoModelForCausalLM.from_pretrained(folder)`.
 """
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedToken
 from transformers.utils import logging as transformers_logging
 
 from dipaco_swarm.errors import UsageError
+from dipaco_swarm.files import new_folder
 from dipaco_swarm.training.modules import PathModel
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer
 
@@ -55,20 +54,11 @@ def export_path(model: PathModel, tokenizer_json: bytes, out: Path, description:
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"{out} exists and is not an empty folder; name a new one, nothing is overwritten")
-    unfinished = None
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-        unfinished.chmod(0o755)  # temporary folders are private, exports are not
-        _fill(unfinished, model, tokenizer_json, out.name, description)
-        if out.exists():
-            out.rmdir()
-        unfinished.rename(out)
+        with new_folder(out) as unfinished:
+            _fill(unfinished, model, tokenizer_json, out.name, description)
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error}; choose another folder or make room") from error
-    finally:
-        if unfinished is not None:
-            shutil.rmtree(unfinished, ignore_errors=True)  # it is gone by now if all went well
 
 
 def difference_of_logits(model: PathModel, folder: Path, tokens: NDArray[np.int64]) -> float:

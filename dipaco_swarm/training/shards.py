@@ -8,18 +8,14 @@ early. A shard is built once, in chunks that survive an
 interruption, and then read through a memory map.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
-import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -29,6 +25,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import DataError, cannot_write
+from dipaco_swarm.files import flush, locked, replace_whole
 from dipaco_swarm.manifest import DataConfig, RouterConfig
 from dipaco_swarm.training.documents import Document, Split, split_of
 from dipaco_swarm.training.encoding import Encode, encoder, remembered_encoding
@@ -305,7 +302,7 @@ def build_shard(
     cutter = _Cutter(tokenizer, encode, data, router_config.prefix_tokens, assign, path, hold_out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone_in(folder):
+        with locked(folder, on_busy=_say_that_we_wait):  # the second reads what the first has built
             shard = _open(folder, data.sequence_length)
             if shard is None:
                 _build(folder, documents, cutter, on_progress)
@@ -451,12 +448,12 @@ def _build(
             held_file.truncate((step.progress.held_out - len(step.held)) * held_bytes)
             for to, rows in ((file, step.sequences), (held_file, step.held)):
                 to.write(rows.tobytes())
-                _flush(to)
+                flush(to)  # before progress.json counts what was written
             return step.progress
 
         for chunk in _chunks(stream, CHUNK_DOCUMENTS):
             progress = write(cutter.advance(progress, chunk))
-            _write_whole(folder / "progress.json", json.dumps(asdict(progress)))
+            _note(folder / "progress.json", progress)
             on_progress(progress)
         if progress.pieces_kept == 0:
             raise DataError(_nothing(progress, cutter))
@@ -466,9 +463,9 @@ def _build(
         if progress.sequences == 0:  # a few short pieces: one sequence that repeats them
             row = np.resize(np.array(progress.pending, dtype=cutter.dtype), cutter.data.sequence_length)
             file.write(row.tobytes())
-            _flush(file)
+            flush(file)
             progress = replace(progress, sequences=1)
-    _write_whole(folder / "shard.json", json.dumps(asdict(progress)))
+    _note(folder / "shard.json", progress)
     (folder / "progress.json").unlink(missing_ok=True)
     if not progress.held_out:
         (folder / "held.bin").unlink()
@@ -531,20 +528,16 @@ def _read(file: Path) -> ShardProgress | None:
         return None
 
 
+def _note(file: Path, progress: ShardProgress) -> None:
+    replace_whole(file, json.dumps(asdict(progress)).encode(), durable=False)
+
+
 def _size(file: Path) -> int:
     return file.stat().st_size if file.is_file() else 0
 
 
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Two peers of one machine that share a cache build a shard once; the second waits for the first, dead or done."""
-    with open(folder / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("another peer of this machine is building the same shard; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _say_that_we_wait() -> None:
+    log.info("another peer of this machine is building the same shard; waiting for it")
 
 
 def _nothing(progress: ShardProgress, cutter: _Cutter) -> str:
@@ -571,15 +564,3 @@ def _place(text: str) -> float:
     """Where a hash of the text puts a document, in 0..1; other bits of it than those that `split_of` looks at."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[8:16], "big") / 2**64
-
-
-def _flush(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())  # before progress.json counts what was written
-
-
-def _write_whole(file: Path, text: str) -> None:
-    """The file appears whole or not at all."""
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, file)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from dipaco_swarm import files
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
@@ -493,17 +494,17 @@ def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_
     full = False
 
     def or_full(write: object) -> object:
-        def written(*arguments: object) -> None:
+        def written(*arguments: object, **keywords: object) -> None:
             if full:
                 raise HomeError("the disk of HOME is full: make room there for the checkpoint")
-            write(*arguments)  # type: ignore[operator]
+            write(*arguments, **keywords)  # type: ignore[operator]
 
         return written
 
     monkeypatch.setattr(checkpoint, "save", or_full(checkpoint.save))
     monkeypatch.setattr(bootstrap_program, "save_state", or_full(bank.save_state))
-    monkeypatch.setattr(bootstrap_program, "write_whole", or_full(bank.write_whole))
-    monkeypatch.setattr(peer_program, "write_whole", or_full(bank.write_whole))
+    monkeypatch.setattr(bootstrap_program, "write_whole", or_full(files.write_whole))
+    monkeypatch.setattr(peer_program, "write_whole", or_full(files.write_whole))
     world = make_world(SINGLE + FOUR_PATHS, min_peers=1)
     operator = world.operator()
     operator.until("run address")

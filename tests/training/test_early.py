@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, grid
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import CheckpointError
+from dipaco_swarm.files import write_whole
 from dipaco_swarm.manifest import DataConfig, LevelConfig, ModelConfig, RouterConfig
 from dipaco_swarm.training import shards
-from dipaco_swarm.training.bank import write_whole
 from dipaco_swarm.training.documents import Document, split_of
 from dipaco_swarm.training.early import (
     BestSoFar,
@@ -251,7 +251,7 @@ def test_a_snapshot_survives_writing_and_reading(model: PathModel, tmp_path: Pat
     assert data == snapshot_to_bytes(snapshot(model))
     file = snapshot_file(tmp_path, 1, P0)
     assert load_snapshot(file, RUN) is None
-    write_whole(file, data)
+    write_whole(file, data, durable=True)
     read = load_snapshot(file, RUN)
     assert read is not None
     assert (read.run, read.stage, read.path, read.loss, read.versions) == (RUN, 1, 0, 3.25, {M0: 7, M1: 8})

@@ -1,9 +1,10 @@
 """Peers that we met, in a file of the home folder: ways back into the swarm while no bootstrap node is up."""
 
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from dipaco_swarm.files import replace_whole
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +34,7 @@ class Acquaintances:
         if known == self._known:
             return
         self._known = known
-        unfinished = self._file.with_suffix(".tmp")
         try:
-            unfinished.write_text("\n".join(known) + "\n", encoding="utf-8")
-            os.replace(unfinished, self._file)
+            replace_whole(self._file, ("\n".join(known) + "\n").encode(), durable=False)
         except OSError as error:
             log.debug("%s cannot be written: %s", self._file, error.strerror or error)

@@ -3,7 +3,6 @@
 A libp2p peer id of an Ed25519 key *contains* the public key, so whoever knows a peer's name can check its signatures.
 """
 
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from dipaco_swarm.errors import HomeError, NodeError
+from dipaco_swarm.files import make_folder, replace_whole
 from dipaco_swarm.swarm.interface import PeerName
 
 # libp2p's PrivateKey message: field 1 (key type) = 1 (Ed25519), field 2 (data) = 64 bytes, private then public
@@ -69,15 +69,12 @@ def load_identity(home: Path) -> Identity:
     """The identity of this home folder, made on first use. Raises HomeError or NodeError."""
     path = home / "identity.key"
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_folder(home, durable=True)
         if not path.exists():
             key = Ed25519PrivateKey.generate()
             private = key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
             public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-            temporary = path.with_suffix(".tmp")
-            temporary.touch(mode=0o600)
-            temporary.write_bytes(_KEY_FILE_PREFIX + private + public)
-            os.replace(temporary, path)
+            replace_whole(path, _KEY_FILE_PREFIX + private + public, durable=True, private=True)
         data = path.read_bytes()
     except OSError as error:
         raise HomeError(

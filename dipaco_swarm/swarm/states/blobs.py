@@ -1,10 +1,11 @@
 """Blobs as files of a home folder; both swarms keep them alike."""
 
 import hashlib
-import os
 from pathlib import Path
+from threading import Lock
 
-from dipaco_swarm.errors import HomeError, cannot_write
+from dipaco_swarm.errors import HomeError
+from dipaco_swarm.files import remove, write_whole
 
 
 class BlobStore:
@@ -12,6 +13,7 @@ class BlobStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._writing = Lock()  # one thread a file; the program and the wire may bring the same blob
 
     def path_of(self, digest: str) -> Path:
         return self.folder / digest
@@ -19,28 +21,20 @@ class BlobStore:
     def has(self, digest: str) -> bool:
         return self.path_of(digest).is_file()
 
-    def put(self, data: bytes) -> str:
-        """Keep a blob; returns its digest. Raises HomeError when the folder cannot be written."""
+    def put(self, data: bytes, *, durable: bool = True) -> str:
+        """Keep a blob; returns its digest. Raises HomeError when the folder cannot be written.
+
+        `durable`: see `files`; what was fetched can be fetched again.
+        """
         digest = hashlib.sha256(data).hexdigest()
-        if not self.has(digest):
-            temporary = self.path_of(digest).with_suffix(".part")
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                try:
-                    temporary.write_bytes(data)
-                    os.replace(temporary, self.path_of(digest))
-                finally:
-                    temporary.unlink(missing_ok=True)  # half a blob would keep a full disk full
-            except OSError as error:
-                raise cannot_write("the run's files", self.folder, error) from None
+        with self._writing:
+            if not self.has(digest):
+                write_whole(self.path_of(digest), data, durable=durable, what="the run's files")
         return digest
 
     def drop(self, digest: str) -> None:
         """Remove a blob, if we have it; who is reading it reads on. Raises HomeError when that is not allowed."""
-        try:
-            self.path_of(digest).unlink(missing_ok=True)
-        except OSError as error:
-            raise HomeError(f"{self.path_of(digest)} cannot be removed: {error.strerror}") from None
+        remove(self.path_of(digest))
 
     def get(self, digest: str) -> bytes | None:
         """A blob that we have, verified; a damaged file is removed and counts as missing."""
@@ -52,5 +46,5 @@ class BlobStore:
             raise HomeError(f"{self.path_of(digest)} cannot be read: {error.strerror}") from None
         if hashlib.sha256(data).hexdigest() == digest:
             return data
-        self.path_of(digest).unlink(missing_ok=True)
+        self.drop(digest)
         return None

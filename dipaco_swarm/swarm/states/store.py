@@ -160,7 +160,7 @@ class Store:
             try:
                 if await self._fetch_blob_from(peer, digest, received, limit or MAX_BLOB_BYTES):
                     try:
-                        await asyncio.to_thread(self.blobs.put, bytes(received))
+                        await asyncio.to_thread(self.blobs.put, bytes(received), durable=False)
                     except HomeError as error:  # we have it; only others cannot have it from us
                         log.warning("%s", error)
                     return bytes(received)

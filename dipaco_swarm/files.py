@@ -1,0 +1,156 @@
+"""Every file that the programs write, lock, set aside or remove goes through here.
+
+A file appears whole or not at all: it is written beside its place and renamed. On top of that, one rule decides what a
+power cut may take:
+
+    durable        what nobody can make again: keys, manifests, module states, checkpoints, snapshots, the blobs that we
+                   made, an operator's word, and the note of whose progress the others have been given
+    not durable    what can be made, fetched or met again: shards, tokens, features, the blobs of others, run files,
+                   addresses, exported models, metrics
+
+A durable file, and its name, are on the disk when the call returns. What refers to it may be written after that: a
+manifest names blobs that are there. One thread writes a file at a time; `locked` keeps other processes out of a folder.
+"""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock, Timeout
+
+from dipaco_swarm.errors import HomeError, cannot_write
+
+LOCK = "lock"
+"""The file of a folder that `locked` holds. It stays there, empty."""
+
+Content = bytes | Callable[[Path], object]
+"""What a file is to hold, or who writes it to the path of the unfinished file; raises OSError when that fails."""
+
+
+def write_whole(path: Path, content: Content, *, durable: bool, what: str | None = None) -> None:
+    """Write a file that appears whole or not at all, making its folder if need be.
+
+    `durable`: by the rule of this module. `what`: what is written, for a person whose disk is full; else the file's
+    name. Raises HomeError; what was there is then still there.
+    """
+    try:
+        make_folder(path.parent, durable=durable)
+        replace_whole(path, content, durable=durable)
+    except OSError as error:
+        raise cannot_write(what or path.name, path.parent, error) from error
+
+
+def replace_whole(path: Path, content: Content, *, durable: bool, private: bool = False) -> None:
+    """`write_whole` into a folder that exists, for those who have words of their own for a person. Raises OSError.
+
+    `private`: nobody but the owner may read the file, at no time.
+    """
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        unfinished.unlink(missing_ok=True)  # of a program that was killed; it may be open to others
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666))
+        if isinstance(content, bytes):
+            unfinished.write_bytes(content)
+        else:
+            content(unfinished)
+        if durable:
+            _flush(unfinished)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)  # half a file would keep a full disk full
+    if durable:
+        _flush_names(path.parent)
+
+
+def make_folder(folder: Path, *, durable: bool) -> None:
+    """Make a folder and what is missing above it; `durable`: for files that are. Raises OSError."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in missing if durable else ():
+        _flush_names(each.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to fill, which becomes `path` when the block ends, or is removed when it fails.
+
+    `path` must not exist, or be an empty folder. Not durable. Raises OSError.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        unfinished.chmod(0o755)  # temporary folders are private, what comes out is not
+        yield unfinished
+        if path.exists():
+            path.rmdir()
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)  # it is gone by now if all went well
+
+
+@contextmanager
+def locked(folder: Path, *, on_busy: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Alone in a folder, among all processes of this machine that ask; a process that dies lets go.
+
+    `on_busy` is called once when another one is in there, before waiting for it; it may raise, and nobody waits.
+    Raises OSError when the lock cannot be made.
+    """
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        on_busy()
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def flush(file: BinaryIO) -> None:
+    """Wait until what was written to an open file is on the disk. Raises OSError."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file, so that it is in nobody's way and still there to look at. Raises HomeError."""
+    aside = path.with_name(path.name + ".damaged")
+    try:
+        os.replace(path, aside)
+    except OSError as error:
+        raise cannot_write(aside.name, aside.parent, error) from error
+    return aside
+
+
+def remove(path: Path) -> bool:
+    """Remove a file; whether it was there. Who is reading it reads on. Raises HomeError when that is not allowed."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise HomeError(f"{path} cannot be removed: {error.strerror or error}; check who owns the folder") from error
+    return True
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flush_names(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the file system knows how to."""
+    try:
+        _flush(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems flush files alone
+            raise
