@@ -5,7 +5,7 @@
 
 Of a module: "version", "digest", "peers" (contributors), "tokens" (behind our own outer gradient).
 `loss` is the mean over the steps since the last line; `tokens` those of this peer since it started; `step` the path's
-own count over all stages. Nothing here is needed to go on with a run.
+own count over all stages. Nothing here is needed to go on with a run, and a line that a power cut has torn is left out.
 """
 
 import errno
@@ -15,6 +15,8 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from functools import lru_cache
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,12 @@ log = logging.getLogger(__name__)
 STEPS_PER_LINE = 10
 MOST_BYTES = 64 << 20  # bytes of one file; a volunteer of months should not find the disk full of it
 TAIL_BYTES = 1 << 20
+
+_FIELDS = {
+    "steps": {"time", "stage", "path", "step", "loss", "tokens"},
+    "round": {"time", "stage", "path", "step", "round", "modules"},
+}
+"""What a line of each kind has at least."""
 
 
 class Metrics:
@@ -75,8 +83,10 @@ class Metrics:
         line = (json.dumps({"kind": kind, "time": time.time(), **values}) + "\n").encode()
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with open(self._file, "ab", buffering=0) as file:
+            with open(self._file, "a+b", buffering=0) as file:
                 size = file.tell()
+                if not _ends_with_a_line(file):  # half of one, of a power cut, would spoil this one too
+                    line = b"\n" + line
                 if size < MOST_BYTES and file.write(line) < len(line):
                     file.truncate(size)  # half a line would spoil the next one too
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -95,11 +105,11 @@ def steps_after(file: Path, stage: int, path: int, step: int) -> int:
     """
     try:
         with open(file, "rb") as lines:
-            lines.seek(max(0, lines.seek(0, os.SEEK_END) - TAIL_BYTES))
-            tail = lines.read().splitlines()
+            if lines.seek(max(0, lines.seek(0, os.SEEK_END) - TAIL_BYTES)):
+                lines.readline()  # it may begin before what we look at
+            noted = [line for line in _whole_lines(lines.read(), file) if line["kind"] == "steps"]
     except FileNotFoundError:
         return 0
-    noted = [json.loads(line) for line in tail if line.startswith(b'{"kind": "steps"') and line.endswith(b"}")]
     count, tokens = 0, math.inf
     for line in (line for line in reversed(noted) if (line["stage"], line["path"]) == (stage, path)):
         if line["step"] <= step or line["tokens"] >= tokens:  # tokens begin at none in every life
@@ -111,7 +121,36 @@ def steps_after(file: Path, stage: int, path: int, step: int) -> int:
 def read_metrics(file: Path) -> list[dict[str, Any]]:
     """All lines so far; a line that is being written is left for next time."""
     try:
-        text = file.read_text(encoding="utf-8")
+        return _whole_lines(file.read_bytes(), file)
     except FileNotFoundError:
         return []
-    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def _whole_lines(data: bytes, file: Path) -> list[dict[str, Any]]:
+    """The lines of `data` that can be read, without one at the end that is being written."""
+    noted = [_read(line) for line in data.split(b"\n")[:-1]]
+    if torn := noted.count(None):
+        _say_torn(file, torn)
+    return [line for line in noted if line is not None]
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    try:
+        noted = json.loads(line)
+    except ValueError:
+        return None
+    whole = isinstance(noted, dict) and _FIELDS.get(str(noted.get("kind")), {"kind"}) <= noted.keys()
+    return noted if whole else None
+
+
+def _ends_with_a_line(file: FileIO) -> bool:
+    """Whether nothing, or a whole line, comes before the end."""
+    if not file.seek(0, os.SEEK_END):
+        return True
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+@lru_cache(maxsize=64)  # once for each file
+def _say_torn(file: Path, lines: int) -> None:
+    log.warning("%s: %d of its lines cannot be read, after a power cut perhaps; left out", file.name, lines)

@@ -87,11 +87,58 @@ def test_steps_that_a_crash_costs_are_counted_at_the_end_of_the_file(tmp_path: P
     assert steps_after(file, 0, 0, 1008) == 0
 
 
-def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:
+def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "metrics.jsonl"
-    file.write_text('{"kind": "steps"}\n{"kind": "ro')
-    assert read_metrics(file) == [{"kind": "steps"}]
+    Metrics(file).round(0, 0, 10, 1, {})
+    with file.open("a") as half:
+        half.write('{"kind": "ro')
+    assert [line["round"] for line in read_metrics(file)] == [1]
     assert read_metrics(tmp_path / "none") == []
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        b'{"kind": "steps", "time": 12.5, "stage": 0, "pa',
+        b'{"kind": "steps", "time": 1}',
+        b"\0" * 4096,
+        b"\xff{",
+        b"[1]",
+    ],
+)
+def test_half_a_line_of_a_power_cut_costs_that_line_alone_and_is_said_once(
+    torn: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "metrics.jsonl"
+
+    def life(*steps: int) -> None:
+        metrics = Metrics(file)
+        for step in itertools.chain(*(range(step - 9, step + 1) for step in steps)):
+            metrics.step(0, 0, step, 1.0, 1, 1.0)
+
+    life(10, 20)
+    with file.open("ab") as half:
+        half.write(torn)  # and the machine is off
+    assert steps_after(file, 0, 0, 0) == 20
+    life(30, 40)
+    assert [line["step"] for line in read_metrics(file)] == [10, 20, 30, 40]
+    assert steps_after(file, 0, 0, 20) == 20
+    assert [record.getMessage() for record in caplog.records] == [
+        "metrics.jsonl: 1 of its lines cannot be read, after a power cut perhaps; left out"
+    ]
+
+
+def test_the_end_of_a_long_file_is_looked_at_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "metrics.jsonl"
+    metrics = Metrics(file)
+    for step in range(1, 101):
+        metrics.step(0, 0, step, 1.0, 1, 1.0)
+    monkeypatch.setattr("dipaco_swarm.dashboard.metrics.TAIL_BYTES", file.stat().st_size // 2 - 30)
+    assert steps_after(file, 0, 0, 0) == 40  # four whole lines are in there
+    assert not caplog.records
 
 
 def test_agreement_counts_what_several_peers_made(tmp_path: Path) -> None:
