@@ -137,7 +137,7 @@ class OuterConfig(Frozen):
     rescale: bool = True
     """Multiply the average by the square root of the effective number of paths (paper section 2.7)."""
     averaging: Literal["mean", "radial"] = "mean"
-    """radial: mean length times mean direction, which needs no rescaling (radial-directional averaging, SPEC 6.1)."""
+    """radial: mean length times mean direction, which needs no rescaling (docs/paper.md#radial-averaging)."""
     ramp_rounds: int = Field(default=0, ge=0)
     """The learning rate rises linearly from half over the first rounds of a module in a stage."""
 

@@ -169,7 +169,7 @@ def run_outer_round(
 
 
 def outer_step(state: ModuleState, agreed: Agreed, config: OuterConfig) -> ModuleState:
-    """The next version of a module: rescale by sqrt of the effective number of paths, then Nesterov (SPEC 3.2)."""
+    """The next version of a module: rescale by sqrt(n_eff), then Nesterov (docs/paper.md#outer-step)."""
     gradient = agreed.mean
     if config.rescale:
         gradient = torch.cat([rescale(gradient[span.start : span.stop], span.effective_paths) for span in agreed.spans])

@@ -33,7 +33,7 @@ def outer_gradient(before: Tensor, after: Tensor) -> Tensor:
 def trained_weights(
     paths: Sequence[Hashable], tokens: Sequence[float], path_weights: Sequence[float], round_tokens: float
 ) -> list[float]:
-    """Path weights, less for a path that has trained on fewer tokens than a round asks for, by as much (SPEC 3.2).
+    """Path weights times min(1, tokens / round_tokens): half a round counts half (docs/paper.md#shard-weights).
 
     A peer that has just come back moves a module by a step or two; at full weight it would halve the others' step.
     Arguments as for `contribution_weights`; `round_tokens`: what a path trains on in a full round; 0: it is not asked.
@@ -75,7 +75,7 @@ def _tokens_of_paths(paths: Sequence[Hashable], tokens: Sequence[float]) -> dict
 
 
 def effective_paths(paths: Sequence[Hashable], path_weights: Sequence[float]) -> float:
-    """n_eff = (sum w)^2 / sum w^2 over the paths that contributed; equal weights give their number (SPEC 3.2)."""
+    """n_eff = (sum w)^2 / sum w^2 over the paths that contributed; equal weights give their number."""
     weights = list({path: weight for path, weight in zip(paths, path_weights, strict=True)}.values())
     return math.fsum(weights) ** 2 / math.fsum(weight * weight for weight in weights)
 
@@ -96,7 +96,7 @@ def weighted_sum(contributions: Sequence[Tensor], weights: Sequence[float]) -> T
 def radial_average(contributions: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Mean length times mean direction: (sum_i w_i |x_i|) phi(sum_i w_i phi(x_i)), phi(x) = x / |x|, fp32.
 
-    Radial-directional averaging (SPEC 6.1, Decoupled DiLoCo): the length does not shrink with the number of
+    Radial-directional averaging (docs/paper.md#radial-averaging): the length does not shrink with the number of
     contributions, so it does the work of the square root of paths where participation fluctuates. Never both.
     Contributions of no length count for nothing; arguments as for `weighted_sum`.
     """

@@ -28,7 +28,7 @@ Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Clustering = Literal["k-means", "product-k-means"]
 
-K_MEANS_RESTARTS = 8  # the best of several starts: at 2x2 the seed of the clustering moved perplexity by 3 (QUALITY.md)
+K_MEANS_RESTARTS = 8  # the seed of one clustering moved perplexity by 3 at 2x2 (docs/paper.md#clustering)
 DOCUMENTS_AT_ONCE = 8192  # bounds the memory of distances: 8192 x 256 paths in float64 are 16 MiB
 BALANCING_MARGIN = 1.1  # a path below the minimum gets 10 % more than it, else its neighbours take turns at the edge
 REGRESSION_STRENGTH = 0.1  # sklearn's C: with some tens of labels a path, a firm prior keeps the borders smooth
@@ -131,8 +131,8 @@ def fit_router(features: Floats, table: PathTable, config: RouterConfig, kind: C
 
     `features`: fp32, shape (docs, D). Components are kept with the *square root* of their variance: raw variances let
     one or two components decide, whitening lets noise decide. Halves of product k-means interleave the components, as
-    otherwise the second half holds nothing (5.8 against 11.2 effective paths of 16; QUALITY.md point 6). Then biases
-    are lowered until every path has at least `min_share` of an equal split of the sample.
+    otherwise the second half holds nothing (docs/paper.md#clustering). Then biases are lowered until every path has at
+    least `min_share` of an equal split of the sample.
 
     The same sample and seed give the same router on the same machine; the run publishes the arrays, not the recipe.
     Raises DataError when the sample is too small or too uniform, ManifestError when the path table does not suit
@@ -164,7 +164,9 @@ def fit_router(features: Floats, table: PathTable, config: RouterConfig, kind: C
 
 
 def best_paths(scores: NDArray[np.float64]) -> Indices:
-    """The path that likes each document best, int64 (docs,); -1 where no path has a usable score (SPEC 2.3).
+    """The path that likes each document best, int64 (docs,); -1 where no path has a usable score.
+
+    The labels of docs/paper.md#discriminative-router.
 
     `scores`: log-likelihood of each document under each path, float64, shape (docs, paths). A score that is not finite
     counts as none. Ties go to the lowest path.
@@ -176,13 +178,14 @@ def best_paths(scores: NDArray[np.float64]) -> Indices:
 
 
 def fit_discriminative_router(features: Floats, scores: NDArray[np.float64], config: RouterConfig) -> Router:
-    """Learn to predict from the prefix which path will like a document best (paper section 2.4.2, SPEC 2.3).
+    """Learn to predict from the prefix which path will like a document best (paper section 2.4.2).
 
     `features`: fp32, shape (docs, D), of the same frozen model as ever; `scores`: see `best_paths`. Linear logistic
     regression on the scaled principal components, then the biases are re-fitted so that the predicted shares are those
     of the labels (the regression under-predicts rare paths, the paper found, until they are empty), and then lowered
     until every path has at least `min_share` of an equal split. Needs some 80 documents a path to beat k-means
-    (QUALITY.md point 5). Raises DataError when too few documents have a score, or all like the same path best.
+    (docs/paper.md#discriminative-router). Raises DataError when too few documents have a score, or all like the same
+    path best.
     """
     labels = best_paths(scores)
     known = labels >= 0

@@ -122,7 +122,7 @@ class TrainedRun:
 def open_run(source: Source, *, best: bool = False) -> Iterator[TrainedRun]:
     """A run from the swarm or from a home folder. Raises SwarmError when it is not there.
 
-    `best`: load the early-stopping snapshot of a path where there is one (SPEC 2.6).
+    `best`: load the early-stopping snapshot of a path where there is one (docs/paper.md#early-stopping).
     """
     if isinstance(source, Path):
         yield _run_at_home(source, best)

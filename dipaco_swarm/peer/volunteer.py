@@ -101,7 +101,7 @@ STAY_ROUNDS = 3
 IDLE_LOOK_SECONDS = 5.0
 """... and so often while its own path has nothing left to do."""
 ACCEPTED_STALENESS = 1
-"""Local progress from an older version than this is dropped when catching up (SPEC 7.5)."""
+"""Local progress from an older version than this is dropped when catching up (docs/paper.md#late-contributions)."""
 
 
 def run_peer(settings: PeerSettings) -> None:

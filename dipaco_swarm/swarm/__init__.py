@@ -22,6 +22,7 @@ Records (hivemind's Kademlia DHT; a dictionary a key; subkey = name of the signe
     RUN/group/STAGE/MODULE   an announcement: path, version, digest, tokens, pace; or a goodbye. Lives 30 s, repeated
                              every 5 s
     RUN/manifest             revision and digest of the manifest; counts only if that blob is signed by the operator
+    RUN/topic/TOPIC          a statement of up to 512 bytes: where scores of the routing sample or a snapshot are
     A value is msgpack [payload, signature]; the signature covers key, expiration and payload. Every node refuses what
     is unsigned, longer than 2 KiB, without a subkey, or meant to live longer than 2.5 minutes.
 

@@ -3,7 +3,7 @@
     agreed modules of the path --slice of the shard--> loss --lowest so far--> Snapshot --> a file, a blob, a statement
 
 Snapshots are for serving alone: nothing of them goes back into training or averaging (paper section 4: 12.39 -> 12.22;
-SPEC 2.6, 7.6). Here is what one machine does; `dipaco_swarm/serving.py` speaks with the others.
+docs/paper.md#early-stopping). Here is what one machine does; `dipaco_swarm/snapshots.py` speaks with the others.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What the router reads: the mean hidden state of a document's first tokens (paper section 2.4; SPEC 2.1)."""
+"""What the router reads: the mean hidden state of a document's first tokens (docs/paper.md#prefix-feature)."""
 
 import hashlib
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
     operator: sample -> blob     peers: log p of each piece after its prefix -> blob -> operator
 
-(paper section 2.4.2; SPEC 2.3)
+(paper section 2.4.2; docs/paper.md#discriminative-router)
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The window router: which path should write the next W tokens of a text (paper sections 2.4.4 and 7.2.1; SPEC 2.5).
+"""The window router: which path should write the next W tokens of a text (docs/paper.md#routing-again).
 
     text so far --transformer--> hidden state of its last token --linear--> a path for what comes next
 

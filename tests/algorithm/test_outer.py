@@ -109,7 +109,7 @@ def test_the_outer_step_changes_nothing_in_place() -> None:
 
 
 def test_the_first_module_of_level_one_averages_exactly_the_paths_through_it() -> None:
-    """SPEC section 8, check 3: 2x2, module (1, 0) has paths 0 and 2; sqrt(2) shows in the norm."""
+    """docs/paper.md#checks, 3: 2x2, module (1, 0) has paths 0 and 2; sqrt(2) shows in the norm."""
     paths = grid((2, 2)).paths_through(ModuleId(1, 0))
     assert paths == (0, 2)
     before = torch.zeros(4)
@@ -122,7 +122,7 @@ def test_the_first_module_of_level_one_averages_exactly_the_paths_through_it() -
 
 
 def test_one_inner_step_and_plain_averaging_is_synchronous_sgd_of_each_module() -> None:
-    """SPEC section 8, check 4: tau = 1, inner SGD, outer rate 1, no momentum, no rescaling."""
+    """docs/paper.md#checks, 4: tau = 1, inner SGD, outer rate 1, no momentum, no rescaling."""
     table, generator = grid((2, 2)), torch.Generator().manual_seed(1)
     modules = {module: torch.randn(2, generator=generator, dtype=torch.float64) for module in table.modules}
     data = torch.randn(4, 2, generator=generator, dtype=torch.float64)

@@ -13,7 +13,7 @@ def test_a_grid_holds_every_combination_in_row_order() -> None:
 
 
 def test_on_a_full_grid_a_module_is_shared_by_paths_divided_by_modules_of_its_level() -> None:
-    table = grid((2, 4))  # SPEC 1.1: 8 / 2 = 4 paths on level 0, 8 / 4 = 2 on level 1
+    table = grid((2, 4))  # docs/paper.md#paths-through-a-module: 8 / 2 = 4 paths on level 0, 8 / 4 = 2 on level 1
     assert {len(table.paths_through(m)) for m in table.modules if m.level == 0} == {4}
     assert {len(table.paths_through(m)) for m in table.modules if m.level == 1} == {2}
     assert table.paths_through(ModuleId(1, 2)) == (2, 6)

@@ -1,4 +1,4 @@
-"""The rounds against independent references (SPEC section 8, checks 1 to 4), in memory: no network, real models."""
+"""The rounds against independent references (docs/paper.md#checks), in memory: no network, real models."""
 
 import math
 import threading
