@@ -6,7 +6,6 @@ module are averaged in its module group, and the outer optimizer takes a step. E
 The round sees the other peers only through `swarm.interface`; checkpoints, stages and screens belong to `peer.py`.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -121,9 +120,9 @@ def run_outer_round(
 ) -> RoundReport:
     """Train the path until a round is due, average what was learned with each module's group, step, announce."""
     # 1. Inner training, on our own shard, until some module's round is due.
-    started = time.monotonic()
+    started = peer.swarm.clock.monotonic()
     trained = _train_until_due(peer, stop, on_step)
-    seconds = time.monotonic() - started
+    seconds = peer.swarm.clock.monotonic() - started
     due = [] if stop() else modules_due(peer)
 
     # 2. Outer gradients: what each module has moved since its last agreed state.
@@ -278,7 +277,7 @@ class Trained:
 def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Callable[[StepReport], None]) -> Trained:
     """Inner steps until a round is due: exactly `inner_steps` of them, or as many as fit until the group is there."""
     synchronous = peer.rules.rounds.pacing == "synchronous"
-    announced = time.monotonic()
+    announced = peer.swarm.clock.monotonic()
     # a path's steps are its rounds', however many peers share the work of a round
     rounds = min(state.version for state in peer.base.values())
     peer.trainer.skip_to(peer.rules.first_step + rounds * peer.rules.rounds.inner_steps)
@@ -291,8 +290,8 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
         peer.tokens_per_second = speed if not peer.tokens_per_second else 0.9 * peer.tokens_per_second + 0.1 * speed
         for module in peer.modules:
             peer.tokens[module] += report.tokens
-        if time.monotonic() - announced > ANNOUNCE_SECONDS:
-            announced = time.monotonic()
+        if peer.swarm.clock.monotonic() - announced > ANNOUNCE_SECONDS:
+            announced = peer.swarm.clock.monotonic()
             announce(peer)
         on_step(report)
 

@@ -22,7 +22,7 @@ from dipaco_swarm.client.visits import evaluate
 from dipaco_swarm.dashboard.screens import NoScreen, Screen, open_screen
 from dipaco_swarm.dashboard.views import Evaluation, View
 from dipaco_swarm.errors import UsageError
-from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals
+from dipaco_swarm.machine.stopping import Event, Stopping, ThreadPauses, stopping_on_signals
 from dipaco_swarm.manifest import RunAddress, RunConfig, fingerprint_of, read_run_file
 from dipaco_swarm.operator.operator import Operator, OperatorHome, load_operator_key
 from dipaco_swarm.peer.volunteer import Volunteer
@@ -68,17 +68,36 @@ class SwarmInTurns(MemorySwarm):
             return super().all_reduce(contributions, patience=patience * self._peers)
 
 
-class StoppingInTurns(Stopping):
-    """The simulation's `Stopping` as a peer sees it; while it sleeps its turn is free."""
+class EventInTurns:
+    """An event of a peer; while the peer waits for it, its turn is free."""
 
-    def __init__(self, stop: Stopping, turns: Turns) -> None:
-        super().__init__()
+    def __init__(self, turns: Turns) -> None:
+        self._event = threading.Event()
         self._turns = turns
-        stop.tell(self.request)
 
-    def wait(self, seconds: float) -> bool:
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
         with self._turns.left():
-            return super().wait(seconds)
+            return self._event.wait(timeout)
+
+
+class PausesInTurns(ThreadPauses):
+    """How a peer waits: while it does, its turn is free."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def event(self) -> Event:
+        return EventInTurns(self._turns)
+
+    def sleep(self, seconds: float) -> None:
+        with self._turns.left():
+            super().sleep(seconds)
 
 
 class ScreenOfPeer:
@@ -143,7 +162,7 @@ def simulate(
         swarm = SwarmInTurns(hub, name, turns, len(peers))
         stop.tell(swarm.interrupt)
         with turns.taken():
-            Volunteer(settings, swarm, ScreenOfPeer(screen, name), StoppingInTurns(stop, turns)).live()
+            Volunteer(settings, swarm, ScreenOfPeer(screen, name), stop.until_then(PausesInTurns(turns))).live()
 
     with ThreadPoolExecutor(len(peers) + 1) as pool:
         work = [pool.submit(operate), *(pool.submit(volunteer, name, path) for name, path in peers.items())]

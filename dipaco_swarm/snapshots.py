@@ -17,7 +17,6 @@ group of checks; whoever wants more uses the bootstrap node's home.
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -266,11 +265,11 @@ class SnapshotKeeper:
         and takes what there is. Otherwise calls do so now and then, and for one path, as it may be a large download.
         """
         if stage_done:
-            self._over_since = min(self._over_since, time.monotonic())
-        now = 0 <= time.monotonic() - self._over_since < LAST_LOOKS_SECONDS
-        if not now and time.monotonic() - self._looked < COLLECT_SECONDS:
+            self._over_since = min(self._over_since, self._offers.swarm.clock.monotonic())
+        now = 0 <= self._offers.swarm.clock.monotonic() - self._over_since < LAST_LOOKS_SECONDS
+        if not now and self._offers.swarm.clock.monotonic() - self._looked < COLLECT_SECONDS:
             return []
-        self._looked = time.monotonic()
+        self._looked = self._offers.swarm.clock.monotonic()
         taken = []
         for peer, said in self._offers.heard():
             if said.loss < self._loss_of(PathIndex(said.path)) and (line := self._take(peer, said, states, now)):

@@ -8,27 +8,73 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Protocol
+
+from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 
 
 class Stopped(Exception):
     """Asked to stop in the middle of something long. Whoever began that is where it ends, silently."""
 
 
+class Event(Protocol):
+    """What one side sets and another waits for. `threading.Event` is one."""
+
+    def is_set(self) -> bool: ...
+
+    def set(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until it is set, or for so many seconds; whether it is set."""
+        ...
+
+
+class Pauses(Protocol):
+    """How a program waits: handed in, so that the same program waits in real and in virtual time."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def event(self) -> Event:
+        """A new event, not set yet."""
+        ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class ThreadPauses:
+    """The thread that asks stands still."""
+
+    @property
+    def clock(self) -> Clock:
+        return SYSTEM_CLOCK
+
+    def event(self) -> Event:
+        return threading.Event()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+THREAD_PAUSES = ThreadPauses()
+
+
 class Stopping:
     """Whether this program was asked to stop, and whom to tell."""
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
+    def __init__(self, pauses: Pauses = THREAD_PAUSES) -> None:
+        self._pauses = pauses
+        self._event = pauses.event()
         self._listeners: list[Callable[[], None]] = []
         self.asked_at = math.inf
-        """When this program was first asked to, by `time.monotonic`."""
+        """When this program was first asked to, by the monotonic clock of `pauses`."""
 
     def __call__(self) -> bool:
         return self._event.is_set()
 
     def request(self) -> None:
         """Ask to stop; safe in a signal handler and from any thread."""
-        self.asked_at = min(self.asked_at, time.monotonic())
+        self.asked_at = min(self.asked_at, self._pauses.clock.monotonic())
         self._event.set()
         for listener in self._listeners:
             listener()
@@ -39,15 +85,19 @@ class Stopping:
         if self():
             listener()
 
-    def until_then(self) -> "Stopping":
-        """For a part of this program, which may have to stop before all of it does."""
-        part = Stopping()
+    def until_then(self, pauses: Pauses | None = None) -> "Stopping":
+        """For a part of this program, which may have to stop before all of it does, and may wait in its own way."""
+        part = Stopping(pauses or self._pauses)
         self.tell(part.request)
         return part
 
     def wait(self, seconds: float) -> bool:
         """Sleep, but wake up when asked to stop; True then."""
         return self._event.wait(seconds)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, also when asked to stop already: for the last things that a program does."""
+        self._pauses.sleep(seconds)
 
 
 def until_stopped(take_part: Callable[[Stopping], bool], stop: Stopping, say: Callable[[str], None]) -> None:

@@ -6,7 +6,6 @@ state: the operator's key, the newest manifest and the kept modules are files in
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -34,8 +33,8 @@ from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import BootstrapView
 from dipaco_swarm.errors import DamagedError, DataError, HomeError, ManifestError, TrainingError, UnreachableError
 from dipaco_swarm.files import make_folder, remove, replace_whole, set_aside, write_whole
-from dipaco_swarm.machine import clock
-from dipaco_swarm.machine.notices import Awake, Weather
+from dipaco_swarm.machine.notices import Notices
+from dipaco_swarm.machine.sleep import LookForSleep, SleepDetector, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
 from dipaco_swarm.manifest import (
     Manifest,
@@ -98,8 +97,9 @@ def serve(settings: BootstrapSettings) -> None:
             with open_swarm(empty, settings.home, node, stop) as swarm:
                 stop.tell(swarm.interrupt)
                 node = node.settled(swarm.address.bootstraps)
-                operator = Operator(config, key, swarm, OperatorHome(settings.home), screen, stop, str(swarm.address))
-                with suppress(Stopped):
+                kept = OperatorHome(settings.home)
+                with SleepDetector(swarm.clock) as detector, suppress(Stopped):
+                    operator = Operator(config, key, swarm, kept, screen, stop, str(swarm.address), detector.missed)
                     operator.run(until_finished=settings.until_finished)
                 return swarm.lost
 
@@ -185,10 +185,12 @@ class Operator:
         screen: Screen,
         stop: Stopping,
         address: str,
+        missed: LookForSleep = never_asleep,
     ) -> None:
         self._config = config
         self._key = key
         self._swarm = swarm
+        self._clock = swarm.clock
         self._kept = kept
         self._screen = screen
         self._stop = stop
@@ -197,7 +199,7 @@ class Operator:
         self._collection: ScoreCollection | None = None
         self._snapshots: SnapshotKeeper | None = None
         self._published = -math.inf
-        """When the manifest was published last, by `clock.seconds`."""
+        """When the manifest was published last, by the clock that counts sleep."""
         self._resumed_at = -math.inf
         """When this node went on with what its folder had."""
         self._unwritten: set[ModuleId] = set()
@@ -205,8 +207,8 @@ class Operator:
         self._write_again_at = -math.inf
         self._on_disk: bytes | None = None
         """The manifest that was written last."""
-        self._weather = Weather(screen.event)
-        self._awake = Awake()
+        self._notices = Notices(screen.event, swarm.clock)
+        self._missed = missed
 
     def run(self, *, until_finished: bool = False) -> None:
         """Begin the run or go on with it; keep modules and open stages until asked to stop."""
@@ -217,18 +219,17 @@ class Operator:
         self._take_up(manifest)
         self._publish(manifest)
         self._screen.event(f"run address: {self._address}")
-        with self._awake:
-            while not self._stop():
-                self._notice_sleep()
-                manifest = self._where_the_peers_are(manifest)
-                self._keep_modules(manifest.stage)
-                self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
-                over = manifest.finished and until_finished and not self._trainers(manifest.stage)
-                manifest = self._write(partial(self._goes_on, manifest)) or manifest
-                self._write(partial(self._renew, manifest))
-                if over:
-                    break
-                self._stop.wait(TICK_SECONDS)
+        while not self._stop():
+            self._notice_sleep()
+            manifest = self._where_the_peers_are(manifest)
+            self._keep_modules(manifest.stage)
+            self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
+            over = manifest.finished and until_finished and not self._trainers(manifest.stage)
+            manifest = self._write(partial(self._goes_on, manifest)) or manifest
+            self._write(partial(self._renew, manifest))
+            if over:
+                break
+            self._stop.wait(TICK_SECONDS)
         self._write_again_at = -math.inf
         self._write(partial(self._write_unwritten, manifest.stage))
 
@@ -240,15 +241,15 @@ class Operator:
 
     def _write(self, work: Callable[[], T]) -> T | None:
         """Do what writes to the disk; None while that is full: the run goes on, and the work is done later."""
-        if clock.seconds() < self._write_again_at:
+        if self._clock.boottime() < self._write_again_at:
             return None
         try:
             result = work()
         except HomeError as error:
-            self._weather.bad("disk", f"{error}; the run goes on")
-            self._write_again_at = clock.seconds() + WRITE_AGAIN_SECONDS
+            self._notices.failing("disk", f"{error}; the run goes on")
+            self._write_again_at = self._clock.boottime() + WRITE_AGAIN_SECONDS
             return None
-        self._weather.good("disk", "the disk has room again")
+        self._notices.recovered("disk", "the disk has room again")
         return result
 
     def _successor(self, manifest: Manifest) -> Manifest:
@@ -264,7 +265,7 @@ class Operator:
         return successor
 
     def _notice_sleep(self) -> None:
-        missed = self._awake.missed()
+        missed = self._missed()
         for line in missed.lines if missed is not None else ():
             self._screen.event(line)
             self._published = -math.inf  # what was said before we slept has expired
@@ -280,7 +281,7 @@ class Operator:
                 f"the run {manifest.config.name} in this home folder was begun with another run file; give that "
                 "run file, or another --home to begin a new run"
             )
-        self._resumed_at = clock.seconds()
+        self._resumed_at = self._clock.boottime()
         self._screen.event(f"going on with stage {manifest.stage.index}, revision {manifest.revision}")
         return manifest
 
@@ -295,14 +296,14 @@ class Operator:
 
     def _was_called_on(self) -> bool:
         """Whether whoever knocks now and then must have done so since this node went on."""
-        return clock.seconds() - self._resumed_at > GREETING_SECONDS
+        return self._clock.boottime() - self._resumed_at > GREETING_SECONDS
 
     def _where_the_peers_are(self, manifest: Manifest) -> Manifest:
         """The peers' manifest, if it is newer than ours: this folder was restored from an older copy.
 
         To open a stage a second time would tear the run apart. Raises ManifestError when its files are not to be had.
         """
-        if clock.seconds() - self._resumed_at > 2 * GREETING_SECONDS:
+        if self._clock.boottime() - self._resumed_at > 2 * GREETING_SECONDS:
             return manifest
         for index in range(manifest.stage.index + 1, len(self._config.stages)):
             modules = table_of(self._config, index).modules
@@ -594,8 +595,8 @@ class Operator:
             nonlocal shown
             if self._stop():
                 raise Stopped
-            if time.monotonic() - shown > TICK_SECONDS:
-                shown = time.monotonic()
+            if self._clock.monotonic() - shown > TICK_SECONDS:
+                shown = self._clock.monotonic()
                 self._show(manifest, f"training the window router, {100 * share:.0f} %")
             self._renew(manifest)
 
@@ -636,11 +637,11 @@ class Operator:
             self._kept.keep_manifest(signed)
             self._on_disk = signed
         self._swarm.publish_manifest(signed)
-        self._published = clock.seconds()
+        self._published = self._clock.boottime()
 
     def _renew(self, manifest: Manifest) -> None:
         """Publish the manifest again when its record is about to grow old."""
-        if clock.seconds() - self._published > REPUBLISH_SECONDS:
+        if self._clock.boottime() - self._published > REPUBLISH_SECONDS:
             self._publish(manifest)
 
     def _show(self, manifest: Manifest, activity: str) -> None:

@@ -5,7 +5,6 @@ as the node itself would, are scored by the node from its kept modules.
 """
 
 import logging
-import time
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -58,7 +57,7 @@ class ScoreCollection:
         self._states = states
         self._scores: dict[PathIndex, Scores] = {}
         self._refused: set[tuple[str, str]] = set()
-        self._asked = time.monotonic()
+        self._asked = self._swarm.clock.monotonic()
         self._seconds_for_a_path = 0.0
 
     @property
@@ -73,7 +72,7 @@ class ScoreCollection:
         """Take what peers have announced; score one path ourselves if nobody will."""
         for peer, statement in sorted(self._swarm.statements(topic_of(self._manifest), timeout=BLOB_SECONDS).items()):
             self._take(peer, statement)
-        waited = time.monotonic() - self._asked
+        waited = self._swarm.clock.monotonic() - self._asked
         late = waited > PATIENCE_FLOOR_SECONDS + PATIENCE * self._seconds_for_a_path
         orphan = next((path for path in self.missing if late or path not in staffed), None)
         if orphan is not None:
@@ -116,10 +115,10 @@ class ScoreCollection:
 
     def _stands_audit(self, path: PathIndex, scores: Scores) -> bool:
         load_path(self._model, self._table, path, self._states)
-        started = time.monotonic()
+        started = self._swarm.clock.monotonic()
         stands = audit(scores, self._model.network, self._sample, self._prefix, self._manifest.revision)
         fraction = min(1.0, AUDITED_DOCUMENTS / len(scores))
-        self._seconds_for_a_path = max(self._seconds_for_a_path, (time.monotonic() - started) / fraction)
+        self._seconds_for_a_path = max(self._seconds_for_a_path, (self._swarm.clock.monotonic() - started) / fraction)
         return stands
 
     def _refuse(self, peer: str, scores: str, what: str) -> None:

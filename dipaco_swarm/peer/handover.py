@@ -1,6 +1,5 @@
 """Before a peer goes: what nobody else holds is handed to a keeper, calmly and not for long."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -30,15 +29,15 @@ def hand_over(
     """
     ours = [module for module, state in states.items() if state.version > 0]
     swarm.look_up(stage, ours, timeout=LOOK_UP_SECONDS)
-    over = time.monotonic() + UNHURRIED_HAND_OVER_SECONDS
+    over = swarm.clock.monotonic() + UNHURRIED_HAND_OVER_SECONDS
     told = False
     while True:
         if stop():
-            over = min(over, max(stop.asked_at + HAND_OVER_SECONDS, time.monotonic() + HAND_OVER_FLOOR_SECONDS))
+            over = min(over, max(stop.asked_at + HAND_OVER_SECONDS, swarm.clock.monotonic() + HAND_OVER_FLOOR_SECONDS))
         held = {m: other_holders(swarm, stage, m, states[m].version) for m in ours}
         alone = [m for m in ours if not (held[m] if stop() else any(map(is_keeper, held[m])))]
         heard = [said for module in alone for said in swarm.members(stage, module)]
-        if not alone or time.monotonic() > over or not any(is_keeper(said) for said in heard):
+        if not alone or swarm.clock.monotonic() > over or not any(is_keeper(said) for said in heard):
             break
         if not told:
             say(f"handing {_some(alone)} to a keeper")
@@ -46,7 +45,7 @@ def hand_over(
         # says again that we have them and train no more; whoever speaks also hears what the others say
         swarm.announce(holdings(swarm.peer, stage, states))
         if stop():
-            time.sleep(LOOK_SECONDS)  # the event that others wait for here has come already
+            stop.pause(LOOK_SECONDS)  # the event that others wait for here has come already
         else:
             stop.wait(LOOK_SECONDS)
     alone = [m for m in alone if not other_holders(swarm, stage, m, states[m].version)]

@@ -3,7 +3,6 @@
 The rule is `algorithm/assignment.py`; this file gathers what the rule looks at.
 """
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ class PathChoice:
         self._stays: Counter[PathIndex] = Counter()
         """How often it has stayed on each path, in this stage."""
         self._stage = -1
-        self._left = self._arrived = time.monotonic()
+        self._left = self._arrived = self._swarm.clock.monotonic()
 
     @property
     def moves(self) -> bool:
@@ -40,7 +39,7 @@ class PathChoice:
 
     def on_entering(self, stage: Stage, table: PathTable) -> PathIndex:
         """The path asked for; else the one that we have been on; else the one that needs help most."""
-        self._left = time.monotonic()
+        self._left = self._swarm.clock.monotonic()
         if stage.index != self._stage:
             self._stage, self._stays = stage.index, Counter()
         if table.num_paths == 1:
@@ -55,7 +54,7 @@ class PathChoice:
 
     def arrived(self) -> None:
         """Ready to train: the shard is read, the modules are here."""
-        self._arrived = time.monotonic()
+        self._arrived = self._swarm.clock.monotonic()
 
     def after_a_stay(self, stage: Stage, table: PathTable, path: PathIndex, last_version: int | None) -> PathIndex:
         """Where to be for the next rounds, with --path auto: mostly where we are."""
@@ -73,7 +72,7 @@ class PathChoice:
             last_version=last_version,
         )
         # whoever needed ten minutes to get here does not go on after three
-        stayed = time.monotonic() - self._arrived > STAY_FACTOR * (self._arrived - self._left)
+        stayed = self._swarm.clock.monotonic() - self._arrived > STAY_FACTOR * (self._arrived - self._left)
         if stayed:
             self._stays[path] += 1
         self._path = path_to_be_on(table, staffing, self._swarm.peer, self._stays if stayed else None)

@@ -1,6 +1,5 @@
 """What a volunteer's screen shows: a peer's state and its rounds as views, redrawn while it trains."""
 
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from dipaco_swarm.training.inner import StepReport
 REDRAW_SECONDS = 0.5
 
 
-class PeerShow:
+class PeerPresenter:
     """Keeps what the volunteer's screen shows between two redraws."""
 
     def __init__(self, screen: Screen, swarm: Swarm, run: str, metrics: Metrics) -> None:
@@ -41,8 +40,8 @@ class PeerShow:
         self._tokens += report.tokens
         self._steps_in_round += 1
         self._metrics.step(peer.stage, peer.path, report.step, report.loss, report.tokens, report.seconds)
-        if time.monotonic() - self._drawn > REDRAW_SECONDS:
-            self._drawn = time.monotonic()
+        if self._swarm.clock.monotonic() - self._drawn > REDRAW_SECONDS:
+            self._drawn = self._swarm.clock.monotonic()
             self.now(peer, manifest, "training")
 
     def now(self, peer: PathInTraining, manifest: Manifest, activity: str) -> None:
@@ -78,7 +77,7 @@ class PeerShow:
 class Watching:
     """Shows a round while it goes on."""
 
-    show: PeerShow
+    show: PeerPresenter
     peer: PathInTraining
     manifest: Manifest
 

@@ -35,8 +35,9 @@ from dipaco_swarm.dashboard.metrics import Metrics, steps_after
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import DamagedError, HomeError, SwarmError, UnreachableError, UsageError
 from dipaco_swarm.files import set_aside, write_whole
-from dipaco_swarm.machine import clock
-from dipaco_swarm.machine.notices import Awake, Missed, Weather
+from dipaco_swarm.machine.clock import SYSTEM_CLOCK
+from dipaco_swarm.machine.notices import Notices
+from dipaco_swarm.machine.sleep import LookForSleep, Missed, SleepDetector, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
 from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage, open_manifest
 from dipaco_swarm.outer_round import (
@@ -51,9 +52,9 @@ from dipaco_swarm.outer_round import (
     run_outer_round,
 )
 from dipaco_swarm.peer.handover import hand_over, is_keeper, other_holders
-from dipaco_swarm.peer.manifest_watch import MANIFEST_SECONDS, ManifestWatch
+from dipaco_swarm.peer.manifest_watch import ManifestWatch
 from dipaco_swarm.peer.path_choice import PathChoice, number_of, trainers_of
-from dipaco_swarm.peer.presenter import PeerShow, names
+from dipaco_swarm.peer.presenter import PeerPresenter, names
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.snapshots import OwnSnapshots
 from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup, NotAgreed, Swarm
@@ -78,6 +79,7 @@ log = logging.getLogger(__name__)
 
 MANIFEST_PAUSES = (2, 4, 8, 16, 30)
 """A bootstrap node that has just been started has its manifest after a minute."""
+MANIFEST_SECONDS = 20.0
 BLOB_SECONDS = 600.0
 LOOK_UP_SECONDS = 20.0
 STATE_SECONDS = 600.0
@@ -117,14 +119,16 @@ def run_peer(settings: PeerSettings) -> None:
     )
     with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
         screen.event(f"joining {settings.address.name}")
-        weather = Weather(screen.event)
+        notices = Notices(screen.event, SYSTEM_CLOCK)
 
         def again(nobody: UnreachableError) -> bool:
             """Whoever has been in the run waits for the others to come back; a newcomer may have a wrong address."""
             if not (settings.home / MANIFEST_FILE).exists():
                 return False
             log.debug("%s", nobody)
-            weather.bad("door", f"nobody of {settings.address.name} answers just now; knocking every {KNOCK_SECONDS} s")
+            notices.failing(
+                "door", f"nobody of {settings.address.name} answers just now; knocking every {KNOCK_SECONDS} s"
+            )
             stop.wait(KNOCK_SECONDS)
             return True
 
@@ -132,13 +136,14 @@ def run_peer(settings: PeerSettings) -> None:
             """Join and train; whether the swarm was lost."""
             with open_swarm(settings.address, settings.home, node, stop, again) as swarm:
                 stop.tell(swarm.interrupt)
-                weather.good("door", f"{settings.address.name} answers again")
+                notices.recovered("door", f"{settings.address.name} answers again")
                 if not swarm.reachable:
                     screen.event(
                         "others cannot dial this machine: they come through the bootstrap node, which relays; "
                         "dipaco-swarm doctor says what would be faster"
                     )
-                Volunteer(settings, swarm, screen, stop).live()
+                with SleepDetector(swarm.clock) as detector:
+                    Volunteer(settings, swarm, screen, stop, detector.missed).live()
                 return swarm.lost
 
         until_stopped(take_part, stop, screen.event)
@@ -154,14 +159,22 @@ REACHABLE = {"auto": None, "yes": True, "no": False}
 class Volunteer:
     """A peer and its surroundings. `live` is its whole life; constructing it does nothing."""
 
-    def __init__(self, settings: PeerSettings, swarm: Swarm, screen: Screen, stop: Stopping) -> None:
+    def __init__(
+        self,
+        settings: PeerSettings,
+        swarm: Swarm,
+        screen: Screen,
+        stop: Stopping,
+        missed: LookForSleep = never_asleep,
+    ) -> None:
         self._settings = settings
         self._swarm = swarm
+        self._clock = swarm.clock
         self._screen = screen
         self._stop = stop
         self._run = run_of(settings.address.name, settings.address.fingerprint)
         self._metrics = Metrics(settings.home / "metrics.jsonl")
-        self._show = PeerShow(screen, swarm, settings.address.name, self._metrics)
+        self._show = PeerPresenter(screen, swarm, settings.address.name, self._metrics)
         self._cache = settings.cache or settings.home / "cache"
         self._made: Counter[int] = Counter()
         """Outer steps per level since we were started: modules have their own clocks."""
@@ -175,8 +188,8 @@ class Volunteer:
         """Modules of the path that we moved away from within this stage."""
         self._salvaged: dict[ModuleId, ModuleState] = {}
         """Modules out of a damaged checkpoint."""
-        self._weather = Weather(screen.event)
-        self._awake = Awake()
+        self._notices = Notices(screen.event, swarm.clock)
+        self._missed = missed
         self._looked_around = 0.0
         self._company = False
         """Whether others were to be heard when we looked last."""
@@ -185,7 +198,7 @@ class Volunteer:
         """When nobody sent the state that the group of a module is said to be at."""
         self._given: dict[ModuleId, int] = {}
         """Of our path's modules: the version whose progress others were given last."""
-        self._saved_at = time.monotonic()
+        self._saved_at = self._clock.monotonic()
         self._checkpoint_pause = CHECKPOINT_SECONDS
 
     def live(self) -> None:
@@ -203,8 +216,9 @@ class Volunteer:
                 "one of them, or --path auto"
             )
         self._swarm.configure_rounds(config.wire.codec, config.limits.norm_clip, config.limits.max_members)
-        watching = ManifestWatch(self._swarm, self._settings.address.fingerprint, self._screen)
-        with watching as watch, self._awake, suppress(Stopped):
+        self._swarm.follow_manifest()
+        watch = ManifestWatch(self._swarm, self._settings.address.fingerprint, self._screen)
+        with suppress(Stopped):
             while manifest is not None and not self._stop():
                 peer = self._enter(manifest)
                 try:
@@ -392,7 +406,7 @@ class Volunteer:
             self._swarm.look_up(stage.index, [module], timeout=LOOK_UP_SECONDS)
             members = self._swarm.members(stage.index, module)
             others = [Claim(said.version, said.digest) for said in members if said.peer != self._swarm.peer]
-            now = time.monotonic()
+            now = self._clock.monotonic()
             believed = [claim for claim in others if now - unsent.get(claim, now) < UNSENT_SECONDS]
             better = better_claim(Claim(ours.version, ours.digest), believed)
             if better is None:
@@ -401,12 +415,12 @@ class Volunteer:
                 stage.index, module, better.digest, timeout=STATE_SECONDS, parameters=len(ours.params)
             )
             if state is not None:
-                self._weather.good(f"state of {module}")
+                self._notices.recovered(f"state of {module}")
                 self._screen.event(f"fetched {module} at version {state.version}")
                 return state
             unsent.setdefault(better, now)
             line = f"nobody sends {module} at version {better.version} just now; asking again every 2 s"
-            self._weather.bad(f"state of {module}", line)
+            self._notices.failing(f"state of {module}", line)
             self._stop.wait(2)
         raise Stopped
 
@@ -415,12 +429,12 @@ class Volunteer:
         while True:
             try:
                 blob = self._swarm.fetch_blob(digest, timeout=BLOB_SECONDS)
-                self._weather.good("files", "the run's files come again")
+                self._notices.recovered("files", "the run's files come again")
                 return blob
             except UnreachableError:
                 if self._stop():
                     raise Stopped from None
-                self._weather.bad("files", "nobody sends the run's files just now; asking again every 5 s")
+                self._notices.failing("files", "nobody sends the run's files just now; asking again every 5 s")
                 if self._stop.wait(5):
                     raise Stopped from None
 
@@ -475,8 +489,8 @@ class Volunteer:
                         self._screen.event(reason)
                         said = reason
                     self._show.now(peer, manifest, reason)
-                    if done and not newest.finished and time.monotonic() - looked_at > IDLE_LOOK_SECONDS:
-                        looked_at = time.monotonic()
+                    if done and not newest.finished and self._clock.monotonic() - looked_at > IDLE_LOOK_SECONDS:
+                        looked_at = self._clock.monotonic()
                         if self._is_needed_elsewhere(peer, newest):
                             return newest
                     self._stop.wait(0.5)
@@ -500,12 +514,12 @@ class Volunteer:
             nonlocal behind
             watched.step(report)
             self._look_around(peer)
-            if (missed := self._awake.missed()) is not None:
+            if (missed := self._missed()) is not None:
                 behind = self._woke_up_behind(missed, peer, watch)
-            if time.monotonic() - self._saved_at > self._checkpoint_pause:
+            if self._clock.monotonic() - self._saved_at > self._checkpoint_pause:
                 self._save(peer)
 
-        if (missed := self._awake.missed()) is not None:
+        if (missed := self._missed()) is not None:
             behind = self._woke_up_behind(missed, peer, watch)
 
         before = self._given
@@ -539,11 +553,16 @@ class Volunteer:
             newest = watch.newest
             return newest is not None and newest.stage.index > peer.stage
 
-        deadline = time.monotonic() + WAKING_SECONDS
+        deadline = self._clock.monotonic() + WAKING_SECONDS
         while True:
             self._swarm.look_up(peer.stage, peer.modules, timeout=WAKING_SECONDS)
             alone = not self._others(peer)
-            if not (alone and self._company) or has_moved_on() or time.monotonic() > deadline or self._stop.wait(1):
+            if (
+                not (alone and self._company)
+                or has_moved_on()
+                or self._clock.monotonic() > deadline
+                or self._stop.wait(1)
+            ):
                 return bool(catch_ups(peer)) or has_moved_on()
 
     def _others(self, peer: PathInTraining) -> list[Announcement]:
@@ -553,20 +572,20 @@ class Volunteer:
 
     def _look_around(self, peer: PathInTraining) -> None:
         """Whether the others are still to be heard; says when the bootstrap node or all of them are not."""
-        if clock.seconds() - self._looked_around < LOOK_AROUND_SECONDS:
+        if self._clock.boottime() - self._looked_around < LOOK_AROUND_SECONDS:
             return
-        self._looked_around = clock.seconds()
+        self._looked_around = self._clock.boottime()
         others = self._others(peer)
         self._company = bool(others)
         if any(is_keeper(said) for said in others):
             self._met_keeper = True
-            self._weather.good("bootstrap", "the bootstrap node answers again")
+            self._notices.recovered("bootstrap", "the bootstrap node answers again")
         elif self._met_keeper and others:
             line = "the bootstrap node is not to be heard; training goes on without it"
-            self._weather.bad("bootstrap", line, after=UNHEARD_SECONDS)
+            self._notices.failing("bootstrap", line, after=UNHEARD_SECONDS)
         elif self._met_keeper:
             line = "nobody else is to be heard; training goes on alone, and is shared when they are back"
-            self._weather.bad("bootstrap", line, after=UNHEARD_SECONDS)
+            self._notices.failing("bootstrap", line, after=UNHEARD_SECONDS)
 
     def _look_at_snapshots(self) -> None:
         if self._snapshots is None:
@@ -574,9 +593,9 @@ class Volunteer:
         try:
             best = self._snapshots.look()
         except HomeError as error:
-            self._weather.bad("snapshot", f"{error}; training goes on")
+            self._notices.failing("snapshot", f"{error}; training goes on")
             return
-        self._weather.good("snapshot")
+        self._notices.recovered("snapshot")
         if best is not None:
             self._screen.event(best)
 
@@ -610,7 +629,7 @@ class Volunteer:
         try:
             digest = self._swarm.put_blob(scores_to_bytes(scores))
         except HomeError as error:
-            self._weather.bad("scores", f"{error}; trying again in {ASK_AGAIN_SECONDS:.0f} s")
+            self._notices.failing("scores", f"{error}; trying again in {ASK_AGAIN_SECONDS:.0f} s")
             self._scored = None
             self._stop.wait(ASK_AGAIN_SECONDS)
             return
@@ -623,18 +642,18 @@ class Volunteer:
 
     def _catch_ups(self, peer: PathInTraining) -> tuple[CatchUp, ...]:
         """Modules to catch up with, without those that nobody would send a moment ago: training goes on meanwhile."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         vain = {module for module, asked in self._asked_in_vain.items() if now - asked < ASK_AGAIN_SECONDS}
         return tuple(task for task in catch_ups(peer) if task.module not in vain)
 
     def _catch_up(self, peer: PathInTraining, task: CatchUp) -> None:
         module, ours = task.module, peer.base[task.module].version
         if not catch_up(peer, task):
-            self._asked_in_vain[module] = time.monotonic()
+            self._asked_in_vain[module] = self._clock.monotonic()
             line = f"nobody sends {module} at version {task.to.version} just now; training goes on"
-            self._weather.bad(f"state of {module}", line)
+            self._notices.failing(f"state of {module}", line)
             return
-        self._weather.good(f"state of {module}")
+        self._notices.recovered(f"state of {module}")
         self._screen.event(f"{module}: caught up from version {ours} to {task.to.version}")
         if task.to.version - ours > ACCEPTED_STALENESS and peer.tokens[module]:
             dropped = peer.tokens[module]
@@ -649,7 +668,7 @@ class Volunteer:
         noted = {}
         for module, outcome in report.outcomes.items():
             if isinstance(outcome, Agreed):
-                self._weather.good(f"round of {module}")
+                self._notices.recovered(f"round of {module}")
                 digest = peer.base[module].digest
                 noted[str(module)] = {
                     "version": report.versions[module],
@@ -661,11 +680,13 @@ class Volunteer:
                 others = len(outcome.contributors) - 1
                 agreed.append(f"{module} v{report.versions[module]} with {others} other{'' if others == 1 else 's'}")
             elif isinstance(outcome, NotAgreed) and not self._stop():
-                self._weather.bad(f"round of {module}", f"{module}: {outcome.reason}; nothing lost")
+                self._notices.failing(f"round of {module}", f"{module}: {outcome.reason}; nothing lost")
         self._rounds = self._show.rounds = max(self._made.values(), default=0)
         self._metrics.round(peer.stage, peer.path, peer.trainer.steps_done, self._rounds, noted)
         if agreed:
-            self._show.last_agreed = f"{', '.join(agreed)}, at {time.strftime('%H:%M:%S')}"
+            self._show.last_agreed = (
+                f"{', '.join(agreed)}, at {time.strftime('%H:%M:%S', time.localtime(self._clock.wall()))}"
+            )
             loss = "" if math.isnan(report.loss) else f"loss {report.loss:.3f}, "
             self._screen.event(f"round {self._rounds}: {loss}{', '.join(agreed)}")
 
@@ -676,7 +697,7 @@ class Volunteer:
 
     def _save(self, peer: PathInTraining) -> bool:
         """Write the checkpoint; False when that is not possible now: training goes on, and the old one is intact."""
-        started = time.monotonic()
+        started = self._clock.monotonic()
         self._mend(peer)
         file = self._checkpoint_file(peer.stage, peer.path)
         try:
@@ -694,13 +715,13 @@ class Volunteer:
                 ),
             )
         except HomeError as error:
-            self._weather.bad("checkpoint", f"{error}; training goes on")
+            self._notices.failing("checkpoint", f"{error}; training goes on")
             return False
         finally:
-            self._saved_at = time.monotonic()
+            self._saved_at = self._clock.monotonic()
             seconds, size = self._saved_at - started, file.stat().st_size if file.exists() else 0
             self._checkpoint_pause = max(CHECKPOINT_SECONDS, seconds / SAVING_SHARE, size / CHECKPOINT_BYTES_PER_SECOND)
-        self._weather.good("checkpoint", "the checkpoint can be saved again")
+        self._notices.recovered("checkpoint", "the checkpoint can be saved again")
         return True
 
     def _let_go_of(self, peer: PathInTraining) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.machine.clock import Clock
 
 PeerName = NewType("PeerName", str)
 """A libp2p peer id in base 58. It contains the peer's Ed25519 public key, so it is also how we check signatures."""
@@ -123,6 +124,11 @@ class Swarm(Protocol):
         """Our own name."""
         ...
 
+    @property
+    def clock(self) -> Clock:
+        """The time that this peer lives in; programs look at no other clock."""
+        ...
+
     # who is there ------------------------------------------------------------------------------------------------
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup] = ()) -> None:
@@ -214,6 +220,17 @@ class Swarm(Protocol):
 
         Raises UnreachableError when everybody who answers takes part in other runs only, ManifestError when the one
         manifest to be had is not signed by the run's operator.
+        """
+        ...
+
+    def follow_manifest(self) -> None:
+        """Begin to look for newer manifests in the background, until the swarm closes. Returns at once."""
+        ...
+
+    def known_manifest(self) -> bytes | None:
+        """The signed manifest with the highest revision that is known; None before the first. Never waits.
+
+        Raises ManifestError when the last look found none but one that is not signed by the run's operator.
         """
         ...
 

@@ -18,6 +18,7 @@ from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.swarm.interface import (
     Agreed,
     Announcement,
@@ -125,6 +126,10 @@ class MemorySwarm:
     @property
     def peer(self) -> PeerName:
         return self._name
+
+    @property
+    def clock(self) -> Clock:
+        return SYSTEM_CLOCK
 
     # who is there ------------------------------------------------------------------------------------------------
 
@@ -290,6 +295,13 @@ class MemorySwarm:
             self._hub.changed.notify_all()
 
     def newest_manifest(self, *, timeout: float) -> bytes | None:
+        with self._hub.changed:
+            return self._hub.manifest
+
+    def follow_manifest(self) -> None:
+        """The hub has it."""
+
+    def known_manifest(self) -> bytes | None:
         with self._hub.changed:
             return self._hub.manifest
 

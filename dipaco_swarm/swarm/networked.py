@@ -27,6 +27,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.machine import clock
+from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.manifest import RunAddress, open_manifest
 from dipaco_swarm.swarm import records
@@ -56,6 +57,10 @@ HEARTBEAT_SECONDS = 5.0
 KEEP_IN_TOUCH_SECONDS = 10.0
 LOOK_EVERY = 6
 """Every so many times that we are in touch, we ask whether we can be dialled."""
+MANIFEST_SECONDS = 20.0
+FIRST_MANIFEST_PAUSE_SECONDS = 0.1
+MANIFEST_PAUSE_SECONDS = 3.0
+"""How often we look for a newer manifest in the background, once there is one."""
 MAX_MEMBERS = 256
 LIFETIME_SECONDS = 30.0
 """An announcement outlives its peer by at most this; six heartbeats, so that a busy minute loses nobody."""
@@ -237,11 +242,18 @@ class LibP2PSwarm:
         self._groups: dict[tuple[int, ModuleId], ModuleGroup] = {}
         self._called: set[tuple[int, ModuleId, int]] = set()
         self._pending: set[asyncio.Task[Any]] = set()
+        self._following: set[asyncio.Task[None]] = set()
+        self._refused_manifest: ManifestError | None = None
+        """Why the last look for a manifest found none that counts."""
         self._interrupted = False
 
     @property
     def peer(self) -> PeerName:
         return self._node.identity.peer
+
+    @property
+    def clock(self) -> Clock:
+        return SYSTEM_CLOCK
 
     @property
     def reachable(self) -> bool:
@@ -379,6 +391,32 @@ class LibP2PSwarm:
     def newest_manifest(self, *, timeout: float) -> bytes | None:
         return self._call(self._newest_manifest(), timeout)
 
+    def follow_manifest(self) -> None:
+        def begin() -> None:
+            if not self._following:
+                supervise(self._following, self._follow_manifest())
+
+        self._loop.call_soon_threadsafe(begin)
+
+    def known_manifest(self) -> bytes | None:
+        known, refused = self._store.manifest, self._refused_manifest
+        if known is None and refused is not None:
+            raise refused
+        return known
+
+    async def _follow_manifest(self) -> None:
+        """Look for newer manifests now and then, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(MANIFEST_SECONDS):
+                    await self._newest_manifest()
+                self._refused_manifest = None
+            except ManifestError as error:
+                self._refused_manifest = error
+            except (UnreachableError, P2PDaemonError, P2PHandlerError, ControlFailure, OSError, EOFError) as error:
+                log.debug("no newer manifest: %s", error)  # a TimeoutError is an OSError
+            await asyncio.sleep(MANIFEST_PAUSE_SECONDS if self._store.manifest else FIRST_MANIFEST_PAUSE_SECONDS)
+
     async def _newest_manifest(self) -> bytes | None:
         """Ask the bootstrap nodes and some peers directly, and the DHT; the highest revision that is signed wins."""
         peers = list(dict.fromkeys((*self._bootstrap_peers(), *self._known_peers()[:4])))
@@ -449,6 +487,7 @@ class LibP2PSwarm:
 
     async def stop(self) -> None:
         """Say goodbye; the node closes afterwards."""
+        await end_all(self._following)
         if self._rounds is not None:
             await self._rounds.stop()
         with contextlib.suppress(TimeoutError):

@@ -14,7 +14,7 @@ import pytest
 from dipaco_swarm.client import visits as use
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.machine.stopping import Stopping
-from dipaco_swarm.simulate import StoppingInTurns, Turns, run_simulation
+from dipaco_swarm.simulate import PausesInTurns, Turns, run_simulation
 from tests.e2e.conftest import ENVIRONMENT, write_run_file
 
 COMMAND = [sys.executable, "-c", "from dipaco_swarm.cli.swarm import main; main()"]
@@ -46,7 +46,7 @@ def test_a_peer_that_sleeps_lets_another_have_its_turn() -> None:
 
     def sleeper() -> bool:
         with turns.taken():
-            return StoppingInTurns(stop, turns).wait(30)  # ends when the other has had its turn
+            return stop.until_then(PausesInTurns(turns)).wait(30)  # ends when the other has had its turn
 
     def other() -> None:
         with turns.taken():

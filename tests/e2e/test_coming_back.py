@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dipaco_swarm import files
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
-from dipaco_swarm.machine.notices import Awake
+from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.manifest import open_manifest
 from dipaco_swarm.operator import operator as bootstrap_program
 from dipaco_swarm.peer import volunteer as peer_program
@@ -422,11 +423,14 @@ class Skew:
         self.steady_ahead = 0.0
         self.wall_ahead = 0.0
 
-    def awake(self) -> Awake:
-        return Awake(
-            lambda: time.monotonic() + self.steady_ahead,
-            lambda: time.time() + self.steady_ahead + self.wall_ahead,
-        )
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def boottime(self) -> float:
+        return time.monotonic() + self.steady_ahead
+
+    def wall(self) -> float:
+        return time.time() + self.steady_ahead + self.wall_ahead
 
 
 def test_who_was_asleep_says_so_once_and_looks_for_the_group_before_it_goes_on(
@@ -435,7 +439,8 @@ def test_who_was_asleep_says_so_once_and_looks_for_the_group_before_it_goes_on(
     skew = Skew()
     looked: list[str] = []
     look_up = MemorySwarm.look_up
-    monkeypatch.setattr(peer_program, "Awake", skew.awake)
+    sleeper = partial(peer_program.Volunteer, missed=SleepDetector(skew).missed)
+    monkeypatch.setattr("tests.e2e.world.Volunteer", sleeper)
 
     def noted(self: MemorySwarm, *arguments: object, **more: object) -> None:
         looked.append(self.peer)

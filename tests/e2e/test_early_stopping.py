@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -258,7 +259,7 @@ def test_a_peer_that_left_a_moment_ago_is_still_heard(node: Node) -> None:
 
 def test_during_a_stage_the_node_looks_now_and_then(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(serving.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(MemorySwarm, "clock", SimpleNamespace(monotonic=lambda: clock[0]))
     keeper = node.keeper()
     node.offer(node.peer("ada"), node.honest)
     node.offer(node.peer("ben", 1), node.snapshot(P1, node.honest.loss))

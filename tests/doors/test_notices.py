@@ -6,26 +6,36 @@ from pathlib import Path
 import pytest
 
 from dipaco_swarm.errors import cannot_write
-from dipaco_swarm.machine.notices import Awake, Weather, how_long
+from dipaco_swarm.machine.notices import Notices, how_long
+from dipaco_swarm.machine.sleep import SleepDetector
 
 
-class Clock:
+class SetClock:
+    """A clock that stands where the test has set it."""
+
     def __init__(self) -> None:
         self.now = 1000.0
+        self.wall_now = 1000.0
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
+
+    def boottime(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.wall_now
 
 
 def test_a_fault_that_lasts_is_said_once_a_minute_and_once_when_it_is_over() -> None:
     said: list[str] = []
-    clock = Clock()
-    weather = Weather(said.append, clock)
+    clock = SetClock()
+    notices = Notices(said.append, clock)
     for _ in range(180):
-        weather.bad("disk", "the disk is full")
+        notices.failing("disk", "the disk is full")
         clock.now += 1
-    weather.good("disk", "the disk has room again")
-    weather.good("disk", "the disk has room again")
+    notices.recovered("disk", "the disk has room again")
+    notices.recovered("disk", "the disk has room again")
     assert said == [
         "the disk is full",
         "the disk is full (for 60 s now)",
@@ -36,13 +46,13 @@ def test_a_fault_that_lasts_is_said_once_a_minute_and_once_when_it_is_over() -> 
 
 def test_a_fault_that_passes_soon_is_not_said_at_all() -> None:
     said: list[str] = []
-    clock = Clock()
-    weather = Weather(said.append, clock)
+    clock = SetClock()
+    notices = Notices(said.append, clock)
     for _ in range(2):
-        weather.bad("node", "the node is gone", after=10)
+        notices.failing("node", "the node is gone", after=10)
         clock.now += 9
-        weather.bad("node", "the node is gone", after=10)
-        weather.good("node", "the node is back")
+        notices.failing("node", "the node is gone", after=10)
+        notices.recovered("node", "the node is back")
     assert said == []
 
 
@@ -51,30 +61,30 @@ def test_durations_are_for_people() -> None:
 
 
 def test_time_that_passed_without_us_is_told_from_a_clock_that_was_set() -> None:
-    steady, wall = Clock(), Clock()
-    awake = Awake(steady, wall)
+    clock = SetClock()
+    detector = SleepDetector(clock)
 
     def pass_time(seconds: float, *, wall_too: float | None = None) -> None:
-        steady.now += seconds
-        wall.now += seconds if wall_too is None else wall_too
+        clock.now += seconds
+        clock.wall_now += seconds if wall_too is None else wall_too
 
     for _ in range(60):  # as long as somebody looks each second, a minute is no sleep
         pass_time(1)
-        assert awake.missed() is None
+        assert detector.missed() is None
     pass_time(180)
-    missed = awake.missed()
+    missed = detector.missed()
     assert missed is not None
     assert missed.lines == ("this machine was asleep for 3 min; looking where the group is",)
-    assert awake.missed() is None
+    assert detector.missed() is None
 
     pass_time(1, wall_too=-3599)
-    missed = awake.missed()
+    missed = detector.missed()
     assert missed is not None
     assert missed.lines == (
         "this machine's clock was set back by 60 min; if it is wrong now, the others cannot hear us",
     )
     pass_time(7200, wall_too=7200 + 3600)  # asleep, and set right while it slept
-    missed = awake.missed()
+    missed = detector.missed()
     assert missed is not None
     assert [line.split(";")[0] for line in missed.lines] == [
         "this machine was asleep for 2 h",
