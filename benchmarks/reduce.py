@@ -69,7 +69,7 @@ class Ours:
         self._version += 1
         if self._codec != codec:
             self._codec = codec
-            self._swarm.configure_rounds(codec, 4.0)  # type: ignore[arg-type]
+            self._swarm.configure_rounds(codec, 4.0)
         path = PathIndex(self._rank)
         said = Announcement(self._swarm.peer, 0, self._module, path, self._version, "0" * 64)
         self._swarm.announce([said], [self._group])

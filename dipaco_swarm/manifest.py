@@ -21,9 +21,11 @@ from typing import Annotated, Any, Literal, Self
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic_core import PydanticKnownError
 
 from dipaco_swarm.errors import AddressError, ManifestError, RunFileError
+from dipaco_swarm.strategies import CODECS, Choices
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a blob, in hexadecimal."""
@@ -31,6 +33,17 @@ Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 RunName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 
 MANIFEST_FORMAT = 1
+
+
+def one_of(choices: Choices[Any]) -> BeforeValidator:
+    """A text that is one of these names; another one is answered with all of them."""
+
+    def check(value: object) -> object:
+        if value not in choices:
+            raise PydanticKnownError("literal_error", {"expected": choices.listed})
+        return value
+
+    return BeforeValidator(check)
 
 
 class Frozen(BaseModel):
@@ -165,7 +178,7 @@ class RoundsConfig(Frozen):
 class WireConfig(Frozen):
     """How outer gradients travel."""
 
-    codec: Literal["fp32", "bf16", "int8"] = "int8"
+    codec: Annotated[str, one_of(CODECS)] = "int8"
 
 
 class LimitsConfig(Frozen):

@@ -25,7 +25,7 @@ from dipaco_swarm.files import locked, write_whole
 from dipaco_swarm.manifest import Manifest, RunConfig, WireConfig, fingerprint_of, sign_manifest
 from dipaco_swarm.operator.operator import OperatorHome, load_operator_key
 from dipaco_swarm.simulate import simulate
-from dipaco_swarm.swarm.round.codec import encoded_size
+from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.training.documents import read_documents, split_of
 from dipaco_swarm.training.evaluation import Score, evaluate
 from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
@@ -291,7 +291,7 @@ def bytes_sent(manifest: Manifest, sizes: list[int], peers: int) -> int:
         table = PathTable(stage.table)
         for module in table.modules:
             members = peers if table.num_paths == 1 else len(table.paths_through(module))
-            encoded = encoded_size(manifest.config.wire.codec, sizes[module.level])
+            encoded = codec_of(manifest.config.wire.codec).encoded_size(sizes[module.level])
             total += (stage.rounds or 0) * 2 * (members - 1) * encoded
     return total
 

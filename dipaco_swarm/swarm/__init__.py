@@ -4,7 +4,7 @@
     memory.py      `Swarm` in one process          libp2p.py      `Swarm` over hivemind's libp2p daemon
     reduction.py   arithmetic and arrangements of a round, pure; both swarms use it
     rounds.py      a round as a member             leading.py     a round as its leader
-    exchange.py    pieces out, averages in         codec.py       numbers to bytes
+    exchange.py    pieces out, averages in         codecs/        numbers to bytes
     store.py       states, blobs, manifest         records.py     what stands in the DHT
     node.py        daemon, DHT, streams            pipe.py        bytes from the daemon to where they are wanted
     wire.py        messages, checked at the border channels.py    control streams, silence

@@ -160,10 +160,8 @@ class Swarm(Protocol):
 
     # module groups -----------------------------------------------------------------------------------------------
 
-    def configure_rounds(
-        self, codec: Literal["fp32", "bf16", "int8"], norm_clip: float, max_members: int = 256
-    ) -> None:
-        """Learn the run's rules for rounds; comes before the first `reduce`."""
+    def configure_rounds(self, codec: str, norm_clip: float, max_members: int = 256) -> None:
+        """Learn the run's rules for rounds; comes before the first `all_reduce`. `codec`: by its name."""
         ...
 
     def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:

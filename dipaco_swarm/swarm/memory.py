@@ -1,6 +1,6 @@
 """The swarm in one process: the verified fake for tests, and what `simulate` and the reference runs use.
 
-The same arithmetic (`reduction.py`, `codec.py`) and the same rules as over libp2p, without a network: each peer is a
+The same arithmetic (`reduction.py`, `codecs/`) and the same rules as over libp2p, without a network: each peer is a
 thread, a round is a meeting under one lock. It passes the same contract tests.
 """
 
@@ -30,7 +30,7 @@ from dipaco_swarm.swarm.interface import (
     Span,
     Traffic,
 )
-from dipaco_swarm.swarm.round.codec import Codec, decode, encode
+from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.reduction import (
     claimed_norm,
     effective_paths_of,
@@ -118,7 +118,7 @@ class MemorySwarm:
     def __init__(self, hub: MemoryHub, name: str) -> None:
         self._hub = hub
         self._name = PeerName(name)
-        self._codec: Codec = "fp32"
+        self._codec = codec_of("fp32")
         self._norm_clip = 4.0
         self._residuals: dict[tuple[int, ModuleId, int], Tensor] = {}
         self._interrupted = False
@@ -164,8 +164,8 @@ class MemorySwarm:
 
     # module groups -----------------------------------------------------------------------------------------------
 
-    def configure_rounds(self, codec: Codec, norm_clip: float, max_members: int = 256) -> None:
-        self._codec, self._norm_clip = codec, norm_clip
+    def configure_rounds(self, codec: str, norm_clip: float, max_members: int = 256) -> None:
+        self._codec, self._norm_clip = codec_of(codec), norm_clip
 
     def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
         for part in contributions:
@@ -173,9 +173,9 @@ class MemorySwarm:
         return {part.group.module: self._outcome(part) for part in contributions}
 
     def _join(self, contribution: Contribution, patience: float) -> None:
-        left_over = self._residuals.get(_feedback_key(contribution)) if self._codec != "fp32" else None
+        left_over = self._residuals.get(_feedback_key(contribution)) if not self._codec.exact else None
         outgoing = contribution.gradient if left_over is None else contribution.gradient + left_over
-        received = decode(self._codec, encode(self._codec, outgoing), len(outgoing)).clone()
+        received = self._codec.decode(self._codec.encode(outgoing), len(outgoing)).clone()
         norm = claimed_norm(self._codec, contribution.gradient, left_over)
         part = Part(contribution.path, contribution.tokens, norm, patience, received, outgoing - received)
         with self._hub.changed:
@@ -218,7 +218,7 @@ class MemorySwarm:
             outcome = meeting.outcome
             if outcome is None or self.peer not in meeting.waiting:
                 return NotAgreed("came after the round had begun; the next one counts our progress")
-            if self._codec != "fp32":
+            if not self._codec.exact:
                 self._residuals[_feedback_key(contribution)] = meeting.parts[self.peer].residual
             meeting.waiting.discard(self.peer)
             if not meeting.waiting:
@@ -245,7 +245,7 @@ class MemorySwarm:
         size = piece_parameters(parameters, len(members))
         pieces = [piece_bounds(i, size, parameters) for i in range(-(-parameters // size))]
         mean = torch.cat([reduce_piece({i: v[a:b] for i, v in received.items()}, members, group) for a, b in pieces])
-        mean = decode(self._codec, encode(self._codec, mean), len(mean)).clone()
+        mean = self._codec.decode(self._codec.encode(mean), len(mean)).clone()
         n_eff = effective_paths_of(range(len(members)), members, group)
         return Agreed(
             mean=mean,

@@ -44,7 +44,7 @@ from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
 from dipaco_swarm.swarm.libp2p.node import Node, NodeSettings, NotOfThisRun, open_node
 from dipaco_swarm.swarm.round.channels import end_all, supervise
-from dipaco_swarm.swarm.round.codec import Codec
+from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.leader import Standing
 from dipaco_swarm.swarm.round.member import Rounds
 from dipaco_swarm.swarm.states.blobs import BlobStore
@@ -265,7 +265,7 @@ class LibP2PSwarm:
         """The run address with this node as the bootstrap node."""
         return self._address.with_bootstraps(self._call(self._node.addresses(), 10) or ())
 
-    def configure_rounds(self, codec: Codec, norm_clip: float, max_members: int = MAX_MEMBERS) -> None:
+    def configure_rounds(self, codec: str, norm_clip: float, max_members: int = MAX_MEMBERS) -> None:
         self._directory.max_members = max_members
         standing = Standing(
             version_of=self._version_of,
@@ -282,7 +282,7 @@ class LibP2PSwarm:
         )
         if self._rounds is not None:
             self._call(self._rounds.stop(), 10)
-        self._rounds = Rounds(self._node, self._address.fingerprint, codec, norm_clip, standing)
+        self._rounds = Rounds(self._node, self._address.fingerprint, codec_of(codec), norm_clip, standing)
         self._call(self._rounds.serve(), 10)
 
     def _version_of(self, stage: int, module: ModuleId) -> int | None:

@@ -83,6 +83,8 @@ BAD = {
     "length kept twice": ("[data]", '[outer]\naveraging = "radial"\n[data]', "outer", "set rescale = false"),
     "two ends of a stage": ('"single"', '"single"\ntokens = 5', "stages[0]", "give one of them"),
     "unknown section": ("[data]", "[dat]", "dat", "not known"),
+    "unknown codec": ("[data]", '[wire]\ncodec = "fp8"\n[data]', "wire.codec", "'bf16' or 'int8' (got 'fp8')"),
+    "a number for a codec": ("[data]", "[wire]\ncodec = 8\n[data]", "wire.codec", "'bf16' or 'int8' (got 8)"),
     "unknown router": ('"single"', '"singel"', "stages[0].router", "got 'singel'"),
     "a source without files": ('"python"', '"text"', "data", "needs path"),
     "too few columns": ("modules = [2, 2]", "modules = [2, 2, 1]", "stages[1]", "2 levels"),

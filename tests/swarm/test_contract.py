@@ -109,7 +109,7 @@ def test_members_get_the_same_bytes_whatever_the_codec(make_swarms: MakeSwarms, 
     gather(swarms, {MODULE: weights}, [0, 1, 2])
     gradients = [torch.randn(300_000, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     for swarm in swarms:
-        swarm.configure_rounds(codec, 4.0)  # type: ignore[arg-type]
+        swarm.configure_rounds(codec, 4.0)
     outcomes = reduce_together(swarms, [[part(i, gradients[i], weights)] for i in range(3)])
     means = [agreed(outcome[MODULE]).mean for outcome in outcomes]
     assert torch.equal(means[0], means[1])

@@ -23,7 +23,7 @@ from dipaco_swarm.algorithm.state import vector_bytes
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import ModuleGroup, Span
 from dipaco_swarm.swarm.libp2p.node import Node
-from dipaco_swarm.swarm.round.codec import Codec, decode, encode, encoded_size
+from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.reduction import (
     effective_paths_of,
     is_acceptable,
@@ -73,7 +73,7 @@ class PieceExchange:
         self.roster = roster
         self._me = me
         self._group = group
-        self._codec: Codec = codec
+        self._codec = codec
         self._gradient = gradient
         self._left_over = left_over
         self._residual = residual
@@ -218,9 +218,9 @@ class PieceExchange:
         part = self._gradient[start:stop]
         if self._left_over is not None:
             part = part + self._left_over[start:stop]
-        data = encode(self._codec, part)
+        data = self._codec.encode(part)
         if self._residual is not None:
-            torch.sub(part, decode(self._codec, data, stop - start), out=self._residual[start:stop])
+            torch.sub(part, self._codec.decode(data, stop - start), out=self._residual[start:stop])
         return data
 
     async def _exchange_with(self, owner: int) -> None:
@@ -268,8 +268,8 @@ class PieceExchange:
         return self._owners[header.index] == owner and self._made_in[header.index] == header.generation
 
     def _destination(self, piece: int) -> memoryview:
-        """Where the bytes of an average go: with fp32 they are the mean itself."""
-        if self._codec == "fp32":
+        """Where the bytes of an average go: with an exact codec they are the mean itself."""
+        if self._codec.exact:
             start, stop = self._bounds(piece)
             return self._mean_bytes[4 * start : 4 * stop]
         return _buffer(self._encoded_size(piece))
@@ -288,9 +288,9 @@ class PieceExchange:
 
     def _settle(self, header: PieceHeader, data: memoryview) -> bytes:
         """Decode an average into the mean; returns the digest of its bytes and mask."""
-        if self._codec != "fp32":
+        if not self._codec.exact:
             start, stop = self._bounds(header.index)
-            self.mean[start:stop] = decode(self._codec, data, stop - start)
+            self.mean[start:stop] = self._codec.decode(data, stop - start)
         digest = hashlib.sha256(len(header.mask).to_bytes(4, "little") + header.mask)
         digest.update(data)
         return digest.digest()
@@ -378,7 +378,7 @@ class PieceExchange:
         accepted: dict[int, Tensor] = {}
         for member in sorted(arrived):
             entry = self.roster.members[member]
-            contribution = decode(self._codec, arrived.pop(member), stop - start)
+            contribution = self._codec.decode(arrived.pop(member), stop - start)
             # pieces of a member together must not be longer than the whole gradient it claimed
             squared = self._lengths.get(member, 0.0) + length_of(contribution) ** 2
             if is_acceptable(squared, entry):
@@ -388,8 +388,8 @@ class PieceExchange:
                 log.warning("left out a contribution of peer %s: not finite, or longer than it said", entry.peer[-8:])
         mean = reduce_piece(accepted, self.roster.members, self._group)
         mask = mask_of(list(accepted))
-        if self._codec != "fp32":
-            return mask, encode(self._codec, mean)
+        if not self._codec.exact:
+            return mask, self._codec.encode(mean)
         self.mean[start:stop] = mean
         return mask, self._destination(piece)
 
@@ -400,7 +400,7 @@ class PieceExchange:
 
     def _encoded_size(self, piece: int) -> int:
         start, stop = self._bounds(piece)
-        return encoded_size(self._codec, stop - start)
+        return self._codec.encoded_size(stop - start)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         """A task of this round; None when the round is over."""

@@ -32,7 +32,7 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import Agreed, Contribution, ModuleGroup, NotAgreed, Outcome, PeerName
 from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.round.channels import PULSE_SECONDS, SILENCE_SECONDS, Channel, Ears, LocalChannel, Promptness
-from dipaco_swarm.swarm.round.codec import BLOCK, Codec
+from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.leader import Key, Leader, Standing
 from dipaco_swarm.swarm.round.reduction import MAX_PIECE, claimed_norm, leader_order, roster_order
@@ -91,7 +91,7 @@ class Rounds:
         self._peer = node.identity.peer
         self._round_protocol = f"dipaco/1/{run}/round"
         self._exchange_protocol = f"dipaco/1/{run}/exchange"
-        self._codec: Codec = codec
+        self._codec = codec
         self._norm_clip = norm_clip
         self._standing = standing
         self._promptness = Promptness()
@@ -256,7 +256,7 @@ class Rounds:
         me = _our_index(message, join, self._peer, contribution.group, self._norm_clip, channel.peer)
         key = (join.stage, contribution.group.module, join.version)
         feedback = _feedback_key(contribution)
-        residual = None if self._codec == "fp32" else contribution.gradient.new_zeros(join.parameters)
+        residual = None if self._codec.exact else contribution.gradient.new_zeros(join.parameters)
         exchange = PieceExchange(
             self._node,
             self._exchange_protocol,

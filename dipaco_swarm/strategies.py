@@ -1,0 +1,83 @@
+"""What a run file may choose by name, and where the code of each choice is.
+
+    RUN.toml           here      an object of type
+    [wire] codec       CODECS    swarm.round.codecs.codec.Codec
+
+To add a choice: write its file, and add its line here. The run file then accepts its name, and a wrong name is
+answered with the names that there are.
+
+The code is named and not imported, and loaded when a run uses it: this floor is below all of it, and whoever only
+reads a run file needs neither torch nor numpy. What the run file itself must know of a choice stands in its line.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Generic, TypeVar
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One line: a name, and the object behind it."""
+
+    name: str
+    code: object
+    """`module:attribute` within this package, or the object itself."""
+
+
+C = TypeVar("C", bound=Choice)
+
+
+class Choices(Generic[C]):
+    """The choices of one key of the run file, in the order in which people read them."""
+
+    def __init__(self, key: str, *choices: C) -> None:
+        """`key`: the key of the run file, for messages."""
+        self._key = key
+        self._by_name = {choice.name: choice for choice in choices}
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._by_name
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __getitem__(self, name: str) -> C:
+        """The line of a name. Raises ValueError when there is none."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise ValueError(f"there is no {self._key} {name!r}; choose {self.listed}") from None
+
+    @property
+    def listed(self) -> str:
+        """The names as people write them: 'fp32', 'bf16' or 'int8'."""
+        *most, last = map(repr, self._by_name)
+        return f"{', '.join(most)} or {last}" if most else last
+
+    def load(self, name: str) -> object:
+        """The object of a name; the import of its module comes with the first use."""
+        code = self[name].code
+        if not isinstance(code, str):
+            return code
+        module, _, attribute = code.partition(":")
+        found: object = getattr(import_module(f"{__package__}.{module}"), attribute)
+        return found
+
+    def register(self, choice: C) -> None:
+        """Add a choice from outside this package. Raises ValueError when the name is taken."""
+        if choice.name in self._by_name:
+            raise ValueError(f"there is a {self._key} {choice.name!r} already; give yours another name")
+        self._by_name[choice.name] = choice
+
+    def remove(self, name: str) -> None:
+        """Take back what `register` added."""
+        del self._by_name[self[name].name]
+
+
+CODECS = Choices(
+    "wire.codec",
+    Choice("fp32", "swarm.round.codecs.exact:EXACT"),
+    Choice("bf16", "swarm.round.codecs.bf16:BF16"),
+    Choice("int8", "swarm.round.codecs.int8:INT8"),
+)
