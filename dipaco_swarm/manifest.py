@@ -25,7 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic_core import PydanticKnownError
 
 from dipaco_swarm.errors import AddressError, ManifestError, RunFileError
-from dipaco_swarm.strategies import CODECS, Choices
+from dipaco_swarm.strategies import AVERAGING, CODECS, Choices
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a blob, in hexadecimal."""
@@ -149,15 +149,17 @@ class OuterConfig(Frozen):
     momentum: float = Field(default=0.9, ge=0, lt=1)  # DiPaCo section 4; 0.6 in runs of some tens of rounds
     rescale: bool = True
     """Multiply the average by the square root of the effective number of paths (paper section 2.7)."""
-    averaging: Literal["mean", "radial"] = "mean"
+    averaging: Annotated[str, one_of(AVERAGING)] = "mean"
     """radial: mean length times mean direction, which needs no rescaling (docs/paper.md#radial-averaging)."""
     ramp_rounds: int = Field(default=0, ge=0)
     """The learning rate rises linearly from half over the first rounds of a module in a stage."""
 
     @model_validator(mode="after")
     def _lengthens_once(self) -> Self:
-        if self.averaging == "radial" and self.rescale:
-            raise ValueError('averaging="radial" keeps the length of outer gradients itself; set rescale = false')
+        if AVERAGING[self.averaging].keeps_length and self.rescale:
+            raise ValueError(
+                f'averaging="{self.averaging}" keeps the length of outer gradients itself; set rescale = false'
+            )
         return self
 
     def learning_rate_at(self, version: int) -> float:

@@ -1,7 +1,8 @@
 """What a run file may choose by name, and where the code of each choice is.
 
-    RUN.toml           here      an object of type
-    [wire] codec       CODECS    swarm.round.codecs.codec.Codec
+    RUN.toml             here         an object of type
+    [wire] codec         CODECS       swarm.round.codecs.codec.Codec
+    [outer] averaging    AVERAGING    algorithm.averaging.rule.Averaging
 
 To add a choice: write its file, and add its line here. The run file then accepts its name, and a wrong name is
 answered with the names that there are.
@@ -80,4 +81,17 @@ CODECS = Choices(
     Choice("fp32", "swarm.round.codecs.exact:EXACT"),
     Choice("bf16", "swarm.round.codecs.bf16:BF16"),
     Choice("int8", "swarm.round.codecs.int8:INT8"),
+)
+
+
+@dataclass(frozen=True)
+class AveragingChoice(Choice):
+    keeps_length: bool = False
+    """The average does not shorten with the number of paths, so that [outer] rescale would lengthen it twice."""
+
+
+AVERAGING = Choices(
+    "outer.averaging",
+    AveragingChoice("mean", "algorithm.averaging.mean:MEAN"),
+    AveragingChoice("radial", "algorithm.averaging.radial:RADIAL", keeps_length=True),
 )

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -78,34 +77,6 @@ def effective_paths(paths: Sequence[Hashable], path_weights: Sequence[float]) ->
     """n_eff = (sum w)^2 / sum w^2 over the paths that contributed; equal weights give their number."""
     weights = list({path: weight for path, weight in zip(paths, path_weights, strict=True)}.values())
     return math.fsum(weights) ** 2 / math.fsum(weight * weight for weight in weights)
-
-
-def weighted_sum(contributions: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """sum_i w_i x_i in fp32, in the order given; every product and every sum is rounded separately.
-
-    `contributions`: fp32 tensors of one shape, left unchanged.
-    """
-    total = contributions[0] * weights[0]
-    scratch = torch.empty_like(total)
-    for contribution, weight in zip(contributions[1:], weights[1:], strict=True):
-        torch.mul(contribution, weight, out=scratch)
-        total.add_(scratch)
-    return total
-
-
-def radial_average(contributions: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Mean length times mean direction: (sum_i w_i |x_i|) phi(sum_i w_i phi(x_i)), phi(x) = x / |x|, fp32.
-
-    Radial-directional averaging (docs/paper.md#radial-averaging): the length does not shrink with the number of
-    contributions, so it does the work of the square root of paths where participation fluctuates. Never both.
-    Contributions of no length count for nothing; arguments as for `weighted_sum`.
-    """
-    lengths = [float(torch.linalg.vector_norm(contribution)) for contribution in contributions]
-    inverse = [weight / length if length > 0 else 0.0 for weight, length in zip(weights, lengths, strict=True)]
-    direction = weighted_sum(contributions, inverse)
-    length = float(torch.linalg.vector_norm(direction))
-    total = math.fsum(weight * length for weight, length in zip(weights, lengths, strict=True))
-    return direction * (total / length if length > 0 else 0.0)
 
 
 def clip_factors(norms: Sequence[float], ratio: float) -> list[float]:

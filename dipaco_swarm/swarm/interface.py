@@ -6,7 +6,7 @@ leaving is ordinary and comes back as a value. Only asking for something that no
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NewType, Protocol
+from typing import NewType, Protocol
 
 from torch import Tensor
 
@@ -51,8 +51,8 @@ class ModuleGroup:
     stage: int
     module: ModuleId
     path_weights: Mapping[PathIndex, float]
-    averaging: Literal["mean", "radial"] = "mean"
-    """How outer gradients are averaged; radial: mean length times mean direction, of each piece of the module."""
+    averaging: str = "mean"
+    """How outer gradients are averaged: the name of a rule of `algorithm/averaging/`."""
     round_tokens: int = 0
     """What a path trains on in a full round; a path with less counts less. 0: all count in full."""
 

@@ -34,9 +34,9 @@ from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.reduction import (
     claimed_norm,
     effective_paths_of,
+    piece_average,
     piece_bounds,
     piece_parameters,
-    reduce_piece,
     roster_order,
 )
 from dipaco_swarm.swarm.states.blobs import BlobStore
@@ -244,7 +244,8 @@ class MemorySwarm:
         parameters = len(next(iter(received.values())))
         size = piece_parameters(parameters, len(members))
         pieces = [piece_bounds(i, size, parameters) for i in range(-(-parameters // size))]
-        mean = torch.cat([reduce_piece({i: v[a:b] for i, v in received.items()}, members, group) for a, b in pieces])
+        average = piece_average(members, group)
+        mean = torch.cat([average({i: v[a:b] for i, v in received.items()}) for a, b in pieces])
         mean = self._codec.decode(self._codec.encode(mean), len(mean)).clone()
         n_eff = effective_paths_of(range(len(members)), members, group)
         return Agreed(

@@ -3,6 +3,8 @@ import math
 import pytest
 import torch
 
+from dipaco_swarm.algorithm.averaging.mean import weighted_sum
+from dipaco_swarm.algorithm.averaging.radial import radial_average
 from dipaco_swarm.algorithm.outer import (
     OuterStep,
     clip_factors,
@@ -10,10 +12,8 @@ from dipaco_swarm.algorithm.outer import (
     effective_paths,
     nesterov_step,
     outer_gradient,
-    radial_average,
     rescale,
     trained_weights,
-    weighted_sum,
 )
 from dipaco_swarm.algorithm.paths import ModuleId, grid
 

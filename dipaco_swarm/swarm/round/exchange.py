@@ -29,9 +29,9 @@ from dipaco_swarm.swarm.round.reduction import (
     is_acceptable,
     length_of,
     mask_of,
+    piece_average,
     piece_bounds,
     present_in,
-    reduce_piece,
 )
 from dipaco_swarm.swarm.wire import Alive, Exchange, PieceHeader, Reassign, Roster, Stream
 
@@ -73,6 +73,7 @@ class PieceExchange:
         self.roster = roster
         self._me = me
         self._group = group
+        self._average = piece_average(roster.members, group)
         self._codec = codec
         self._gradient = gradient
         self._left_over = left_over
@@ -386,7 +387,7 @@ class PieceExchange:
                 accepted[member] = contribution
             else:
                 log.warning("left out a contribution of peer %s: not finite, or longer than it said", entry.peer[-8:])
-        mean = reduce_piece(accepted, self.roster.members, self._group)
+        mean = self._average(accepted)
         mask = mask_of(list(accepted))
         if not self._codec.exact:
             return mask, self._codec.encode(mean)

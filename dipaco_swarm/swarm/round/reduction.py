@@ -12,13 +12,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.outer import (
-    contribution_weights,
-    effective_paths,
-    radial_average,
-    trained_weights,
-    weighted_sum,
-)
+from dipaco_swarm.algorithm.averaging.rule import Member, PieceAverage, averaging_of
+from dipaco_swarm.algorithm.outer import effective_paths, trained_weights
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec
@@ -98,35 +93,31 @@ def reducer_shares(uplinks: Mapping[int, float], members: int) -> dict[int, floa
     return {i: max(0.0, (time * speeds[i] - 1) / (members - 2)) for i in sorted(speeds)}
 
 
-def reduce_piece(contributions: Mapping[int, Tensor], members: Sequence[RosterEntry], group: ModuleGroup) -> Tensor:
-    """The average of what arrived, by the group's rule, summed in roster order.
-
-    `contributions`: roster index -> fp32 (n,). Weights are normalised over those present, so whoever is missing is
-    simply not part of the mean.
-    """
-    present = sorted(contributions)
-    weights = contribution_weights(
-        [members[i].path for i in present],
-        [float(members[i].tokens) for i in present],
-        _path_weights(present, members, group),
-    )
-    coefficients = [weight * members[i].scale for weight, i in zip(weights, present, strict=True)]
-    average = radial_average if group.averaging == "radial" else weighted_sum
-    return average([contributions[i] for i in present], coefficients)
+def piece_average(roster: Sequence[RosterEntry], group: ModuleGroup) -> PieceAverage:
+    """The group's averaging rule, ready for the pieces of one round: a piece's contributions -> their average."""
+    members = [
+        Member(
+            path=member.path,
+            tokens=float(member.tokens),
+            path_weight=group.path_weights[PathIndex(member.path)],
+            norm=member.norm,
+            scale=member.scale,
+        )
+        for member in roster
+    ]
+    return averaging_of(group.averaging).prepare(members, group.round_tokens)
 
 
 def effective_paths_of(present: Sequence[int], members: Sequence[RosterEntry], group: ModuleGroup) -> float:
     """The effective number of paths among these roster members."""
-    return effective_paths([members[i].path for i in present], _path_weights(present, members, group))
-
-
-def _path_weights(present: Sequence[int], members: Sequence[RosterEntry], group: ModuleGroup) -> list[float]:
-    return trained_weights(
-        [members[i].path for i in present],
+    paths = [members[i].path for i in present]
+    weights = trained_weights(
+        paths,
         [float(members[i].tokens) for i in present],
         [group.path_weights[PathIndex(members[i].path)] for i in present],
         group.round_tokens,
     )
+    return effective_paths(paths, weights)
 
 
 def length_of(contribution: Tensor) -> float:
