@@ -25,7 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic_core import PydanticKnownError
 
 from dipaco_swarm.errors import AddressError, ManifestError, RunFileError
-from dipaco_swarm.strategies import AVERAGING, CODECS, Choices
+from dipaco_swarm.strategies import AVERAGING, CODECS, SOURCES, Choices
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a blob, in hexadecimal."""
@@ -98,7 +98,7 @@ class TokenizerConfig(Frozen):
 class DataConfig(Frozen):
     """Where documents come from. Every peer reads them itself; no document ever travels."""
 
-    source: Literal["python", "text", "jsonl", "parquet", "huggingface"]
+    source: Annotated[str, one_of(SOURCES)]
     """`python`: the text of the Python installation itself. `huggingface`: a dataset name. Else: files on each peer."""
     path: str | None = None
     """Glob of files (text, jsonl, parquet) or name of the Hugging Face dataset."""
@@ -118,7 +118,7 @@ class DataConfig(Frozen):
 
     @model_validator(mode="after")
     def _files_need_a_path(self) -> Self:
-        if self.source != "python" and not self.path:
+        if SOURCES[self.source].needs_path and not self.path:
             raise ValueError(f'source="{self.source}" needs path')
         return self
 

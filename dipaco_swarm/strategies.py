@@ -3,6 +3,7 @@
     RUN.toml             here         an object of type
     [wire] codec         CODECS       swarm.round.codecs.codec.Codec
     [outer] averaging    AVERAGING    algorithm.averaging.rule.Averaging
+    [data] source        SOURCES      training.documents.Source
 
 To add a choice: write its file, and add its line here. The run file then accepts its name, and a wrong name is
 answered with the names that there are.
@@ -94,4 +95,20 @@ AVERAGING = Choices(
     "outer.averaging",
     AveragingChoice("mean", "algorithm.averaging.mean:MEAN"),
     AveragingChoice("radial", "algorithm.averaging.radial:RADIAL", keeps_length=True),
+)
+
+
+@dataclass(frozen=True)
+class SourceChoice(Choice):
+    needs_path: bool = True
+    """Whether [data] path says what is to be read."""
+
+
+SOURCES = Choices(
+    "data.source",
+    SourceChoice("python", "training.sources.python:read", needs_path=False),
+    SourceChoice("text", "training.sources.files:read_text"),
+    SourceChoice("jsonl", "training.sources.files:read_jsonl"),
+    SourceChoice("parquet", "training.sources.files:read_parquet"),
+    SourceChoice("huggingface", "training.sources.huggingface:read"),
 )
