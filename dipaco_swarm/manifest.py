@@ -219,8 +219,8 @@ class ReroutingConfig(Frozen):
     """The window router: at test time it picks a path anew, every W tokens (paper section 2.4.4 and 7.2.1)."""
 
     window: int = Field(default=64, ge=1)  # paper table 3
-    """Tokens that a choice is learned for. W may differ from it at test time; as many as a sequence has: learned for
-    the rest of the document, which suits any W almost as well."""
+    """Tokens that each choice is trained to suit. W may be another number at test time. With as many as a sequence has,
+    choices are trained for the rest of the document, which suits any W almost as well."""
     steps: int = Field(default=2000, ge=1)  # paper section 7.2.1
     learning_rate: float = Field(default=4e-4, gt=0)
     """Falls in a cosine, without warm-up; the other rules of AdamW are those of [inner]."""
@@ -425,12 +425,12 @@ class Stage(Frozen):
     seeds: dict[str, Digest]
     """Blob of the parameters that each module (written L0M1) starts from."""
     momenta: dict[str, Digest] = Field(default_factory=dict)
-    """Blob of the outer momentum that each module starts with, where modules go on with the paths that they had. None
-    where paths are new: momentum starts from zero then, and the outer learning rate ramps up."""
+    """Blob of the outer momentum that each module starts with, when the stage keeps the paths of the one before. Empty
+    when paths are new: then momentum starts at zero, and the outer learning rate ramps up."""
     rounds: int | None = Field(default=None, gt=0)
     """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
     first_step: int = Field(default=0, ge=0)
-    """Inner steps that a path has behind it when the stage begins: where its learning rate schedule goes on."""
+    """Inner steps of a path before this stage: its learning rate schedule goes on from there."""
 
     @model_validator(mode="after")
     def _fits_itself(self) -> Self:
@@ -470,7 +470,7 @@ class Manifest(Frozen):
 
     @property
     def stage(self) -> Stage:
-        """The stage of now."""
+        """The current stage: the newest that has begun."""
         return self.stages[-1]
 
     def canonical_bytes(self) -> bytes:

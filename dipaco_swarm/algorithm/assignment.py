@@ -1,4 +1,4 @@
-"""Which path a peer should train: the one that has the least, of people first and then of training."""
+"""Which path a peer should train: the one with the fewest peers; of those, the one with the least progress."""
 
 import hashlib
 import math
@@ -41,14 +41,17 @@ class Staffing:
 
 
 def path_to_be_on(table: PathTable, staffing: Staffing, name: str, stays: Mapping[PathIndex, int] | None) -> PathIndex:
-    """Where the moving peer `name` should be for its next stay. `stays`: how often it has stayed on each path in this
-    stage; None: it has not stayed long enough on this one to go on.
+    """The path that the moving peer `name` should train next.
 
-    Paths with a module that has not come to the stage's end are open. Movers enough for every open path that nobody
-    stays on, or a mover that should stay for now: they spread evenly, moving as little as possible. Fewer: each has a
-    round of paths, so many apart as there are movers, from a place by its rank, and goes to where it has been least;
-    so all of these paths progress alike, and at any time movers are on paths that share little (the paper works off
-    its paths in turns, too; section 3). Where everything is done everybody stays.
+    `stays`: how often it has stayed on each path in this stage; None: its stay on the current path is not over. A path
+    is open while one of its modules has not reached the stage's end, and lonely when no staying peer trains it. All
+    peers that see the same swarm compute the same moves:
+
+    - Nothing is open: stay.
+    - As many movers as lonely paths or more, or the stay is not over: spread evenly, with few moves (`settled`).
+    - Fewer movers: each has a fixed rotation of paths and takes the lonely one on which it has stayed least. Rotations
+      begin at the mover's rank and step by the number of movers. So all paths progress alike, and at any time the
+      movers are on paths that share few modules. (Paths take turns on fewer workers in the paper too; section 3.)
     """
     paths = [path for path in _by_turns(table) if _is_open(table, path, staffing)]
     now = staffing.moving[name]
@@ -59,7 +62,7 @@ def path_to_be_on(table: PathTable, staffing: Staffing, name: str, stays: Mappin
     movers = sorted(staffing.moving)
     if stays is None or len(movers) >= len(lonely):
         return settled(paths, staffing.staying, staffing.moving, name)
-    # over open and closed paths alike, so that nobody's round changes when a path is done
+    # closed paths keep their places, so that no rotation changes when a path is done
     places = [path for path in _by_turns(table) if path not in stayed_on]
     turns = range(len(places) // math.gcd(len(places), len(movers)))
     round_of_paths = [places[(movers.index(name) + turn * len(movers)) % len(places)] for turn in turns]
@@ -69,11 +72,11 @@ def path_to_be_on(table: PathTable, staffing: Staffing, name: str, stays: Mappin
 def settled(
     paths: Sequence[PathIndex], staying: Mapping[str, PathIndex], moving: Mapping[str, PathIndex | None], name: str
 ) -> PathIndex:
-    """The path of the moving peer `name` when nobody is crowded: its own, or one with at least two peers fewer.
+    """The path of the moving peer `name` when all have spread evenly: its own, or one with at least two peers fewer.
 
-    Newcomers who chose at the same time did not see each other. From one view all compute the same moves: first those
-    whose path is not among `paths` go to the emptiest, then movers go from the fullest path to the emptiest, greatest
-    name first, until none differs by two.
+    Newcomers who chose at the same time did not see each other and may crowd one path. All that see the same swarm
+    compute the same moves. First, movers whose path is not among `paths` go to the emptiest. Then movers go from the
+    fullest path to the emptiest, greatest name first, until the two differ by less than two peers.
     """
     stay = Counter(path for path in staying.values() if path in paths)
     movers: dict[PathIndex, list[str]] = {path: [] for path in sorted(paths)}

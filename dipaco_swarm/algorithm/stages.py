@@ -1,4 +1,4 @@
-"""From the stages of a run file to path tables, and which old module a new one starts from."""
+"""From the stages of a run file to path tables; and the old module that each new module starts from."""
 
 from collections.abc import Callable
 
@@ -37,9 +37,9 @@ def most_paths(config: RunConfig) -> int:
 
 
 def ancestor(module: ModuleId, before: PathTable) -> ModuleId:
-    """The module of the stage before that a module starts from: its level's, or of those the one with its number.
+    """The module of the previous stage that a module starts from: same level, index modulo the old number of modules.
 
-    A level that gets more modules hands each old one on to several new ones, in turns.
+    So where a level gets more modules, each old one is the start of several new ones.
     """
     width = sum(1 for old in before.modules if old.level == module.level)
     return ModuleId(module.level, module.index % width)

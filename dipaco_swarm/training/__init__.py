@@ -9,13 +9,19 @@ A path is one ordinary transformers causal language model. Its parameters, by le
 Loading other vectors into the same network turns it into another path, so a machine that reads many paths (evaluation,
 scoring, generation) builds one network. Everything above this floor sees vectors and tokens:
 
-    modules      flat vectors <-> the parameters of a network
-    documents, tokenizer, features, shards: the documents of one path, as batches
-    inner        inner steps: AdamW on a shard
-    checkpoint   what a peer needs to go on after a restart
-    evaluation   log-likelihoods of held-out sequences
-    inference    text from one path
-    export       a path as an ordinary transformers folder
+    modules         flat vectors <-> the parameters of a network
+
+    documents       the documents of a run               tokenizer   text -> token ids, as the run cuts it
+    encoding        token ids, cached on disk            features    prefix -> what the router reads
+    routed          manifest -> tokenizer, router, features
+    shards          documents -> the training sequences of one path, and held-out pieces
+
+    inner           inner steps: AdamW on a shard        checkpoint  what a peer needs to go on after a restart
+    bank            module states as files               early       the best snapshot of a path
+
+    evaluation      perplexity by path and domain        scoring     how well a path likes the routing sample
+    window_router   a path for each window of W tokens   inference   text from a path
+    export          a path as an ordinary transformers folder
 
 Throughout: tokens are int64 of shape (sequences, sequence_length); losses and log-likelihoods are in nats.
 """

@@ -4,7 +4,7 @@ The file appears whole (written beside its place, flushed to the disk, renamed) 
 it, so that a checkpoint is read back exactly as it was written or not at all. Tensors, by name:
 
     base/L0M1/params, base/L0M1/momentum    the last agreed state of each module
-    local/L0M1                              its parameters now, after inner training since then
+    local/L0M1                              its current parameters, after inner training since that state
     residual/L0M1                           error feedback: what compression has left unsent
     inner/...                               moments of the inner optimizer
 
@@ -105,10 +105,11 @@ def salvage(file: Path, run: str) -> dict[ModuleId, ModuleState]:
 
 
 def note_given(file: Path, versions: Mapping[ModuleId, int]) -> None:
-    """Beside the checkpoint at `file`: from which versions the progress of modules is in others' hands.
+    """Note, beside the checkpoint at `file`, the versions from which others have received our progress.
 
-    A checkpoint is older than that, most of the time: what it says of such a module's progress may be in the group's
-    average already. Raises HomeError.
+    The checkpoint is usually older than that. So the progress that it holds of such a module may be in the group's
+    average already, and must not be brought again (docs/decisions/0004-what-was-given-is-not-brought-again.md). Raises
+    HomeError.
     """
     said = json.dumps({str(module): version for module, version in versions.items()})
     write_whole(_given_beside(file), said.encode(), durable=True)

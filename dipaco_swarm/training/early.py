@@ -79,7 +79,7 @@ def run_of(name: str, fingerprint: str) -> str:
 
 
 class BestSoFar:
-    """When a path is scored, and whether that is kept. Made anew when a peer enters a stage or changes its path."""
+    """When to score a path, and whether the score is its best. A new one for each stage and each path."""
 
     def __init__(self, every: int, version: int, lowest: float = math.inf) -> None:
         self._every = every
@@ -88,7 +88,7 @@ class BestSoFar:
         self._lowest = lowest
 
     def is_due(self, version: int, stage_done: bool) -> bool:
-        """Whether a path whose youngest module has this version is to be scored: `every` versions, and at the end."""
+        """Whether to score now: each `every` versions of the path's youngest module, and at the stage's end."""
         return version // self._every > self._scored // self._every or (stage_done and not self._ended)
 
     def note(self, version: int, stage_done: bool, loss: float) -> bool:

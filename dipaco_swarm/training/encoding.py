@@ -1,4 +1,4 @@
-"""Documents as token ids, kept on disk: each stage cuts the same documents again, and only their paths are new."""
+"""Documents as token ids, cached on disk: each stage reads the same documents, and only their paths are new."""
 
 import hashlib
 import logging
@@ -32,11 +32,11 @@ def encoder(tokenizer: Tokenizer) -> Encode:
 
 
 def remembered_encoding(encode: Encode, folder: Path) -> Encode:
-    """`encode`, kept on disk by what it was asked: one computation for all stages, paths, and peers of a machine.
+    """`encode` with a cache on disk, by a digest of the texts: computed once for all stages, paths and local peers.
 
-    Peers that share `folder` and ask the same at the same time take turns, and all but the first read. `folder` must
-    belong to one tokenizer: name it by its digest. It grows by 4 bytes a token. A torn file is computed again, and what
-    finds no room on the disk is not kept.
+    Processes that share `folder` take turns: the first computes, the others read. `folder` must belong to one
+    tokenizer: name it by its digest. It grows by 4 bytes a token. A damaged file is computed again. When the disk is
+    full nothing more is cached.
     """
     keep = kept_in(folder, "the tokens of the documents")
 
@@ -54,7 +54,7 @@ def remembered_encoding(encode: Encode, folder: Path) -> Encode:
 
 
 class Keep(Protocol):
-    """What is kept under a name; else what is computed, kept from now on."""
+    """The cached value of a name; computed, and cached, where there is none."""
 
     def __call__(
         self,
@@ -66,9 +66,9 @@ class Keep(Protocol):
 
 
 def kept_in(folder: Path, what: str) -> Keep:
-    """A folder of files that several processes fill and read, one at a time; a full disk costs time and nothing else.
+    """A cache folder that several processes share, one at a time. A full disk costs recomputation, nothing else.
 
-    `what`: what is kept there, for a person whose disk is full; they are told the folder around it.
+    `what`: what is cached, in words for the message about a full disk, which names the parent folder.
     """
     said = False
 

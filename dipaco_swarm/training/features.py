@@ -55,13 +55,13 @@ def prefix_features(network: nn.Module, prefixes: Prefixes, batch: int = 256) ->
 
 
 def remembered_features(features: Callable[[Prefixes], Floats], folder: Path) -> Callable[[Prefixes], Floats]:
-    """`features`, kept on disk by what it was asked: one computation for all stages, paths, and peers of a machine.
+    """`features` with a cache on disk, by a digest of the prefixes: computed once for all stages, paths, local peers.
 
     The feature model of a run never changes (paper section 2.4), but each stage routes all documents anew, and so does
-    a move to another path. Peers that share `folder` and ask the same at the same time take turns, and all but the
-    first read. `folder` must belong to one feature model: name it by the model's digest. It grows by 4 x hidden bytes
-    for each piece; for a source of hundreds of millions of documents, do without. A torn file is computed again, and
-    what finds no room on the disk is not kept.
+    a move to another path. Processes that share `folder` take turns: the first computes, the others read. `folder` must
+    belong to one feature model: name it by the model's digest. It grows by 4 x hidden bytes a piece, too much for a
+    source of hundreds of millions of documents. A damaged file is computed again. When the disk is full nothing more is
+    cached.
     """
 
     keep = kept_in(folder, "the features of the documents")

@@ -1,7 +1,7 @@
-"""Text from one path, or from the path of the moment: token after token, with transformers' key-value cache.
+"""Text from one path, or from a path that changes with the text: token by token, with a key-value cache.
 
 `generate_tokens` is an iterator and the list of ids is the only state that matters, so re-routing every W tokens (paper
-section 2.4.4) is: take W tokens, route what there is by now, go on; only with another path is there a new cache.
+section 2.4.4) is: take W tokens, route the text so far, go on. A new cache is made only when the path changes.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -132,7 +132,7 @@ class InnerTrainer:
         return self._steps_done
 
     def skip_to(self, steps: int) -> None:
-        """Others have done the path's steps up to here: the learning rate goes on from there, if it is further on."""
+        """Advance the schedule to `steps`, never back: other peers trained this path meanwhile."""
         self._steps_done = max(self._steps_done, steps)
 
     def train(

@@ -105,7 +105,7 @@ def _initialize(network: PreTrainedModel, generator: torch.Generator) -> None:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Where an architecture keeps what the levels divide, as names of parameters."""
+    """The names of an architecture's parameters, in the three parts that levels are made of."""
 
     embedding: frozenset[str]
     blocks: tuple[frozenset[str], ...]
@@ -136,9 +136,9 @@ class ParameterGroup:
     """Parameters that the inner optimizer treats alike."""
 
     kind: Literal["embedding", "head", "rest"]
-    """Whose learning-rate ratio applies. A tied matrix is `head`, the end that bears less."""
+    """Whose learning-rate ratio applies. A tied matrix counts as `head`, which needs the smaller rate."""
     decays: bool
-    """Weight decay is for matrices; a norm's gain or a bias has no business near zero."""
+    """Whether weights decay. Matrices do; gains of norms and biases do not, as zero is no natural place for them."""
     parameters: NamedParameters
 
 

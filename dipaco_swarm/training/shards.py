@@ -3,9 +3,9 @@
     document --cut--> pieces of at most T tokens --assign--> path --pack--> sequences of exactly T tokens
 
 A piece is routed on its own first tokens, as a chunk of text is at generation time. Held-out and routing documents are
-set apart by document, so no piece of them is ever trained on; so is a slice of each shard, if the run stops its paths
-early. A shard is built once, in chunks that survive an
-interruption, and then read through a memory map.
+set apart whole, so no piece of them is ever trained on. A run with early stopping sets apart a slice of each shard's
+documents as well. A shard is built once, chunk by chunk: an interruption costs one chunk at most. Then it is read
+through a memory map.
 """
 
 import hashlib
@@ -40,7 +40,9 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 CHUNK_DOCUMENTS = 256  # documents between two saved states; about 2 MB of text, a second of work
 PIECES_PER_DOCUMENT = 4  # of a held-out document, so that a few long ones do not stand for a domain
-SETTLED_DOCUMENTS = 2_000  # documents without a new domain after which full domains end the search in an endless stream
+SETTLED_DOCUMENTS = (
+    2_000  # an endless stream is left when all domains are full and so many documents brought no new one
+)
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,9 @@ class ShardProgress:
     held_out: int = 0
     """Pieces of this path that are held out of its training."""
     reserve: tuple[tuple[int, ...], ...] = ()
-    """While nothing is held out: the pieces of the document that will be if no other is."""
+    """Until a document is held out: the pieces of the candidate, which is held out at the end if no other was."""
     reserve_place: float = 1.0
-    """Where the hash of that document places it; the lowest so far."""
+    """The candidate's place in 0..1, by its hash: the lowest so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -381,7 +383,7 @@ class _Cutter:
         return _Advance(after, sequences, rows)
 
     def _divide(self, progress: ShardProgress, documents: Sequence[tuple[float, list[Indices]]]) -> "_Advance":
-        """Hold documents out by their place in 0..1, and until there is one, the lowest in reserve."""
+        """Hold out documents whose place in 0..1 is below the share; until one is, the lowest is the candidate."""
         trained: list[Indices] = []
         held: list[Indices] = []
         reserve = [np.array(piece, dtype=np.int64) for piece in progress.reserve]
@@ -399,9 +401,9 @@ class _Cutter:
         return self.train_on(replace(progress, reserve=kept, reserve_place=lowest), trained, held)
 
     def finish(self, progress: ShardProgress, held: Sequence[Indices]) -> "_Advance":
-        """After the last document: use the reserve; `held` are the pieces held out so far.
+        """After the last document: hold out the candidate if nothing else was; `held`: the pieces held out so far.
 
-        A shard that would be held out whole is trained on whole.
+        If that would hold out the whole shard, nothing is held out and all of it is trained on.
         """
         spare = [np.array(piece, dtype=np.int64) for piece in progress.reserve]
         progress = replace(progress, reserve=(), reserve_place=1.0)

@@ -28,8 +28,8 @@ from dipaco_swarm.training.shards import EvaluationSet
 TOKENS_AT_ONCE = 1024
 """In one pass, between two calls of `on_progress`: few, so that a bootstrap node can be stopped at any time."""
 CHECKS = 20
-"""How often it is looked whether the router still gets better. A bound on over-fitting and no more: on the 860 pieces
-of the demo's sample 800 steps of 16 were worse than 100, but between 100 and 500 no difference could be told."""
+"""Validations during training; the best weights are kept. A bound on over-fitting and no more
+(docs/decisions/0019-window-router-stops-early.md)."""
 
 
 class WindowRouter(nn.Module):
@@ -68,14 +68,13 @@ class WindowRouter(nn.Module):
 
 
 def window_targets(scores: Iterable[Tensor], lengths: Tensor, prefix_tokens: int, window: int) -> Tensor:
-    """The path that predicts the next tokens best, at each position: int64 (n, T); IGNORED where nothing is asked.
+    """The path that predicts the next tokens best, at each position: int64 (n, T); IGNORED where there is none.
 
         T[i, j] = argmax_p  sum of S[i, j', p] over j' = j + 1 .. min(j + window, length - 1)
 
-    The paper's target of token j + 1, at the position that has read up to token j. Asked is at the last token of the
-    router's prefix and wherever a token follows after it. `scores`: for each path in turn log p of each token, fp32
-    (n, T), 0 behind a text's length; one path's are needed at a time. `lengths`: int64 (n,). Ties go to the lowest
-    path.
+    This is the paper's target of token j + 1, placed at j, the last token that the router has read. Targets begin at
+    the last token of the router's prefix and end before a text's last token. `scores`: for each path in turn, log p of
+    each token, fp32 (n, T), 0 after a text's end. `lengths`: int64 (n,). Ties go to the lowest path.
     """
     best, targets = torch.empty(0), torch.empty(0)
     for path, of_path in enumerate(scores):
@@ -149,7 +148,7 @@ def _fit(
 ) -> float:
     """Cross-entropy of the targets, on batches drawn with the run's seed; the run's AdamW.
 
-    The router ends as it was when most of its choices were right on pieces that it has not seen; returns that share.
+    The weights with the best accuracy on the validation rows are kept; returns that accuracy.
     """
     rules = config.rerouting
     assert rules is not None
@@ -191,14 +190,14 @@ def _fit(
 
 
 def _split(pieces: int) -> tuple[Tensor, Tensor]:
-    """Rows to learn from, and a tenth to be judged by: ten stretches, so that few documents are in both."""
+    """Training rows, and a tenth for validation: ten stretches of rows, so that few documents are in both."""
     rows = torch.arange(pieces)
     judged = rows // max(1, pieces // 100) % 10 == 9
     return (rows[~judged], rows[judged]) if judged.any() else (rows, rows)  # fewer than ten pieces: no choice
 
 
 def _right(router: WindowRouter, tokens: Tensor, targets: Tensor, worked: Callable[[int], None]) -> float:
-    """The share of the router's choices that are the targets."""
+    """The router's accuracy: the share of its choices that equal the targets."""
     right = 0
     for rows in torch.split(torch.arange(len(tokens)), _at_once(tokens)):
         right += int((router.choices(tokens[rows]) == targets[rows]).sum())  # no choice is IGNORED
