@@ -8,6 +8,7 @@ The round sees the other peers only through `swarm.interface`; checkpoints, stag
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,8 +19,7 @@ from dipaco_swarm.algorithm.plan import CatchUp, Claim, better_claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.manifest import OuterConfig, RoundsConfig
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, PeerName, Swarm
-from dipaco_swarm.training.inner import InnerTrainer, StepReport
-from dipaco_swarm.training.modules import PathModel
+from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
 
 SYNCHRONOUS_PATIENCE = 10.0
 """In synchronous rounds everybody waits for everybody alive: ten times as long as its own training took..."""
@@ -57,6 +57,46 @@ class RoundRules:
         return self.rounds.inner_steps * self.tokens_per_step
 
 
+class Trainable(Protocol):
+    """The parameters of a path, level by level."""
+
+    def vector(self, level: int) -> Tensor:
+        """A copy of the level's parameters: fp32 on the CPU, shape (parameters,)."""
+        ...
+
+    def load(self, level: int, vector: Tensor) -> None:
+        """Replace the level's parameters by such a vector."""
+        ...
+
+
+class Trainer(Protocol):
+    """The inner optimizer of a path, as `training.inner.InnerTrainer` has it."""
+
+    @property
+    def steps_done(self) -> int:
+        """Inner steps of the path so far: the clock of the learning rate."""
+        ...
+
+    def skip_to(self, steps: int) -> None:
+        """Advance the schedule to `steps`, never back: other peers trained this path meanwhile."""
+        ...
+
+    def train(
+        self,
+        batches: Iterator[Tensor],
+        steps: int,
+        *,
+        stop: Callable[[], bool],
+        on_step: Callable[[StepReport], None],
+    ) -> TrainReport:
+        """Take up to `steps` inner steps, one batch each, or fewer once `stop` says so."""
+        ...
+
+    def state(self) -> InnerState: ...
+
+    def load_state(self, state: InnerState) -> None: ...
+
+
 @dataclass
 class PathInTraining:
     """A path on this machine during one stage: what the round works on, and all that it changes."""
@@ -67,8 +107,8 @@ class PathInTraining:
     path: PathIndex
     groups: Mapping[ModuleId, ModuleGroup]
     rules: RoundRules
-    model: PathModel
-    trainer: InnerTrainer
+    model: Trainable
+    trainer: Trainer
     batches: Iterator[Tensor]
     base: dict[ModuleId, ModuleState]
     """The last agreed state of each module; what the model has beyond it is local progress."""

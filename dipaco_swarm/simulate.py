@@ -25,6 +25,7 @@ from dipaco_swarm.errors import UsageError
 from dipaco_swarm.machine.stopping import Event, Stopping, ThreadPauses, stopping_on_signals
 from dipaco_swarm.manifest import RunAddress, RunConfig, fingerprint_of, read_run_file
 from dipaco_swarm.operator.operator import Operator, OperatorHome, load_operator_key
+from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings, ScreenKind
 from dipaco_swarm.swarm.interface import Contribution, Outcome
@@ -162,7 +163,8 @@ def simulate(
         swarm = SwarmInTurns(hub, name, turns, len(peers))
         stop.tell(swarm.interrupt)
         with turns.taken():
-            Volunteer(settings, swarm, ScreenOfPeer(screen, name), stop.until_then(PausesInTurns(turns))).live()
+            waiting = stop.until_then(PausesInTurns(turns))
+            Volunteer(settings, swarm, ScreenOfPeer(screen, name), waiting, workbench_of(settings)).live()
 
     with ThreadPoolExecutor(len(peers) + 1) as pool:
         work = [pool.submit(operate), *(pool.submit(volunteer, name, path) for name, path in peers.items())]

@@ -28,7 +28,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import CheckpointError, UnreachableError
 from dipaco_swarm.files import write_whole
-from dipaco_swarm.manifest import EarlyStoppingConfig, Manifest
+from dipaco_swarm.manifest import Manifest
 from dipaco_swarm.outer_round import PathInTraining
 from dipaco_swarm.swarm.interface import PeerName, Swarm
 from dipaco_swarm.training.bank import load_path
@@ -41,7 +41,6 @@ from dipaco_swarm.training.early import (
     load_snapshot,
     loss_on,
     misfit,
-    score_agreed,
     snapshot_file,
     snapshot_from_bytes,
     snapshot_to_bytes,
@@ -49,10 +48,13 @@ from dipaco_swarm.training.early import (
 )
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import Fetch, load_routing
-from dipaco_swarm.training.shards import EvaluationSet, Indices, Shard, routing_pieces
+from dipaco_swarm.training.shards import EvaluationSet, Indices, routing_pieces
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 
 log = logging.getLogger(__name__)
+
+LossOf = Callable[[Mapping[ModuleId, ModuleState]], float]
+"""The mean loss of these agreed modules of a path on a slice of its shard, in nats per token."""
 
 HEAR_SECONDS = 20.0
 SNAPSHOT_HEADER_BYTES = 1 << 20
@@ -74,21 +76,23 @@ CLAIM_MARGIN = 1.0
 class OwnSnapshots:
     """What a peer does about the path that it trains: score, keep, offer."""
 
-    def __init__(
-        self, peer: PathInTraining, config: EarlyStoppingConfig, prefix_tokens: int, shard: Shard, home: Path, run: str
-    ) -> None:
+    def __init__(self, peer: PathInTraining, every: int, loss_of: LossOf | None, home: Path, run: str) -> None:
+        """`every`: versions from one scoring to the next. `loss_of`: scores the path; None: nothing can be scored."""
         self._peer = peer
-        self._prefix_tokens = prefix_tokens
+        self._loss_of = loss_of
         self._run = run
         self._file = snapshot_file(home, peer.stage, peer.path)
-        self._pieces = shard.slice(config.max_sequences)
         self._offered: str | None = None
         self._unsaved: Snapshot | None = None
         """The best one, while the disk is full."""
-        best = _kept(self._file, run)
-        self._so_far = BestSoFar(config.every, self._version, math.inf if best is None else best.loss)
-        if best is not None:
-            self._offer(best)
+        self._best = _kept(self._file, run)
+        self._so_far = BestSoFar(every, self._version, math.inf if self._best is None else self._best.loss)
+
+    def offer_kept(self) -> None:
+        """Offer the snapshot that the last time left at home, if there is one."""
+        if self._best is not None:
+            self._offer(self._best)
+        self._best = None  # it is large
 
     @property
     def _version(self) -> int:
@@ -97,7 +101,7 @@ class OwnSnapshots:
     @property
     def too_small(self) -> str | None:
         """What to tell a person whose shard has nothing to score."""
-        if self._pieces is not None:
+        if self._loss_of is not None:
             return None
         return f"the shard of path {self._peer.path} is too small to hold any of it out: no early stopping for it"
 
@@ -110,9 +114,9 @@ class OwnSnapshots:
             return self._keep(self._unsaved)
         peer, version = self._peer, self._version
         done = all(peer.is_done(module) for module in peer.modules)
-        if self._pieces is None or not self._so_far.is_due(version, done):
+        if self._loss_of is None or not self._so_far.is_due(version, done):
             return None
-        loss = score_agreed(peer.model, peer.base, self._pieces, self._prefix_tokens)
+        loss = self._loss_of(peer.base)
         if not self._so_far.note(version, done, loss):
             return None
         best = Snapshot(

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
@@ -55,25 +54,16 @@ from dipaco_swarm.peer.handover import hand_over, is_keeper, other_holders
 from dipaco_swarm.peer.manifest_watch import ManifestWatch
 from dipaco_swarm.peer.path_choice import PathChoice, number_of, trainers_of
 from dipaco_swarm.peer.presenter import PeerPresenter, names
+from dipaco_swarm.peer.training_workbench import workbench_of
+from dipaco_swarm.peer.workbench import Bench, Workbench
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.snapshots import OwnSnapshots
 from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup, NotAgreed, Swarm
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.checkpoint import Checkpoint
-from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.early import run_of
-from dipaco_swarm.training.inner import InnerState, InnerTrainer, StepReport, TrainingSettings
-from dipaco_swarm.training.modules import PathModel, build_network
-from dipaco_swarm.training.routed import Routing, load_routing, shard_recipe
-from dipaco_swarm.training.scoring import (
-    ScoreStatement,
-    sample_from_bytes,
-    score_sample,
-    scores_to_bytes,
-    topic_of,
-)
-from dipaco_swarm.training.shards import Shard, ShardProgress, build_shard
-from dipaco_swarm.training.tokenizer import vocabulary_size
+from dipaco_swarm.training.inner import InnerState, StepReport
+from dipaco_swarm.training.scoring import BYTES_OF_A_SCORE, ScoreStatement, topic_of
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +101,7 @@ def run_peer(settings: PeerSettings) -> None:
     from dipaco_swarm.swarm.libp2p.node import NodeSettings
     from dipaco_swarm.swarm.networked import open_swarm
 
-    _device(settings.device)  # before anything slow: a wrong choice should cost no waiting
+    workbench = workbench_of(settings)  # before anything slow: a wrong device should cost no waiting
     node = NodeSettings(
         listen=settings.listen or DEFAULT_LISTEN,
         reachable=REACHABLE[settings.reachable],
@@ -143,7 +133,7 @@ def run_peer(settings: PeerSettings) -> None:
                         "dipaco-swarm doctor says what would be faster"
                     )
                 with SleepDetector(swarm.clock) as detector:
-                    Volunteer(settings, swarm, screen, stop, detector.missed).live()
+                    Volunteer(settings, swarm, screen, stop, workbench, detector.missed).live()
                 return swarm.lost
 
         until_stopped(take_part, stop, screen.event)
@@ -165,6 +155,7 @@ class Volunteer:
         swarm: Swarm,
         screen: Screen,
         stop: Stopping,
+        workbench: Workbench,
         missed: LookForSleep = never_asleep,
     ) -> None:
         self._settings = settings
@@ -175,7 +166,9 @@ class Volunteer:
         self._run = run_of(settings.address.name, settings.address.fingerprint)
         self._metrics = Metrics(settings.home / "metrics.jsonl")
         self._show = PeerPresenter(screen, swarm, settings.address.name, self._metrics)
-        self._cache = settings.cache or settings.home / "cache"
+        self._workbench = workbench
+        self._bench: Bench | None = None
+        """Of the current path."""
         self._made: Counter[int] = Counter()
         """Outer steps per level since we were started: modules have their own clocks."""
         self._rounds = 0
@@ -203,8 +196,6 @@ class Volunteer:
 
     def live(self) -> None:
         """Join, and train stage after stage until asked to stop or finished."""
-        if self._settings.threads is not None:
-            torch.set_num_threads(self._settings.threads)
         manifest = self._first_manifest()
         if manifest is None:
             return
@@ -255,17 +246,9 @@ class Volunteer:
         modules = table.modules_of(path)
         self._keep_manifest()
         self._screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {names(modules)}")
-        routing = load_routing(manifest, stage, self._fetch, remember=self._cache / "features")
-        shard = self._shard(manifest, stage, path, routing)
-        model = PathModel(
-            build_network(manifest.config.model, vocabulary_size(routing.tokenizer), manifest.config.seed),
-            manifest.config.levels,
-        )
-        device = _device(self._settings.device)
-        model.to(device)
+        bench = self._workbench.prepare(manifest, path, self._fetch, self._screen.event, self._stop)
+        self._bench = bench
         saved = self._checkpoint(stage.index, path)
-        settings = TrainingSettings(device, self._settings.threads, self._settings.micro_batch)
-        trainer = InnerTrainer(model, manifest.config.inner, settings)
         base = {module: self._state_of(stage, module, saved) for module in modules}
         peer = PathInTraining(
             swarm=self._swarm,
@@ -280,8 +263,8 @@ class Volunteer:
                 stage.rounds,
                 stage.first_step,
             ),
-            model=model,
-            trainer=trainer,
+            model=bench.model,
+            trainer=bench.trainer,
             batches=iter(()),
             base=base,
             tokens=dict.fromkeys(modules, 0),
@@ -291,21 +274,21 @@ class Volunteer:
         self._load(peer, saved, stage, manifest)
         # replicas of a path read the shard in different orders, or they would do the same work
         seed = manifest.config.seed + number_of(self._swarm.peer)
-        peer.batches = shard.batches(manifest.config.inner.batch_sequences, seed, peer.batches_consumed)
+        peer.batches = bench.batches(seed, peer.batches_consumed)
         announce(peer)
-        self._snapshots = self._own_snapshots(manifest, peer, shard)
+        self._snapshots = self._own_snapshots(manifest, peer, bench)
         self._choice.arrived()
         return peer
 
-    def _own_snapshots(self, manifest: Manifest, peer: PathInTraining, shard: Shard) -> OwnSnapshots | None:
-        config = manifest.config
-        if config.early_stopping is None:
+    def _own_snapshots(self, manifest: Manifest, peer: PathInTraining, bench: Bench) -> OwnSnapshots | None:
+        config = manifest.config.early_stopping
+        if config is None:
             return None
-        own = OwnSnapshots(
-            peer, config.early_stopping, config.router.prefix_tokens, shard, self._settings.home, self._run
-        )
+        loss_of = bench.loss_on_slice(config.max_sequences)
+        own = OwnSnapshots(peer, config.every, loss_of, self._settings.home, self._run)
         if own.too_small is not None:
             self._screen.event(own.too_small)
+        own.offer_kept()
         return own
 
     def _keep_manifest(self) -> None:
@@ -370,30 +353,6 @@ class Volunteer:
         """Of the inner optimizer, from the stage before, where the path goes on and was ours; else none."""
         before = self._checkpoint(stage.index - 1, path) if stage.momenta else None
         return {} if before is None else before.inner.tensors
-
-    def _shard(self, manifest: Manifest, stage: Stage, path: PathIndex, routing: Routing) -> Shard:
-        def tell(progress: ShardProgress) -> None:
-            if self._stop():
-                raise Stopped
-            if progress.documents % 2048 == 0:
-                self._screen.event(f"reading documents: {progress.documents:,}, {progress.sequences:,} sequences")
-
-        recipe = shard_recipe(manifest, stage, path)
-        shard = build_shard(
-            lambda: read_documents(manifest.config.data),
-            routing.tokenizer,
-            manifest.config.data,
-            manifest.config.router,
-            routing.assign,
-            path,
-            cache=self._cache / "shards",
-            key=recipe.key(),
-            hold_out=recipe.hold_out,
-            remember=self._cache / "tokens" / manifest.tokenizer[:32],
-            on_progress=tell,
-        )
-        self._screen.event(f"shard ready: {shard.num_sequences:,} sequences, {shard.num_tokens:,} tokens")
-        return shard
 
     def _state_of(self, stage: Stage, module: ModuleId, saved: Checkpoint | None) -> ModuleState:
         """The state that the group is at: from the checkpoint, the seed, or whoever holds it."""
@@ -620,14 +579,14 @@ class Volunteer:
     def _score(self, peer: PathInTraining, manifest: Manifest) -> None:
         """Score the operator's routing sample under our path, and say where the scores are."""
         assert manifest.scoring is not None
+        assert self._bench is not None, "scores are wanted of a path that is being trained"
         self._scored = manifest.scoring
-        vocabulary = peer.model.network.config.vocab_size
-        sample = sample_from_bytes(self._fetch(manifest.scoring), vocabulary, manifest.config.data.sequence_length)
+        sample = self._fetch(manifest.scoring)
         for module in peer.modules:
             peer.model.load(module.level, peer.base[module].params)
-        scores = score_sample(peer.model.network, sample, manifest.config.router.prefix_tokens)
+        scores = self._bench.scores(sample)
         try:
-            digest = self._swarm.put_blob(scores_to_bytes(scores))
+            digest = self._swarm.put_blob(scores)
         except HomeError as error:
             self._notices.failing("scores", f"{error}; trying again in {ASK_AGAIN_SECONDS:.0f} s")
             self._scored = None
@@ -635,7 +594,9 @@ class Volunteer:
             return
         statement = ScoreStatement(path=peer.path, scores=digest)
         self._swarm.publish(topic_of(manifest), statement.to_bytes())
-        self._screen.event(f"scored {len(scores):,} pieces of the routing sample under path {peer.path}")
+        self._screen.event(
+            f"scored {len(scores) // BYTES_OF_A_SCORE:,} pieces of the routing sample under path {peer.path}"
+        )
 
     def _rounds_are_over(self) -> bool:
         return self._settings.rounds is not None and self._rounds >= self._settings.rounds
@@ -776,11 +737,3 @@ def _peers_in_sight(peer: PathInTraining) -> int:
         through = peer.table.paths_through(module)
         trainers = {name: path for name, path in trainers.items() if path not in through or name in seen}
     return len(trainers)
-
-
-def _device(choice: str) -> str:
-    if choice == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if choice == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu, or check the driver")
-    return choice

@@ -23,6 +23,8 @@ from dipaco_swarm.training.shards import EvaluationSet
 Scores = NDArray[np.float64]
 
 AUDITED_DOCUMENTS = 8
+BYTES_OF_A_SCORE = 8
+"""In a blob of scores."""
 AUDIT_TOLERANCE = 0.01
 """Relative difference in log-likelihood that another kind of machine may have; bf16 on a GPU stays below it."""
 
@@ -82,7 +84,7 @@ def scores_to_bytes(scores: Scores) -> bytes:
 
 def scores_from_bytes(data: bytes, documents: int) -> Scores:
     """Raises ValueError when these are not `documents` finite log-likelihoods."""
-    if len(data) != 8 * documents:
+    if len(data) != BYTES_OF_A_SCORE * documents:
         raise ValueError(f"{len(data)} bytes are not scores of {documents} documents")
     scores = np.frombuffer(data, dtype="<f8").astype(np.float64)
     if not np.isfinite(scores).all() or (scores > 0).any():

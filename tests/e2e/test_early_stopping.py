@@ -2,9 +2,10 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,13 +15,11 @@ import torch
 from typer.testing import CliRunner
 
 from dipaco_swarm import simulate
-from dipaco_swarm import snapshots as serving
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.cli import swarm as cli
 from dipaco_swarm.client import visits as use
 from dipaco_swarm.manifest import (
-    EarlyStoppingConfig,
     Manifest,
     OuterConfig,
     RunAddress,
@@ -29,7 +28,7 @@ from dipaco_swarm.manifest import (
     signer_of,
 )
 from dipaco_swarm.outer_round import PathInTraining
-from dipaco_swarm.snapshots import CLAIM_MARGIN, Offers, OwnSnapshots, SnapshotKeeper
+from dipaco_swarm.snapshots import CLAIM_MARGIN, LossOf, Offers, OwnSnapshots, SnapshotKeeper
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 from dipaco_swarm.swarm.states.store import BlobStore
@@ -39,6 +38,7 @@ from dipaco_swarm.training.early import (
     load_snapshot,
     loss_on,
     run_of,
+    score_agreed,
     snapshot_file,
     snapshot_to_bytes,
     topic_of,
@@ -68,8 +68,17 @@ def a_shard(pieces: int) -> Shard:
     return Shard(np.zeros((4, LENGTH), dtype=np.uint16), ShardProgress(), tokens if pieces else None)
 
 
-def own(peer: PathInTraining, home: Path, *, pieces: int = 3, every: int = 1) -> OwnSnapshots:
-    return OwnSnapshots(peer, EarlyStoppingConfig(every=every), 4, a_shard(pieces), home, RUN)
+def own(
+    peer: PathInTraining, home: Path, *, pieces: int = 3, every: int = 1, loss_of: LossOf | None = None
+) -> OwnSnapshots:
+    """With a slice of so many pieces, or with these losses."""
+    held_out, model = a_shard(pieces).slice(64), peer.model
+    if held_out is not None and loss_of is None:
+        assert isinstance(model, PathModel)
+        loss_of = partial(score_agreed, model, pieces=held_out, prefix_tokens=4)
+    snapshots = OwnSnapshots(peer, every, loss_of, home, RUN)
+    snapshots.offer_kept()
+    return snapshots
 
 
 def to_version(peer: PathInTraining, version: int) -> None:
@@ -83,13 +92,14 @@ def said(peer: PathInTraining) -> SnapshotStatement:
     return SnapshotStatement.model_validate_json(peer.swarm.statements(topic_of(0), timeout=1)[peer.swarm.peer])
 
 
-def test_a_peer_keeps_and_offers_the_version_with_the_lowest_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_peer_keeps_and_offers_the_version_with_the_lowest_loss(tmp_path: Path) -> None:
     losses = dict(enumerate([4.0, 3.5, 3.7, 3.2, 3.4, 3.3], 1))
     peer = a_peer()
-    monkeypatch.setattr(serving, "score_agreed", lambda model, base, *_: losses[base[ModuleId(0, 0)].version])
-    snapshots = own(peer, tmp_path)
+
+    def loss_of(base: Mapping[ModuleId, ModuleState]) -> float:
+        return losses[base[ModuleId(0, 0)].version]
+
+    snapshots = own(peer, tmp_path, loss_of=loss_of)
     told = []
     for version in losses:
         to_version(peer, version)
@@ -106,7 +116,7 @@ def test_a_peer_keeps_and_offers_the_version_with_the_lowest_loss(
     # the peer starts again: it offers what it has, and only a lower loss replaces it
     peer = a_peer()
     to_version(peer, 6)
-    snapshots = own(peer, tmp_path)
+    snapshots = own(peer, tmp_path, loss_of=loss_of)
     assert said(peer).loss == 3.2
     for version, loss in ((7, 3.3), (8, 3.1)):
         losses[version] = loss
@@ -171,7 +181,8 @@ class Node:
         self.hub = MemoryHub()
         self.home = home
         peers = make_peers(TABLE, [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=2)
-        self.model: PathModel = peers[0].model
+        assert isinstance(peers[0].model, PathModel)
+        self.model = peers[0].model
         generator = torch.Generator().manual_seed(0)
         self.states = {
             m: ModuleState.seed(0.1 * torch.randn(self.model.size(m.level), generator=generator)) for m in TABLE.modules

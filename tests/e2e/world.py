@@ -9,6 +9,7 @@ from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.manifest import Manifest, RunAddress, RunConfig, fingerprint_of
 from dipaco_swarm.operator.operator import Operator, OperatorHome, load_operator_key
+from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
@@ -113,7 +114,8 @@ class World:
             rounds=None,
             screen="none",
         )
-        life = self._start(Volunteer(settings, self._swarm(name, stop), screen, stop).live, screen)
+        volunteer = Volunteer(settings, self._swarm(name, stop), screen, stop, workbench_of(settings))
+        life = self._start(volunteer.live, screen)
 
         def leave() -> None:
             stop.request()

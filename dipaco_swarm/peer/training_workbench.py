@@ -1,0 +1,118 @@
+"""The workbench of a real machine: documents are routed and packed, and torch trains on them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import UsageError
+from dipaco_swarm.machine.stopping import Stopped
+from dipaco_swarm.manifest import Manifest, RunConfig
+from dipaco_swarm.peer.workbench import Bench, Fetch, Tell
+from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.snapshots import LossOf
+from dipaco_swarm.training.documents import read_documents
+from dipaco_swarm.training.early import score_agreed
+from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
+from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.routed import Routing, load_routing, shard_recipe
+from dipaco_swarm.training.scoring import sample_from_bytes, score_sample, scores_to_bytes
+from dipaco_swarm.training.shards import Shard, ShardProgress, build_shard
+from dipaco_swarm.training.tokenizer import vocabulary_size
+
+TOLD_EVERY = 2048
+"""Documents between two lines about reading them."""
+
+
+class TrainingWorkbench:
+    """`Workbench` over `training/`."""
+
+    def __init__(self, cache: Path, settings: TrainingSettings) -> None:
+        """`cache`: where tokens, features and shards are kept; all peers of a machine may share it."""
+        self._cache = cache
+        self._settings = settings
+
+    def prepare(self, manifest: Manifest, path: PathIndex, fetch: Fetch, tell: Tell, stop: Callable[[], bool]) -> Bench:
+        if self._settings.threads is not None:
+            torch.set_num_threads(self._settings.threads)
+        config = manifest.config
+        routing = load_routing(manifest, manifest.stage, fetch, remember=self._cache / "features")
+        shard = self._shard(manifest, path, routing, tell, stop)
+        network = build_network(config.model, vocabulary_size(routing.tokenizer), config.seed)
+        model = PathModel(network, config.levels)
+        model.to(self._settings.device)
+        return TrainingBench(config, model, InnerTrainer(model, config.inner, self._settings), shard)
+
+    def _shard(
+        self, manifest: Manifest, path: PathIndex, routing: Routing, tell: Tell, stop: Callable[[], bool]
+    ) -> Shard:
+        def on_progress(progress: ShardProgress) -> None:
+            if stop():
+                raise Stopped
+            if progress.documents % TOLD_EVERY == 0:
+                tell(f"reading documents: {progress.documents:,}, {progress.sequences:,} sequences")
+
+        config = manifest.config
+        recipe = shard_recipe(manifest, manifest.stage, path)
+        shard = build_shard(
+            lambda: read_documents(config.data),
+            routing.tokenizer,
+            config.data,
+            config.router,
+            routing.assign,
+            path,
+            cache=self._cache / "shards",
+            key=recipe.key(),
+            hold_out=recipe.hold_out,
+            remember=self._cache / "tokens" / manifest.tokenizer[:32],
+            on_progress=on_progress,
+        )
+        tell(f"shard ready: {shard.num_sequences:,} sequences, {shard.num_tokens:,} tokens")
+        return shard
+
+
+class TrainingBench:
+    """`Bench` over `training/`."""
+
+    def __init__(self, config: RunConfig, model: PathModel, trainer: InnerTrainer, shard: Shard) -> None:
+        self.model = model
+        self.trainer = trainer
+        self._config = config
+        self._shard = shard
+
+    def batches(self, seed: int, consumed: int) -> Iterator[Tensor]:
+        return self._shard.batches(self._config.inner.batch_sequences, seed, consumed)
+
+    def scores(self, sample: bytes) -> bytes:
+        config, network = self._config, self.model.network
+        pieces = sample_from_bytes(sample, network.config.vocab_size, config.data.sequence_length)
+        return scores_to_bytes(score_sample(network, pieces, config.router.prefix_tokens))
+
+    def loss_on_slice(self, max_sequences: int) -> LossOf | None:
+        pieces = self._shard.slice(max_sequences)
+        if pieces is None:
+            return None
+        prefix = self._config.router.prefix_tokens
+
+        def loss_of(base: Mapping[ModuleId, ModuleState]) -> float:
+            return score_agreed(self.model, base, pieces, prefix)
+
+        return loss_of
+
+
+def workbench_of(settings: PeerSettings) -> TrainingWorkbench:
+    """This machine's workbench as its volunteer wants it. Raises UsageError when torch does not find the device."""
+    device = _device(settings.device)
+    cache = settings.cache or settings.home / "cache"
+    return TrainingWorkbench(cache, TrainingSettings(device, settings.threads, settings.micro_batch))
+
+
+def _device(choice: str) -> str:
+    if choice == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if choice == "cuda" and not torch.cuda.is_available():
+        raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu, or check the driver")
+    return choice
