@@ -11,15 +11,16 @@ import base58
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from google.protobuf.message import DecodeError
+from hivemind.proto.crypto_pb2 import KeyType, PrivateKey, PublicKey
 
 from dipaco_swarm.errors import HomeError, NodeError
 from dipaco_swarm.files import make_folder, replace_whole
 from dipaco_swarm.swarm.interface import PeerName
 
-# libp2p's PrivateKey message: field 1 (key type) = 1 (Ed25519), field 2 (data) = 64 bytes, private then public
-_KEY_FILE_PREFIX = bytes([0x08, 0x01, 0x12, 0x40])
-# identity multihash (0x00, 36 bytes) of libp2p's PublicKey message: type 1, then 32 bytes
-_PEER_ID_PREFIX = bytes([0x00, 0x24, 0x08, 0x01, 0x12, 0x20])
+KEY_BYTES = 32
+_IDENTITY_HASH = 0
+"""libp2p's multihash of a message that is short enough to be its own hash."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,12 @@ class Identity:
 
 
 def peer_name(key: Ed25519PublicKey) -> PeerName:
-    raw = key.public_bytes(Encoding.Raw, PublicFormat.Raw)
-    return PeerName(base58.b58encode(_PEER_ID_PREFIX + raw).decode())
+    return PeerName(base58.b58encode(_peer_id(key.public_bytes(Encoding.Raw, PublicFormat.Raw))).decode())
+
+
+def _peer_id(key: bytes) -> bytes:
+    message: bytes = PublicKey(key_type=KeyType.Ed25519, data=key).SerializeToString()
+    return bytes([_IDENTITY_HASH, len(message)]) + message
 
 
 @lru_cache(maxsize=4096)
@@ -49,9 +54,8 @@ def public_key(peer: str) -> Ed25519PublicKey | None:
         raw = base58.b58decode(peer)
     except ValueError:
         return None
-    if len(raw) != 38 or not raw.startswith(_PEER_ID_PREFIX):
-        return None
-    return Ed25519PublicKey.from_public_bytes(raw[len(_PEER_ID_PREFIX) :])
+    key = raw[-KEY_BYTES:]
+    return Ed25519PublicKey.from_public_bytes(key) if raw == _peer_id(key) else None
 
 
 def is_signed_by(peer: str, message: bytes, signature: bytes) -> bool:
@@ -74,16 +78,21 @@ def load_identity(home: Path) -> Identity:
             key = Ed25519PrivateKey.generate()
             private = key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
             public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-            replace_whole(path, _KEY_FILE_PREFIX + private + public, durable=True, private=True)
+            message = PrivateKey(key_type=KeyType.Ed25519, data=private + public)
+            replace_whole(path, message.SerializeToString(), durable=True, private=True)
         data = path.read_bytes()
     except OSError as error:
         raise HomeError(
             f"the home folder {home} cannot be used: {error.strerror or error}; "
             "choose another with --home, or make it writable"
         ) from None
-    if len(data) != 68 or not data.startswith(_KEY_FILE_PREFIX):
+    try:
+        message = PrivateKey.FromString(data)
+    except DecodeError:
+        message = PrivateKey()
+    if message.key_type != KeyType.Ed25519 or len(message.data) != 2 * KEY_BYTES:
         raise NodeError(
             f"{path} is not an identity made by dipaco-swarm (it has {len(data)} bytes); move it away and a new one is "
             "made, under which the swarm sees you as a new peer"
         )
-    return Identity(Ed25519PrivateKey.from_private_bytes(data[4:36]), path)
+    return Identity(Ed25519PrivateKey.from_private_bytes(message.data[:KEY_BYTES]), path)

@@ -13,6 +13,8 @@ from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_s
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
+from dipaco_swarm.swarm.libp2p.protobuf import framed
+
 BOX_BYTES = 1 << 14
 """Read ahead at most this much; what a large read finds in here is copied."""
 WRITE_AHEAD_BYTES = 1 << 18
@@ -187,7 +189,7 @@ async def hand_streams_to(daemon: str, socket: str, protocol: str) -> None:
 async def _ask(daemon: str, request: p2pd_pb2.Request) -> Pipe:
     _, pipe = await asyncio.get_running_loop().create_unix_connection(Pipe, daemon)
     try:
-        await pipe.write(_varint(request.ByteSize()) + request.SerializeToString())
+        await pipe.write(framed(request))
         response = p2pd_pb2.Response()
         await read_pbmsg_safe(pipe, response)
         raise_if_failed(response)
@@ -203,9 +205,3 @@ async def read_stream_info(pipe: Pipe) -> tuple[str, str, str]:
     await read_pbmsg_safe(pipe, message)
     info = StreamInfo.from_protobuf(message)
     return info.peer_id.to_base58(), str(info.addr), info.proto
-
-
-def _varint(number: int) -> bytes:
-    """How protobuf frames a message: seven bits a byte, low ones first."""
-    groups = [number >> shift & 0x7F for shift in range(0, max(number.bit_length(), 1), 7)]
-    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])

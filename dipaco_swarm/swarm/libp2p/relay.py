@@ -8,7 +8,10 @@ it gives away, and starts its daemon again when that is not what it was told.
 import asyncio
 from collections.abc import Sequence
 
-from dipaco_swarm.swarm.libp2p.pipe import Pipe, open_stream
+from hivemind.p2p.p2p_daemon_bindings.utils import read_unsigned_varint
+
+from dipaco_swarm.swarm.libp2p.pipe import open_stream
+from dipaco_swarm.swarm.libp2p.protobuf import fields
 
 DATA_LIMIT = 1 << 40
 """Bytes through one relayed connection: rounds and rounds of a swarm. What is given away is bounded by the line."""
@@ -21,6 +24,7 @@ SERVICE = (
 )  # fmt: skip
 """What a bootstrap node's daemon is told."""
 ANSWER_SECONDS = 5.0
+MAX_ANSWER_BYTES = 1 << 12
 
 _PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"
 _RESERVE = b"\x02\x08\x00"
@@ -46,7 +50,10 @@ async def data_limit(daemon: str, peer: str) -> int | None:
         pipe = await open_stream(daemon, peer, _PROTOCOL)
         try:
             await pipe.write(_RESERVE)
-            answer = fields(await pipe.read_exactly(await _length(pipe)))
+            length = await read_unsigned_varint(pipe)
+            if length > MAX_ANSWER_BYTES:
+                raise ValueError(f"the relay announces an answer of {length} bytes")
+            answer = fields(await pipe.read_exactly(length))
         finally:
             pipe.close()
     limit = answer.get(_LIMIT)
@@ -58,38 +65,3 @@ async def data_limit(daemon: str, peer: str) -> int | None:
     if not isinstance(data, int):
         raise ValueError("the relay's limit of bytes is not a number")
     return data or None
-
-
-async def _length(pipe: Pipe) -> int:
-    number = await pipe.read_exactly(1)
-    while number[-1] & 0x80:
-        number += await pipe.read_exactly(1)
-    return _number(number, 0)[0]
-
-
-def fields(message: bytes) -> dict[int, int | bytes]:
-    """The fields of a protobuf message of numbers and strings. Raises ValueError when it is something else."""
-    found: dict[int, int | bytes] = {}
-    at = 0
-    while at < len(message):
-        tag, at = _number(message, at)
-        value, at = _number(message, at)
-        if tag & 7 == 0:
-            found[tag >> 3] = value
-        elif tag & 7 == 2 and at + value <= len(message):
-            found[tag >> 3] = message[at : at + value]
-            at += value
-        else:
-            raise ValueError(f"not a message of numbers and strings: {message.hex()}")
-    return found
-
-
-def _number(message: bytes, at: int) -> tuple[int, int]:
-    """A varint and where it ends."""
-    number, shift = 0, 0
-    for end in range(at, len(message)):
-        number |= (message[end] & 0x7F) << shift
-        shift += 7
-        if not message[end] & 0x80:
-            return number, end + 1
-    raise ValueError("a message ends in the middle of a number")
