@@ -1,6 +1,6 @@
 # make demo    a whole swarm on this machine, end to end
 # make test    the tests
-# make check   format, lint, types, layers
+# make check   format, lint, types, layers, and pages that are written from the code
 # make bench   the benchmarks
 #
 # Each makes .venv first, once, with the versions of constraints.txt. Another Python: make PYTHON=python3.12 test
@@ -21,6 +21,7 @@ check: .venv/.installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m docs.build --check
 
 bench: .venv/.installed
 	$(BIN)/python -m benchmarks.inner

@@ -18,6 +18,7 @@ from dipaco_swarm.errors import HomeError
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.manifest import open_manifest
 from dipaco_swarm.operator import operator as bootstrap_program
+from dipaco_swarm.outer_round import PathInTraining, RoundReport
 from dipaco_swarm.peer import volunteer as peer_program
 from dipaco_swarm.peer.handover import HAND_OVER_SECONDS
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome
@@ -48,7 +49,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert "\n" not in line
         assert "Error" not in line, line
         assert "generation" not in line, line
-        assert len(line.replace(str(peer_program.Path.cwd()), "HOME")) <= LONGEST_LINE, line
+        assert len(line.replace(str(Path.cwd()), "HOME")) <= LONGEST_LINE, line
 
 
 def checkpoint_file(world: World, name: str, path: int = 0, stage: int = 0) -> Path:
@@ -251,7 +252,7 @@ def test_progress_that_the_others_have_counted_does_not_count_again(
     seen: list[float] = []
     load = peer_program.Volunteer._load
 
-    def look(self: peer_program.Volunteer, peer: peer_program.PathInTraining, *rest: Any) -> None:
+    def look(self: peer_program.Volunteer, peer: PathInTraining, *rest: Any) -> None:
         load(self, peer, *rest)
         for module in peer.modules:
             seen.append(float((peer.model.vector(module.level) - peer.base[module].params).mean()))
@@ -274,7 +275,7 @@ def test_who_was_killed_while_others_went_on_with_its_progress_does_not_bring_it
     seen: list[dict[ModuleId, int]] = []
     load = peer_program.Volunteer._load
 
-    def look(self: peer_program.Volunteer, peer: peer_program.PathInTraining, *rest: Any) -> None:
+    def look(self: peer_program.Volunteer, peer: PathInTraining, *rest: Any) -> None:
         load(self, peer, *rest)
         seen.append(dict(peer.given))
 
@@ -321,7 +322,7 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
         others = {part.group.module: NotAgreed("nobody else was there") for part in contributions if part not in own}
         return {**reduce(self, own, patience=patience), **others}
 
-    def look(self: peer_program.Volunteer, peer: peer_program.PathInTraining, *rest: Any) -> peer_program.RoundReport:
+    def look(self: peer_program.Volunteer, peer: PathInTraining, *rest: Any) -> RoundReport:
         report = play(self, peer, *rest)
         if isinstance(report.outcomes.get(OWN), Agreed):
             remembered.append((report.versions[OWN] - 1, checkpoint.given(file)))
@@ -390,7 +391,7 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
     whole: dict[str, str] = {}
 
     class Bits(peer_program.Volunteer):
-        def _mend(self, peer: peer_program.PathInTraining) -> None:
+        def _mend(self, peer: PathInTraining) -> None:
             state = peer.base[OWN]
             if not whole and state.version > 0:
                 MemorySwarm(world.hub, "another holder").hold(peer.stage, OWN, state)

@@ -31,7 +31,7 @@ from dipaco_swarm.outer_round import PathInTraining
 from dipaco_swarm.snapshots import CLAIM_MARGIN, LossOf, Offers, OwnSnapshots, SnapshotKeeper
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
-from dipaco_swarm.swarm.states.store import BlobStore
+from dipaco_swarm.swarm.states.blobs import BlobStore
 from dipaco_swarm.training.early import (
     Snapshot,
     SnapshotStatement,

@@ -63,7 +63,7 @@ def status(address: str) -> dict[str, object]:
 
 def is_computing(commands: Commands, label: str) -> bool:
     """Whether the training thread runs or would like to; it sleeps while it waits for others."""
-    return psutil.Process(commands.running[label].pid).status() == psutil.STATUS_RUNNING
+    return bool(psutil.Process(commands.running[label].pid).status() == psutil.STATUS_RUNNING)
 
 
 # ---------------------------------------------------------------------------------------------------- leaving, resuming

@@ -29,7 +29,7 @@ def lab() -> Iterator[Lab]:
 
 def bootstrap(commands: Commands, host: Host, run_file: Path) -> str:
     home = commands.folder / "bootstrap"
-    places = ["--home", home, "--listen", ANYWHERE, "--screen", "plain"]
+    places: list[str | Path] = ["--home", home, "--listen", ANYWHERE, "--screen", "plain"]
     commands.start("bootstrap", "bootstrap", "serve", run_file, *places, on=host.command)
     commands.until((home / "address.txt").exists, "no run address", PATIENCE, "bootstrap")
     return (home / "address.txt").read_text().strip()

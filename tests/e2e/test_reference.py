@@ -199,7 +199,7 @@ class PlainSgd:
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter -= self.learning_rate * cast(Tensor, parameter.grad)
-        return loss.item()
+        return float(loss.detach())
 
     def train(
         self, stream: Iterator[Tensor], steps: int, *, stop: Callable[[], bool], on_step: Callable[[StepReport], None]

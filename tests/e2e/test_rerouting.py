@@ -11,6 +11,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.client import visits as use
 from dipaco_swarm.dashboard.drawing import draw
 from dipaco_swarm.dashboard.screens import NoScreen
@@ -108,7 +109,7 @@ def test_generated_text_follows_the_window_router(homes: Path) -> None:
             if i and i % 4 == 0:
                 path = router.choose(ids)
             with torch.no_grad():
-                logits = run.load(model, use.PathIndex(path))(input_ids=torch.tensor([ids])).logits[0, -1]
+                logits = run.load(model, PathIndex(path))(input_ids=torch.tensor([ids])).logits[0, -1]
             ids.append(int(logits.argmax()))
         assert tokenizer.decode(ids[before:]) == text(home, prompt, 4)
     assert text(home, prompt, 24) == text(home, prompt, None)
@@ -192,9 +193,13 @@ def test_ctrl_c_in_the_middle_of_training_it_ends_the_node_and_not_the_run(homes
     stop = Stopping()
     stopped_at: list[float] = []
 
+    def end() -> None:
+        stopped_at.append(time.monotonic())
+        stop.request()
+
     def ask(text: str) -> None:
         if text.startswith("training the window router"):
-            threading.Timer(1.0, lambda: (stopped_at.append(time.monotonic()), stop.request())).start()
+            threading.Timer(1.0, end).start()
 
     before_the_end(homes, tmp_path / "stopped", steps=1_000_000)
     left = operate(tmp_path / "stopped", Listening(ask), stop)

@@ -313,7 +313,8 @@ def test_a_state_that_is_being_read_outlives_two_newer_ones(trio: Trio) -> None:
         async with trio.joiner._node.dial(trio.holder.peer, trio.joiner._store._protocol) as stream:
             await stream.send(AskState(stage=0, module=str(MODULE), digest=state.digest))
             await stream.receive()
-            await asyncio.to_thread(lambda: [trio.holder.hold(0, MODULE, one) for one in newer])
+            for one in newer:
+                await asyncio.to_thread(trio.holder.hold, 0, MODULE, one)
             await stream.send(AskPiece(piece=1))
             await stream.receive_into(memoryview(piece))
         return bytes(piece)

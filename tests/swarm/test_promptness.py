@@ -1,15 +1,16 @@
 """How long peers are waited for, by how they have answered."""
 
+import time
+
 import pytest
 
-from dipaco_swarm.swarm.round import channels
 from dipaco_swarm.swarm.round.channels import ASK_SECONDS, FORGET_SILENCE_SECONDS, MAX_ASK_SECONDS, Promptness
 
 
 class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(channels.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
 
 def test_who_is_silent_twice_is_missed_until_it_speaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_who_cannot_be_dialled_says_so_and_is_corrected_when_that_changes(
 def test_a_node_knocks_only_so_often_and_forgets_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     doorkeeper = reach.Doorkeeper()
     now = 1000.0
-    monkeypatch.setattr(reach.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     served = sum(doorkeeper._has_time_for("/ip4/11.0.0.1", 4) for _ in range(100))
     assert served * 4 == reach.KNOCKS_PER_MINUTE
     assert doorkeeper._has_time_for("/ip4/11.0.0.2", 4)
