@@ -14,8 +14,8 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import NodeError
 from dipaco_swarm.swarm.interface import Agreed
 from dipaco_swarm.swarm.libp2p import node as nodes
+from dipaco_swarm.swarm.libp2p import protobuf, relay
 from dipaco_swarm.swarm.libp2p import reachability as reach
-from dipaco_swarm.swarm.libp2p import relay
 from dipaco_swarm.swarm.libp2p.identity import load_identity
 from dipaco_swarm.swarm.libp2p.node import Node, NodeSettings, open_node
 from dipaco_swarm.swarm.libp2p.outside import look_from_outside
@@ -149,11 +149,11 @@ def test_a_node_that_would_relay_next_to_nothing_starts_its_daemon_again(
 
 def test_what_a_relay_says_is_read_with_care() -> None:
     limit = bytes([0x08, 0x84, 0x07, 0x10, 0x80, 0x80, 0x08])
-    assert relay.fields(limit) == {1: 900, 2: 1 << 17}
-    assert relay.fields(b"\x08\x02\x22" + bytes([len(limit)]) + limit) == {1: 2, 4: limit}
+    assert protobuf.fields(limit) == {1: 900, 2: 1 << 17}
+    assert protobuf.fields(b"\x08\x02\x22" + bytes([len(limit)]) + limit) == {1: 2, 4: limit}
     for broken in (b"\x08", b"\x08\x80", b"\x22\x05ab", b"\x0d\x01\x02\x03\x04"):
         with pytest.raises(ValueError, match="message"):
-            relay.fields(broken)
+            protobuf.fields(broken)
 
 
 def test_who_says_yes_is_told_its_address_and_nothing_is_tried() -> None:
