@@ -23,7 +23,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.reduce import hardware
 from dipaco_swarm.algorithm.paths import grid
-from dipaco_swarm.algorithm.routing import Floats, Router, fit_router, path_shares, router_from_bytes, router_to_bytes
+from dipaco_swarm.algorithm.routers.product_k_means import PRODUCT_K_MEANS
+from dipaco_swarm.algorithm.routers.router import (
+    Floats,
+    Router,
+    Sample,
+    path_shares,
+    router_from_bytes,
+    router_to_bytes,
+)
 from dipaco_swarm.manifest import (
     Manifest,
     RouterConfig,
@@ -73,7 +81,7 @@ def measure(side: int, fitted_on: int, routed: int, folder: Path) -> Row:
     sample = np.concatenate(list(documents(fitted_on, centres, seed=1)))
 
     started = time.perf_counter()
-    router = fit_router(sample, table, RouterConfig(max_documents=fitted_on), "product-k-means", seed=0)
+    router = PRODUCT_K_MEANS.fit(Sample(sample), table, RouterConfig(max_documents=fitted_on), seed=0)
     fit_seconds = time.perf_counter() - started
     shares = path_shares(router, sample[:20_000])
     del sample
@@ -93,7 +101,7 @@ def published(
     key = Ed25519PrivateKey.generate()
     address = RunAddress("routing", fingerprint_of(key.public_key()), ())
     config = parse_run_file((Path(__file__).parents[1] / "bootstrap" / "runs" / "demo-2x2.toml").read_text())
-    blob = router_to_bytes(router)
+    blob = router_to_bytes(PRODUCT_K_MEANS, router)
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         operator = stack.enter_context(open_swarm(address, place / "operator", LOOPBACK))

@@ -25,7 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic_core import PydanticKnownError
 
 from dipaco_swarm.errors import AddressError, ManifestError, RunFileError
-from dipaco_swarm.strategies import AVERAGING, CODECS, SOURCES, Choices
+from dipaco_swarm.strategies import AVERAGING, CODECS, ROUTERS, SOURCES, Choices
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a blob, in hexadecimal."""
@@ -232,7 +232,7 @@ class ReroutingConfig(Frozen):
 class StageConfig(Frozen):
     """A part of the run with one path table and one router."""
 
-    router: Literal["single", "k-means", "product-k-means", "discriminative"]
+    router: Annotated[str, one_of(ROUTERS)]
     """single: one path that gets every document (DiLoCo; the dense warm-up). discriminative: the paths of the stage
     before, with a router learned from which path likes which document (paper section 2.4.2)."""
     modules: tuple[int | Literal["path"], ...] | None = None
@@ -254,33 +254,33 @@ class StageConfig(Frozen):
 
     @model_validator(mode="after")
     def _table_fits_router(self) -> Self:
-        if self.router == "single":
+        choice = ROUTERS[self.router]
+        if choice.paths != "table":
             if self.modules is not None or self.paths is not None:
-                raise ValueError('router="single" has one path; leave out modules and paths')
-        elif self.router == "discriminative":
-            if self.modules is not None or self.paths is not None:
-                raise ValueError('router="discriminative" keeps the paths it finds; leave out modules and paths')
+                has = "has one path" if choice.paths == "one" else "keeps the paths it finds"
+                raise ValueError(f'router="{self.router}" {has}; leave out modules and paths')
             return self
-        elif (self.modules is None) == (self.paths is None):
+        if (self.modules is None) == (self.paths is None):
             raise ValueError(f'router="{self.router}" needs either modules or paths')
         if self.modules is not None and any(isinstance(count, int) and count < 1 for count in self.modules):
             raise ValueError(f"modules={list(self.modules)}: every level needs at least one module")
-        if self.router == "product-k-means":
+        if choice.branching is not None:
             branching = [c for c in self.modules or () if isinstance(c, int) and c > 1]
-            if self.paths is not None or len(branching) != 2:
+            if self.paths is not None or len(branching) != choice.branching:
                 raise ValueError(
-                    "product-k-means needs modules with exactly two levels that branch, for example [2, 2]"
+                    f'router="{self.router}" needs modules with exactly {choice.branching} levels that branch, '
+                    f"for example {[2] * choice.branching}"
                 )
         if self.paths is not None and (problem := path_table_problem(self.paths)):
             raise ValueError(f"paths: {problem}")
-        if self.router != "single" and self.num_paths == 1:
+        if self.num_paths == 1:
             raise ValueError(f'router="{self.router}" needs at least two paths; with one path it is router="single"')
         return self
 
     @property
     def num_paths(self) -> int | None:
         """Paths of the stage's table; None when they are those of the stage before."""
-        if self.router == "discriminative":
+        if ROUTERS[self.router].paths == "before":
             return None
         return len(self.paths) if self.paths else math.prod(c for c in self.modules or () if isinstance(c, int))
 
@@ -362,12 +362,13 @@ class RunConfig(Frozen):
                 )
             columns = len(stage.modules) if stage.modules is not None else None
             columns = len(stage.paths[0]) if stage.paths else columns
-            if stage.router == "discriminative" and (i == 0 or self.stages[i - 1].router == "single"):
-                raise ValueError(f"stages[{i}] is discriminative, but there are no paths to learn from before it")
+            goes_on = ROUTERS[stage.router].paths == "before" or ROUTERS[stage.router].needs_scores
+            if goes_on and (i == 0 or self.stages[i - 1].num_paths == 1):
+                raise ValueError(f"stages[{i}] is {stage.router}, but there are no paths to learn from before it")
             if columns is not None and columns != len(self.levels):
                 raise ValueError(f"stages[{i}] has {columns} columns but there are {len(self.levels)} levels")
         last = self.stages[-1]
-        if self.rerouting is not None and (last.router == "single" or last.rounds is None):
+        if self.rerouting is not None and (last.num_paths == 1 or last.rounds is None):
             raise ValueError(
                 f"rerouting needs a last stage with several paths and with rounds, but stages[{len(self.stages) - 1}] "
                 f'has router="{last.router}" and rounds={last.rounds}: the window router chooses among its paths, and '

@@ -4,6 +4,7 @@
     [wire] codec         CODECS       swarm.round.codecs.codec.Codec
     [outer] averaging    AVERAGING    algorithm.averaging.rule.Averaging
     [data] source        SOURCES      training.documents.Source
+    [[stages]] router    ROUTERS      algorithm.routers.router.RouterKind
 
 To add a choice: write its file, and add its line here. The run file then accepts its name, and a wrong name is
 answered with the names that there are.
@@ -15,7 +16,7 @@ reads a run file needs neither torch nor numpy. What the run file itself must kn
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 
 @dataclass(frozen=True)
@@ -111,4 +112,26 @@ SOURCES = Choices(
     SourceChoice("jsonl", "training.sources.files:read_jsonl"),
     SourceChoice("parquet", "training.sources.files:read_parquet"),
     SourceChoice("huggingface", "training.sources.huggingface:read"),
+)
+
+
+@dataclass(frozen=True)
+class RouterChoice(Choice):
+    paths: Literal["one", "table", "before"] = "table"
+    """Where the stage's paths come from. one: there is one, and no router and no code. table: the run file's `modules`
+    or `paths`. before: those of the stage before."""
+    branching: int | None = None
+    """The levels of `modules` that must branch; None: any table will do."""
+    needs_scores: bool = False
+    """Whether the peers score the routing sample first, each under the path that it trains."""
+
+
+ROUTERS = Choices(
+    "stages.router",
+    RouterChoice("single", None, paths="one"),
+    RouterChoice("k-means", "algorithm.routers.k_means:K_MEANS"),
+    RouterChoice("product-k-means", "algorithm.routers.product_k_means:PRODUCT_K_MEANS", branching=2),
+    RouterChoice(
+        "discriminative", "algorithm.routers.discriminative:DISCRIMINATIVE", paths="before", needs_scores=True
+    ),
 )

@@ -205,7 +205,7 @@ def _paths(workshop: Workshop, row: Row, seed: int) -> Result:
     shutil.rmtree(home, ignore_errors=True)  # what an interrupted benchmark left
     fork(warm / "bootstrap", home / "bootstrap", config)
     cpu, wall = time.process_time(), time.monotonic()
-    peers = {f"peer-{number}": number if config.stages[-1].router != "single" else None for number in range(row.peers)}
+    peers = {f"peer-{number}": number if config.stages[-1].num_paths != 1 else None for number in range(row.peers)}
     simulate(config, home, peers, at_once=1, cache=workshop.cache)
     spent = json.loads((warm / "spent.json").read_text())
     cpu, wall = time.process_time() - cpu + spent["cpu"], time.monotonic() - wall + spent["wall"]

@@ -6,14 +6,16 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
 from dipaco_swarm.errors import ManifestError, RunFileError
 from dipaco_swarm.manifest import RunConfig, Stage
+from dipaco_swarm.strategies import ROUTERS
 
 
 def table_of(config: RunConfig, index: int) -> PathTable:
     """The path table of a stage of the run file. Raises ManifestError when it is impossible."""
     stage, num_levels = config.stages[index], len(config.levels)
-    if stage.router == "discriminative":
+    paths = ROUTERS[stage.router].paths
+    if paths == "before":
         return table_of(config, index - 1)
-    if stage.router == "single":
+    if paths == "one":
         return grid([1] * num_levels)
     if stage.paths is not None:
         return PathTable(stage.paths)

@@ -11,17 +11,17 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tokenizers import Tokenizer
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.plan import Claim, better_claim
-from dipaco_swarm.algorithm.routing import (
+from dipaco_swarm.algorithm.routers.router import (
     Router,
-    fit_discriminative_router,
-    fit_router,
+    Sample,
+    kind_of,
     path_shares,
     router_from_bytes,
     router_to_bytes,
@@ -41,7 +41,6 @@ from dipaco_swarm.manifest import (
     RunAddress,
     RunConfig,
     Stage,
-    StageConfig,
     fingerprint_of,
     open_manifest,
     read_run_file,
@@ -50,6 +49,7 @@ from dipaco_swarm.manifest import (
 from dipaco_swarm.operator.scores import ScoreCollection
 from dipaco_swarm.settings import BootstrapSettings
 from dipaco_swarm.snapshots import SnapshotKeeper, keeper_of
+from dipaco_swarm.strategies import ROUTERS
 from dipaco_swarm.swarm.interface import Announcement, Swarm
 from dipaco_swarm.training.bank import load_path, load_state, module_file, save_state
 from dipaco_swarm.training.documents import Document, read_documents, split_of
@@ -334,7 +334,7 @@ class Operator:
         else:
             self._screen.event(f"training a tokenizer of {config.tokenizer.vocab_size:,} tokens")
             tokenizer = train_tokenizer(self._training_texts(), config.tokenizer.vocab_size)
-        if any(stage.router != "single" for stage in config.stages):
+        if any(stage.num_paths != 1 for stage in config.stages):
             # documents that no router can be fitted on should be found now, and not when the warm-up is done
             few = config.router.model_copy(update={"max_documents": 2})
             routing_prefixes(read_documents(config.data), load_tokenizer(tokenizer), config.data, few)
@@ -348,7 +348,7 @@ class Operator:
             stages=(self._single_stage(0, seeds, 0),),
             feature_seeds=tuple(seeds),
         )
-        if config.stages[0].router == "single":
+        if config.stages[0].num_paths == 1:
             return bare
         return bare.model_copy(update={"stages": (self._routed_stage(bare, 0, lambda m: seeds[m.level], 0),)})
 
@@ -488,7 +488,7 @@ class Operator:
             self._screen.event("the last stage is done: the run is finished")
             end = {"revision": manifest.revision + 1, "finished": True, "window_router": router}
             return manifest.model_copy(update=end)
-        if self._config.stages[index].router == "discriminative":
+        if ROUTERS[self._config.stages[index].router].needs_scores:
             if manifest.scoring is None:
                 return self._ask_for_scores(manifest)
             if not self._scores_are_in(manifest):
@@ -500,7 +500,7 @@ class Operator:
             # the dense model of the warm-up is what the router reads prefixes with, from now on and unchanged
             features = tuple(blobs[ModuleId(level, 0)] for level in range(before.num_levels))
             manifest = manifest.model_copy(update={"feature_seeds": features})
-        if self._config.stages[index].router == "single":
+        if self._config.stages[index].num_paths == 1:
             stage = self._single_stage(index, [blobs[ModuleId(lv, 0)] for lv in range(before.num_levels)], first_step)
         else:
             stage = self._routed_stage(manifest, index, lambda m: blobs[ancestor(m, before)], first_step)
@@ -528,32 +528,37 @@ class Operator:
         prefixes = self._sample(tokenizer).tokens[:, : config.router.prefix_tokens]
         network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, self._fetch)
         features = prefix_features(network, prefixes)
-        if stage.router == "discriminative":
-            router = self._discriminative_router(manifest, features)
-        else:
-            router = fit_router(features, table, config.router, _clustering(stage), config.seed)
+        router, blob = self._fitted_router(manifest, stage.router, features, table)
         shares = path_shares(router, features, stage.overlap)
         self._screen.event(f"router fitted on {len(prefixes):,} prefixes; shares of the paths: {_percent(shares)}")
         return Stage(
             index=index,
             table=table.rows,
             path_weights=shares,
-            router=self._swarm.put_blob(router_to_bytes(router)),
+            router=self._swarm.put_blob(blob),
             overlap=stage.overlap,
             seeds={str(module): seed_of(module) for module in table.modules},
             rounds=config.rounds_of(stage),
             first_step=first_step,
         )
 
-    def _discriminative_router(self, manifest: Manifest, features: Floats) -> Router:
-        """The router that the scores teach; where they teach nothing, the one of now goes on and nobody is stranded."""
-        assert self._collection is not None, "scores are collected before a stage that is fitted on them"
+    def _fitted_router(self, manifest: Manifest, name: str, features: Floats, table: PathTable) -> tuple[Router, bytes]:
+        """A stage's router and its bytes. Where scores teach nothing, the one of now goes on and nobody is stranded."""
+        scores = None
+        if ROUTERS[name].needs_scores:
+            assert self._collection is not None, "scores are collected before a stage that is fitted on them"
+            scores = self._collection.matrix()
+        kind, config = kind_of(name), self._config
         try:
-            return fit_discriminative_router(features, self._collection.matrix(), manifest.config.router)
+            router = kind.fit(Sample(features, scores), table, config.router, config.seed)
         except DataError as error:
+            if ROUTERS[name].paths != "before":
+                raise
             self._screen.event(f"keeping the router of stage {manifest.stage.index}, for none can be learned: {error}")
             assert manifest.stage.router is not None, "there are several paths, so there is a router"
-            return router_from_bytes(self._fetch(manifest.stage.router), len(manifest.stage.table))
+            blob = self._fetch(manifest.stage.router)
+            return router_from_bytes(blob, len(manifest.stage.table)), blob
+        return router, router_to_bytes(kind, router)
 
     # a discriminative re-route: the peers score the routing sample first
 
@@ -650,11 +655,6 @@ class Operator:
         rounds = manifest.stage.rounds
         progress = None if rounds is None else min(1.0, status.version_min / rounds)
         self._screen.show(BootstrapView(self._address, activity, status, progress, traffic.sent, traffic.received))
-
-
-def _clustering(stage: StageConfig) -> Literal["k-means", "product-k-means"]:
-    assert stage.router in ("k-means", "product-k-means"), f"{stage.router} is not a clustering"
-    return stage.router
 
 
 def _percent(shares: tuple[float, ...]) -> str:

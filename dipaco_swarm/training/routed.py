@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.algorithm.routing import router_from_bytes
+from dipaco_swarm.algorithm.routers.router import router_from_bytes
 from dipaco_swarm.algorithm.state import vector_from_bytes
 from dipaco_swarm.manifest import Manifest, RunConfig, Stage
 from dipaco_swarm.training.features import Floats, prefix_features, remembered_features

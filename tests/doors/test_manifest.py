@@ -94,7 +94,7 @@ BAD = {
     "neither": ("modules = [2, 2]", "", "stages[1]", "either modules or paths"),
     "one path that branches": (TABLE, 'router = "single"\nmodules = [2, 2]', "stages[1]", "leave out modules"),
     "k-means of one": (TABLE, 'router = "k-means"\nmodules = [1, "path"]', "stages[1]", "at least two paths"),
-    "product of three": (TABLE, 'router = "product-k-means"\nmodules = [2, 1]', "stages[1]", "exactly two levels"),
+    "product of three": (TABLE, 'router = "product-k-means"\nmodules = [2, 1]', "stages[1]", "exactly 2 levels"),
     "rows of two lengths": (TABLE, 'router = "k-means"\npaths = [[0, 0], [0]]', "stages[1]", "path 1 has 1 levels"),
     "the same row twice": (TABLE, 'router = "k-means"\npaths = [[0, 0], [0, 0]]', "stages[1]", "paths 0 and 1 take"),
     "a gap": (TABLE, 'router = "k-means"\npaths = [[0, 0], [0, 2]]', "stages[1]", "level 1 has no module 1"),

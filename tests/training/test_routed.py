@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, grid
-from dipaco_swarm.algorithm.routing import fit_router, path_shares, router_to_bytes
+from dipaco_swarm.algorithm.routers.k_means import K_MEANS
+from dipaco_swarm.algorithm.routers.router import Sample, path_shares, router_to_bytes
 from dipaco_swarm.algorithm.state import vector_to_bytes
 from dipaco_swarm.manifest import (
     DataConfig,
@@ -60,12 +61,12 @@ class Run:
         ]
         network = feature_network(CONFIG, vocabulary_size(self.tokenizer), seeds, self.blobs.__getitem__)
         self.features = prefix_features(network, prefixes_of(self.pieces, 4))
-        self.router = fit_router(self.features, TABLE, CONFIG.router, "k-means", seed=0)
+        self.router = K_MEANS.fit(Sample(self.features), TABLE, CONFIG.router, seed=0)
         self.stage = Stage(
             index=0,
             table=TABLE.rows,
             path_weights=(0.25,) * 4,
-            router=self.put("e" * 64, router_to_bytes(self.router)),
+            router=self.put("e" * 64, router_to_bytes(K_MEANS, self.router)),
             seeds={str(ModuleId(level, i)): seeds[level] for level in range(2) for i in range(2)},
         )
         self.manifest = Manifest(

@@ -3,15 +3,16 @@ import pytest
 import safetensors.numpy
 
 from dipaco_swarm.algorithm.paths import PathTable, grid
-from dipaco_swarm.algorithm.routing import (
-    Factor,
+from dipaco_swarm.algorithm.routers.discriminative import DISCRIMINATIVE, best_paths
+from dipaco_swarm.algorithm.routers.fitting import balancing_bias
+from dipaco_swarm.algorithm.routers.k_means import K_MEANS
+from dipaco_swarm.algorithm.routers.nearest import Factor, NearestRouter
+from dipaco_swarm.algorithm.routers.product_k_means import PRODUCT_K_MEANS
+from dipaco_swarm.algorithm.routers.router import (
     Floats,
     Indices,
-    Router,
-    balancing_bias,
-    best_paths,
-    fit_discriminative_router,
-    fit_router,
+    Sample,
+    kind_of,
     path_shares,
     router_from_bytes,
     router_to_bytes,
@@ -30,12 +31,12 @@ def indices(*values: int) -> Indices:
     return np.array(values, dtype=np.int64)
 
 
-def line_router(*centroids: float, bias: Floats | None = None) -> Router:
+def line_router(*centroids: float, bias: Floats | None = None) -> NearestRouter:
     """Features of one number, a centroid per path."""
     n = len(centroids)
     factor = Factor(indices(0), floats(*centroids)[:, None])
     offsets = np.zeros(n, dtype=np.float32) if bias is None else bias
-    return Router(floats(0), floats(1)[:, None], floats(1), (factor,), np.arange(n)[:, None], offsets)
+    return NearestRouter(floats(0), floats(1)[:, None], floats(1), (factor,), np.arange(n)[:, None], offsets)
 
 
 def clouds(centres: int, each: int, size: int = 16, seed: int = 0) -> tuple[Floats, Indices]:
@@ -83,20 +84,20 @@ def test_a_linear_router_is_a_router_too() -> None:
     centroids = (weights / 2).astype(np.float32)
     bias = (-offsets - (centroids.astype(np.float64) ** 2).sum(1)).astype(np.float32)
     eye, ones = np.eye(3, dtype=np.float32), np.ones(3, dtype=np.float32)
-    router = Router(floats(0, 0, 0), eye, ones, (Factor(np.arange(3), centroids),), np.arange(5)[:, None], bias)
+    router = NearestRouter(floats(0, 0, 0), eye, ones, (Factor(np.arange(3), centroids),), np.arange(5)[:, None], bias)
     assert (router.route(features) == (features @ weights.T + offsets).argmax(1)).all()
 
 
 def test_k_means_finds_the_clouds() -> None:
     features, label = clouds(4, 50)
-    routed = fit_router(features, grid((2, 2)), CONFIG, "k-means", seed=0).route(features)
+    routed = K_MEANS.fit(Sample(features), grid((2, 2)), CONFIG, seed=0).route(features)
     assert len({(a, b) for a, b in zip(label.tolist(), routed.tolist(), strict=True)}) == 4
 
 
 def test_product_k_means_takes_the_nearest_centroid_of_each_half() -> None:
     features, _ = clouds(9, 40)
     table = grid((3, 1, 3, 5), path_specific_levels=frozenset({3}))
-    router = fit_router(features, table, RouterConfig(components=8, min_share=0.0), "product-k-means", seed=0)
+    router = PRODUCT_K_MEANS.fit(Sample(features), table, RouterConfig(components=8, min_share=0.0), seed=0)
     assert [factor.components.tolist() for factor in router.factors] == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert not router.bias.any()
     z = (features.astype(np.float64) - router.mean) @ router.components.T.astype(np.float64) * router.scale
@@ -108,7 +109,7 @@ def test_product_k_means_takes_the_nearest_centroid_of_each_half() -> None:
 def test_components_keep_the_square_root_of_their_variance() -> None:
     rng = np.random.default_rng(0)
     features = (rng.normal(size=(4000, 3)) * [16.0, 4.0, 1.0]).astype(np.float32)  # variances 256, 16, 1
-    router = fit_router(features, grid((2,)), CONFIG, "k-means", seed=0)
+    router = K_MEANS.fit(Sample(features), grid((2,)), CONFIG, seed=0)
     z = (features - router.mean) @ router.components.T * router.scale
     assert z.var(axis=0) == pytest.approx([16.0, 4.0, 1.0], rel=0.1)
 
@@ -120,9 +121,9 @@ def test_no_shard_is_smaller_than_its_minimum(kind: str) -> None:
     features = np.concatenate([big, small])
     table = grid((4, 4))
     config = RouterConfig(components=8, min_share=0.5)
-    router = fit_router(features, table, config, kind, seed=0)  # type: ignore[arg-type]
+    router = kind_of(kind).fit(Sample(features), table, config, seed=0)
     counts = np.bincount(router.route(features), minlength=16)
-    loose = fit_router(features, table, RouterConfig(components=8, min_share=0.0), kind, seed=0)  # type: ignore[arg-type]
+    loose = kind_of(kind).fit(Sample(features), table, RouterConfig(components=8, min_share=0.0), seed=0)
     needed = 0.5 * len(features) / 16
     assert np.bincount(loose.route(features), minlength=16).min() < needed  # or there was nothing to balance
     assert counts.min() >= needed
@@ -138,8 +139,8 @@ def test_a_path_that_has_enough_is_not_touched_by_balancing() -> None:
 
 def test_the_same_sample_and_seed_give_the_same_bytes() -> None:
     features, _ = clouds(4, 30)
-    first, second = (fit_router(features, grid((2, 2)), CONFIG, "product-k-means", seed=3) for _ in range(2))
-    assert router_to_bytes(first) == router_to_bytes(second)
+    first, second = (PRODUCT_K_MEANS.fit(Sample(features), grid((2, 2)), CONFIG, seed=3) for _ in range(2))
+    assert router_to_bytes(K_MEANS, first) == router_to_bytes(K_MEANS, second)
 
 
 def test_shares_are_positive_and_sum_to_one() -> None:
@@ -163,33 +164,35 @@ def test_shares_are_positive_and_sum_to_one() -> None:
 )
 def test_a_poor_sample_says_what_to_do(features: Floats, table: PathTable, kind: str, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
-        fit_router(features, table, CONFIG, kind, seed=0)  # type: ignore[arg-type]
+        kind_of(kind).fit(Sample(features), table, CONFIG, seed=0)
 
 
 def test_product_k_means_needs_two_levels_that_branch_and_two_components() -> None:
     features, _ = clouds(4, 30)
     with pytest.raises(ManifestError, match="two levels that branch; this one has 3"):
-        fit_router(features, grid((2, 2, 2)), CONFIG, "product-k-means", seed=0)
+        PRODUCT_K_MEANS.fit(Sample(features), grid((2, 2, 2)), CONFIG, seed=0)
     with pytest.raises(ManifestError, match="2 components or more"):
-        fit_router(features, grid((2, 2)), RouterConfig(components=1), "product-k-means", seed=0)
+        PRODUCT_K_MEANS.fit(Sample(features), grid((2, 2)), RouterConfig(components=1), seed=0)
 
 
 def test_a_router_comes_back_from_its_bytes() -> None:
     features, _ = clouds(4, 30)
-    router = fit_router(features, grid((2, 2)), CONFIG, "product-k-means", seed=0)
-    again = router_from_bytes(router_to_bytes(router), num_paths=4)
+    router = PRODUCT_K_MEANS.fit(Sample(features), grid((2, 2)), CONFIG, seed=0)
+    again = router_from_bytes(router_to_bytes(K_MEANS, router), num_paths=4)
     assert (again.route(features) == router.route(features)).all()
-    assert router_to_bytes(again) == router_to_bytes(router)
+    assert router_to_bytes(K_MEANS, again) == router_to_bytes(K_MEANS, router)
 
 
 def test_damaged_or_foreign_bytes_are_refused() -> None:
-    good = safetensors.numpy.load(router_to_bytes(line_router(0.0, 1.0, 2.0)))
+    good = safetensors.numpy.load(router_to_bytes(K_MEANS, line_router(0.0, 1.0, 2.0)))
 
     def without(name: str) -> dict[str, np.ndarray]:
         return {key: value for key, value in good.items() if key != name}
 
     cases: list[tuple[dict[str, np.ndarray], str]] = [
         (without("bias"), "no array 'bias'"),
+        (without("kind"), "unknown kind ''"),
+        ({**good, "kind": np.frombuffer(b"single", dtype=np.uint8)}, "unknown kind 'single'"),
         (without("factor0.centroids"), "no factor|unknown arrays"),
         ({**good, "extra": floats(1)}, "unknown arrays"),
         ({**good, "lookup": indices(0, 1, 3)[:, None]}, "lookup of factor 0 points outside"),
@@ -208,7 +211,7 @@ def test_damaged_or_foreign_bytes_are_refused() -> None:
     with pytest.raises(ManifestError, match="not a safetensors file"):
         router_from_bytes(b"nonsense")
     with pytest.raises(ManifestError, match="knows 3 paths but the path table has 4"):
-        router_from_bytes(router_to_bytes(line_router(0.0, 1.0, 2.0)), num_paths=4)
+        router_from_bytes(router_to_bytes(K_MEANS, line_router(0.0, 1.0, 2.0)), num_paths=4)
 
 
 def test_a_discriminative_router_learns_which_path_likes_a_document() -> None:
@@ -216,7 +219,7 @@ def test_a_discriminative_router_learns_which_path_likes_a_document() -> None:
     rng = np.random.default_rng(1)
     scores = rng.normal(size=(len(features), 4)) * 0.1
     scores[np.arange(len(features)), (cloud + 1) % 4] += 5.0  # each cloud has one path that likes it
-    router = fit_discriminative_router(features, scores, CONFIG)
+    router = DISCRIMINATIVE.fit(Sample(features, scores), grid([scores.shape[1]]), CONFIG, seed=0)
     assert (router.route(features) == (cloud + 1) % 4).mean() > 0.97
 
 
@@ -231,7 +234,8 @@ def test_predicted_shares_follow_the_labels_and_no_path_is_empty() -> None:
     scores = rng.normal(size=(600, 3)) * 0.01
     scores[:540, 0] += 1.0  # nearly everybody's best; path 2 is hardly ever one
     scores[540:, 1] += 1.0
-    router = fit_discriminative_router(features, scores, RouterConfig(components=8, min_share=0.1))
+    config = RouterConfig(components=8, min_share=0.1)
+    router = DISCRIMINATIVE.fit(Sample(features, scores), grid([3]), config, seed=0)
     counts = np.bincount(router.route(features), minlength=3)
     assert counts[2] >= 0.1 * 600 / 3
     assert counts[0] > 3 * counts[1]
@@ -243,4 +247,4 @@ def test_too_few_scored_documents_are_an_error_with_the_numbers() -> None:
     scores = np.full((len(features), 4), np.nan)
     scores[:2] = 0.0
     with pytest.raises(DataError, match="only 2 documents"):
-        fit_discriminative_router(features, scores, CONFIG)
+        DISCRIMINATIVE.fit(Sample(features, scores), grid([scores.shape[1]]), CONFIG, seed=0)
