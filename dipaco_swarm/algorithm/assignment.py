@@ -41,7 +41,7 @@ class Staffing:
 
 
 def path_to_be_on(table: PathTable, staffing: Staffing, name: str, stays: Mapping[PathIndex, int] | None) -> PathIndex:
-    """The path that the moving peer `name` should train next.
+    """The path that the moving peer `name`, which is on some path now, should train next.
 
     `stays`: how often it has stayed on each path in this stage; None: its stay on the current path is not over. A path
     is open while one of its modules has not reached the stage's end, and lonely when no staying peer trains it. All

@@ -72,6 +72,14 @@ def test_nothing_points_to_a_page_that_is_not_here(word: str) -> None:
     assert [file.relative_to(ROOT) for file in files if re.search(word, file.read_text())] == []
 
 
+def test_files_that_the_pages_name_are_there() -> None:
+    pages = [ROOT / "docs" / name for name in ("paper.md", "protocol.md", "architecture.md")]
+    named = [(page.name, name) for page in pages for name in re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", page.read_text())]
+    assert len(named) > 20, "the pattern finds nothing any more"
+    places = (ROOT, ROOT / "dipaco_swarm", ROOT / "dipaco_swarm/swarm")
+    assert [(page, name) for page, name in named if not any((place / name).exists() for place in places)] == []
+
+
 def test_the_tables_of_the_protocol_page_are_what_the_code_says() -> None:
     command = [sys.executable, "-m", "docs.build", "--check"]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

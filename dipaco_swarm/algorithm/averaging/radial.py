@@ -1,4 +1,4 @@
-"""Mean length times mean direction, of each piece (docs/paper.md, "Radial averaging")."""
+"""Mean length times mean direction, of each piece (docs/paper.md#radial-averaging)."""
 
 import math
 from collections.abc import Mapping, Sequence
