@@ -80,6 +80,24 @@ def test_files_that_the_pages_name_are_there() -> None:
     assert [(page, name) for page, name in named if not any((place / name).exists() for place in places)] == []
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_every_room_of_the_package_is_on_the_page(page: str) -> None:
+    inside = [path for path in (ROOT / "dipaco_swarm").iterdir() if not path.name.startswith(("_", "."))]
+    rooms = [f"{path.name}/" for path in inside if (path / "__init__.py").exists()]
+    rooms += [path.name for path in inside if path.suffix == ".py"]
+    assert len(rooms) > 10, "no rooms found"
+    assert [room for room in rooms if room not in (ROOT / page).read_text()] == []
+
+
+def test_what_the_architecture_page_names_is_in_the_file_it_names() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    pairs = re.findall(r"`(\w+)` (?:and `(\w+)` )?in `((?:\w+/)*\w+\.py)`", page)
+    assert len(pairs) > 5, "the pattern finds nothing any more"
+    for *names, file in pairs:
+        text = (ROOT / "dipaco_swarm" / file).read_text()
+        assert [name for name in names if name and not re.search(rf"\b{name}\b", text)] == [], file
+
+
 def test_the_tables_of_the_protocol_page_are_what_the_code_says() -> None:
     command = [sys.executable, "-m", "docs.build", "--check"]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
