@@ -24,7 +24,9 @@ from dipaco_swarm.dashboard.views import Evaluation, View
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.machine.stopping import Event, Stopping, ThreadPauses, stopping_on_signals
 from dipaco_swarm.manifest import RunAddress, RunConfig, fingerprint_of, read_run_file
-from dipaco_swarm.operator.operator import Operator, OperatorHome, load_operator_key
+from dipaco_swarm.operator.home import OperatorHome, load_operator_key
+from dipaco_swarm.operator.operator import Operator
+from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings, ScreenKind
@@ -144,7 +146,8 @@ def simulate(
 
     def operate() -> None:
         swarm = MemorySwarm(hub, "bootstrap")
-        Operator(config, key, swarm, kept, screen, stop, str(address)).run(until_finished=True)
+        operator = Operator(config, key, swarm, kept, screen, stop, str(address), TrainingWorkshop(config))
+        operator.run(until_finished=True)
 
     def volunteer(name: str, path: int | None) -> None:
         settings = PeerSettings(

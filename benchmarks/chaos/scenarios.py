@@ -14,7 +14,7 @@ from benchmarks.chaos.crew import Member
 from benchmarks.chaos.lab import Link
 from benchmarks.chaos.story import Disappointed, Story
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.operator.operator import OperatorHome
+from dipaco_swarm.operator.home import OperatorHome
 
 FOUR_PATHS: dict[str, Any] = {"router": "product-k-means", "modules": [2, 2]}
 HOME_LINE = Link(down_mbit=100, up_mbit=20, round_trip_ms=50)

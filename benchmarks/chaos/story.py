@@ -18,7 +18,7 @@ from benchmarks.chaos.lab import Lab, Link
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.client import visits as use
 from dipaco_swarm.manifest import RunAddress, RunConfig
-from dipaco_swarm.operator.operator import OperatorHome
+from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.training import checkpoint
 from dipaco_swarm.training.early import run_of
 

@@ -60,7 +60,7 @@ def serve(
             until_finished=until_finished,
             screen=screen_choice(screen),
         )
-        from dipaco_swarm.operator.operator import serve as serve_run  # torch and hivemind load only when needed
+        from dipaco_swarm.operator.program import serve as serve_run  # torch and hivemind load only when needed
 
         serve_run(settings)
 
@@ -78,7 +78,7 @@ def advance(
         from dipaco_swarm.settings import default_home
 
         folder = home or default_home(read_run_file(run_file).name, "bootstrap")
-        from dipaco_swarm.operator.operator import OperatorHome
+        from dipaco_swarm.operator.home import OperatorHome
 
         OperatorHome(folder).tell_to_advance()
         typer.echo("told the node; its screen says when the stage ends, and one that is down will do it when it is up")

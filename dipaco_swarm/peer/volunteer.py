@@ -54,10 +54,10 @@ from dipaco_swarm.peer.handover import hand_over, is_keeper, other_holders
 from dipaco_swarm.peer.manifest_watch import ManifestWatch
 from dipaco_swarm.peer.path_choice import PathChoice, number_of, trainers_of
 from dipaco_swarm.peer.presenter import PeerPresenter, names
+from dipaco_swarm.peer.snapshots import OwnSnapshots
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.workbench import Bench, Workbench
 from dipaco_swarm.settings import PeerSettings
-from dipaco_swarm.snapshots import OwnSnapshots
 from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup, NotAgreed, Swarm
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.checkpoint import Checkpoint

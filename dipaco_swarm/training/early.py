@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -49,6 +50,17 @@ class Snapshot:
         return f"the best snapshot of path {self.path} (loss {self.loss:.4f} on a slice of its shard): {versions}"
 
 
+class PathShape(Protocol):
+    """How long the modules of a path are; a `PathModel` is one."""
+
+    @property
+    def num_levels(self) -> int: ...
+
+    def size(self, level: int) -> int:
+        """Parameters of the level's modules."""
+        ...
+
+
 class SnapshotStatement(BaseModel):
     """What a peer says when it has a new best snapshot of its path."""
 
@@ -58,6 +70,10 @@ class SnapshotStatement(BaseModel):
     loss: float = Field(ge=0, allow_inf_nan=False)
     snapshot: Digest
     """Blob of `snapshot_to_bytes`."""
+
+    @property
+    def blob(self) -> str:
+        return self.snapshot
 
     def to_bytes(self) -> bytes:
         return json.dumps(self.model_dump()).encode()
@@ -127,15 +143,15 @@ def load_into(model: PathModel, snapshot: Snapshot) -> None:
         model.load(module.level, params)
 
 
-def misfit(snapshot: Snapshot, model: PathModel, table: PathTable) -> str | None:
+def misfit(snapshot: Snapshot, shape: PathShape, table: PathTable) -> str | None:
     """Why a snapshot cannot be used as the path that it names; None when it can."""
     if not 0 <= snapshot.path < table.num_paths:
         return f"there is no path {snapshot.path}"
     if set(snapshot.params) != set(table.modules_of(snapshot.path)):
         return f"its modules are not those of path {snapshot.path}"
     for module, params in snapshot.params.items():
-        if params.shape != (model.size(module.level),):
-            return f"its {module} has {params.numel()} parameters where the model has {model.size(module.level)}"
+        if params.shape != (shape.size(module.level),):
+            return f"its {module} has {params.numel()} parameters where the model has {shape.size(module.level)}"
         if not bool(torch.isfinite(params).all()):
             return f"its {module} has values that are not finite"
     return None

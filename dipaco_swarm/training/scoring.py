@@ -38,6 +38,10 @@ class ScoreStatement(BaseModel):
     scores: Digest
     """Blob of one float64 log-likelihood for each piece."""
 
+    @property
+    def blob(self) -> str:
+        return self.scores
+
     def to_bytes(self) -> bytes:
         return json.dumps(self.model_dump()).encode()
 

@@ -248,7 +248,7 @@ def test_a_peer_has_calm_defaults(program: Install) -> None:
 
 def test_a_bootstrap_node_gets_what_was_typed(program: Install) -> None:
     got: list[BootstrapSettings] = []
-    program("operator.operator", serve=got.append)
+    program("operator.program", serve=got.append)
     announce = ["--announce", "/ip4/203.0.113.7/tcp/9", "--announce", "/dns4/boot.example.org/tcp/9"]
     assert runner.invoke(bootstrap_cli.app, ["serve", str(RUNS[0]), *announce]).exit_code == 0
     home = default_home(RUNS[0].stem, "bootstrap")

@@ -15,7 +15,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
 from dipaco_swarm.files import locked, new_folder, remove, replace_whole, set_aside, write_whole
-from dipaco_swarm.operator.operator import OperatorHome, load_operator_key
+from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
 from dipaco_swarm.swarm.libp2p.identity import load_identity
 from dipaco_swarm.swarm.states.blobs import BlobStore

@@ -17,7 +17,8 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.manifest import open_manifest
-from dipaco_swarm.operator import operator as bootstrap_program
+from dipaco_swarm.operator import home as operator_home
+from dipaco_swarm.operator import surroundings
 from dipaco_swarm.outer_round import PathInTraining, RoundReport
 from dipaco_swarm.peer import volunteer as peer_program
 from dipaco_swarm.peer.handover import HAND_OVER_SECONDS
@@ -496,7 +497,7 @@ def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_
 ) -> None:
     monkeypatch.setattr(peer_program, "CHECKPOINT_SECONDS", 0.1)
     monkeypatch.setattr(peer_program, "SAVING_SHARE", 1.0)
-    monkeypatch.setattr(bootstrap_program, "WRITE_AGAIN_SECONDS", 0.3)
+    monkeypatch.setattr(surroundings, "WRITE_AGAIN_SECONDS", 0.3)
     full = False
 
     def or_full(write: object) -> object:
@@ -508,8 +509,8 @@ def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_
         return written
 
     monkeypatch.setattr(checkpoint, "save", or_full(checkpoint.save))
-    monkeypatch.setattr(bootstrap_program, "save_state", or_full(bank.save_state))
-    monkeypatch.setattr(bootstrap_program, "write_whole", or_full(files.write_whole))
+    monkeypatch.setattr(operator_home, "save_state", or_full(bank.save_state))
+    monkeypatch.setattr(operator_home, "write_whole", or_full(files.write_whole))
     monkeypatch.setattr(peer_program, "write_whole", or_full(files.write_whole))
     world = make_world(SINGLE + FOUR_PATHS, min_peers=1)
     operator = world.operator()

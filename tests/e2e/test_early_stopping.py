@@ -27,8 +27,11 @@ from dipaco_swarm.manifest import (
     parse_run_file,
     signer_of,
 )
+from dipaco_swarm.operator.snapshots import SnapshotKeeper
+from dipaco_swarm.operator.training_workshop import CLAIM_MARGIN, SnapshotAudit
 from dipaco_swarm.outer_round import PathInTraining
-from dipaco_swarm.snapshots import CLAIM_MARGIN, LossOf, Offers, OwnSnapshots, SnapshotKeeper
+from dipaco_swarm.peer.snapshots import LossOf, OwnSnapshots
+from dipaco_swarm.snapshots import Offers
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
@@ -204,17 +207,20 @@ class Node:
         return Snapshot(RUN, 0, path, loss, dict.fromkeys(modules, 3), params)
 
     def manifest(self) -> Manifest:
-        """Only its stage is looked at."""
+        """Only its stage and the length of prefixes are looked at."""
         bare = small_manifest()
         stage = bare.stage.model_copy(update={"table": TABLE.rows})
-        return bare.model_copy(update={"stages": (stage,)})
+        router = bare.config.router.model_copy(update={"prefix_tokens": 4})
+        config = bare.config.model_copy(update={"router": router})
+        return bare.model_copy(update={"config": config, "stages": (stage,)})
 
     def offers(self) -> Offers:
         return Offers(MemorySwarm(self.hub, "node"), self.manifest(), RUN, self.model)
 
     def keeper(self, sample: EvaluationSet | None = None) -> SnapshotKeeper:
         pieces = sample or self.pieces
-        return SnapshotKeeper(self.offers(), self.home, RUN, 4, lambda path: pieces)
+        judge = SnapshotAudit(self.manifest(), self.model, lambda path: pieces)
+        return SnapshotKeeper(self.offers(), self.home, RUN, judge)
 
     def peer(self, name: str, path: int | None = 0) -> MemorySwarm:
         swarm = MemorySwarm(self.hub, name)

@@ -18,7 +18,9 @@ from dipaco_swarm.dashboard.screens import NoScreen
 from dipaco_swarm.errors import CheckpointError, UsageError
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.manifest import Manifest, fingerprint_of, parse_run_file, sign_manifest
-from dipaco_swarm.operator.operator import Operator, OperatorHome, load_operator_key
+from dipaco_swarm.operator.home import OperatorHome, load_operator_key
+from dipaco_swarm.operator.operator import Operator
+from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
@@ -177,9 +179,9 @@ def operate(home: Path, screen: Listening, stop: Stopping) -> Manifest:
     """A bootstrap node on this home until it is done; the manifest it leaves."""
     swarm = MemorySwarm(MemoryHub(BlobStore(home / "blobs")), "bootstrap")
     config = manifest_at(home).config
-    Operator(config, load_operator_key(home), swarm, OperatorHome(home), screen, stop, "address").run(
-        until_finished=True
-    )
+    Operator(
+        config, load_operator_key(home), swarm, OperatorHome(home), screen, stop, "address", TrainingWorkshop(config)
+    ).run(until_finished=True)
     return manifest_at(home)
 
 

@@ -10,6 +10,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.dashboard.metrics import read_metrics
 from dipaco_swarm.operator.scores import ScoreCollection
+from dipaco_swarm.operator.training_workshop import SampleScorer
 from dipaco_swarm.peer import path_choice as choosing
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.memory import MemorySwarm
@@ -156,7 +157,7 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
     say("d: invented", honest - 100)
     say("e: no such path", honest, path=99)
     MemorySwarm(hub, "f: no statement").publish(topic_of(manifest), b"{")
-    collection = ScoreCollection(manifest, operator, sample, model, states)
+    collection = ScoreCollection(manifest, operator, SampleScorer(manifest, model, sample), states)
     collection.collect({PathIndex(path) for path in range(4)})
     assert collection.missing == [0, 1, 2, 3]
     named = [

@@ -8,7 +8,9 @@ from pathlib import Path
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.manifest import Manifest, RunAddress, RunConfig, fingerprint_of
-from dipaco_swarm.operator.operator import Operator, OperatorHome, load_operator_key
+from dipaco_swarm.operator.home import OperatorHome, load_operator_key
+from dipaco_swarm.operator.operator import Operator
+from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
@@ -76,7 +78,9 @@ class World:
         """Starts the operator's node; returns its screen, and what stops it and waits for its end."""
         screen, stop = Events(), self._stop()
         swarm = self._swarm("bootstrap", stop)
-        operator = Operator(self.config, self._key, swarm, self.kept, screen, stop, str(self.address))
+        operator = Operator(
+            self.config, self._key, swarm, self.kept, screen, stop, str(self.address), TrainingWorkshop(self.config)
+        )
 
         def live() -> None:
             operator.run(until_finished=True)

@@ -1,0 +1,78 @@
+"""What a bootstrap node has on its disk: the operator's key, the newest manifest, and the modules that it keeps."""
+
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import HomeError
+from dipaco_swarm.files import make_folder, remove, replace_whole, set_aside, write_whole
+from dipaco_swarm.manifest import Manifest, open_manifest
+from dipaco_swarm.training.bank import load_state, module_file, save_state
+
+
+def load_operator_key(home: Path) -> Ed25519PrivateKey:
+    """The operator's signing key, made on first use. Raises HomeError when the folder cannot be used."""
+    path = home / "operator.key"
+    try:
+        make_folder(home, durable=True)
+        if not path.exists():
+            secret = Ed25519PrivateKey.generate().private_bytes_raw().hex()
+            replace_whole(path, secret.encode(), durable=True, private=True)
+        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text().strip()))
+    except OSError as error:
+        raise HomeError(
+            f"the home folder {home} cannot be used: {error.strerror or error}; "
+            "choose another with --home, or make it writable"
+        ) from None
+    except ValueError:
+        raise HomeError(
+            f"{path} is not an operator's key; restore it from your copy. A new key would be a new run for everybody"
+        ) from None
+
+
+class OperatorHome:
+    """The bootstrap node's memory: manifest, run address and module states as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    def manifest(self, fingerprint: str) -> Manifest | None:
+        """The manifest that was published last; None before the first."""
+        try:
+            return open_manifest((self._folder / "manifest.json").read_bytes(), fingerprint)
+        except FileNotFoundError:
+            return None
+
+    def keep_manifest(self, signed: bytes) -> None:
+        write_whole(self._folder / "manifest.json", signed, durable=True)
+
+    def keep_address(self, address: str) -> None:
+        write_whole(self._folder / "address.txt", f"{address}\n".encode(), durable=False)
+
+    def tell_to_advance(self) -> None:
+        """Have the node that serves from here end its current stage. Raises HomeError when there is no run here."""
+        if not (self._folder / "manifest.json").exists():
+            raise HomeError(f"there is no run in {self._folder} to advance; give the --home that `serve` was given")
+        write_whole(self._folder / "advance", b"", durable=True)
+
+    def was_told_to_advance(self) -> bool:
+        """Whether somebody has said so since we were last asked."""
+        return remove(self._folder / "advance")
+
+    def state(self, stage: int, module: ModuleId) -> ModuleState | None:
+        return load_state(self._file(stage, module))
+
+    def keep_state(self, stage: int, module: ModuleId, state: ModuleState) -> None:
+        save_state(self._file(stage, module), state)
+
+    def set_aside(self, stage: int, module: ModuleId) -> Path:
+        return set_aside(self._file(stage, module))
+
+    def _file(self, stage: int, module: ModuleId) -> Path:
+        return module_file(self._folder, stage, module)

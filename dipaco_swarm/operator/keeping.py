@@ -1,0 +1,123 @@
+"""The modules that the bootstrap node keeps: fetched from the peers, served to anybody, written to the disk."""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathTable
+from dipaco_swarm.algorithm.plan import Claim, better_claim
+from dipaco_swarm.algorithm.stages import state_at_start
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import DamagedError
+from dipaco_swarm.manifest import Stage
+from dipaco_swarm.operator.surroundings import STATE_SECONDS, Disk, Surroundings
+from dipaco_swarm.swarm.interface import Announcement, PeerName
+
+log = logging.getLogger(__name__)
+
+LOOK_UP_SECONDS = 20.0
+
+
+class Keeping:
+    """The newest state of every module of one stage."""
+
+    def __init__(self, around: Surroundings, disk: Disk) -> None:
+        self._around = around
+        self._disk = disk
+        self._states: dict[ModuleId, ModuleState] = {}
+        self._unwritten: set[ModuleId] = set()
+        """Modules that are newer in memory than on the disk."""
+
+    @property
+    def states(self) -> Mapping[ModuleId, ModuleState]:
+        return self._states
+
+    def take_up(self, stage: Stage) -> None:
+        """Hold the newest state that we have of each module of a stage, and say so.
+
+        Raises UnreachableError when nobody sends a file that a module starts from.
+        """
+        swarm = self._around.swarm
+        for module in self._states:
+            for earlier in range(stage.index):
+                swarm.release(earlier, module)
+        self._states = {}
+        for module in PathTable(stage.table).modules:
+            state = self._at_home(stage, module) or state_at_start(stage, module, self._around.fetch)
+            self._states[module] = state
+            swarm.hold(stage.index, module, state)
+        self._announce(stage)
+
+    def catch_up(self, stage: Stage) -> None:
+        """Fetch every module whose group has come further than what we hold; those that few have come first."""
+        around = self._around
+        around.swarm.look_up(stage.index, list(self._states), timeout=LOOK_UP_SECONDS)
+        newer = {module: found for module in self._states if (found := self._newer(stage, module)) is not None}
+        for module in sorted(newer, key=lambda module: newer[module][1]):
+            if around.stop():
+                return
+            claim, staying = newer[module]
+            parameters = len(self._states[module].params)
+            state = around.swarm.fetch_state(
+                stage.index, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters
+            )
+            if state is None:
+                continue
+            self._states[module] = state
+            around.swarm.hold(stage.index, module, state)
+            if not staying:
+                self._announce(stage)  # at once: somebody may be waiting for it
+            self._unwritten.add(module)
+            self._disk.write(partial(self.write, stage))
+        if newer:
+            self._announce(stage)
+
+    def write(self, stage: Stage) -> None:
+        """Put on the disk what was fetched. Raises HomeError; what is not there yet stays for the next time."""
+        for module in sorted(self._unwritten):
+            self._around.home.keep_state(stage.index, module, self._states[module])
+            self._unwritten.discard(module)
+
+    def trainers(self, stage: Stage) -> set[PeerName]:
+        """Live peers that train any module of the stage."""
+        return {
+            said.peer
+            for module in self._states
+            for said in self._around.swarm.members(stage.index, module)
+            if said.path is not None
+        }
+
+    def is_done(self, stage: Stage) -> bool:
+        """Whether we hold every module of the stage at its last version."""
+        return stage.rounds is not None and all(state.version >= stage.rounds for state in self._states.values())
+
+    def _newer(self, stage: Stage, module: ModuleId) -> tuple[Claim, int] | None:
+        """A newer state that the group has, and how many train on from it; None when ours is the newest."""
+        held, swarm = self._states[module], self._around.swarm
+        members = [s for s in swarm.members(stage.index, module) if s.peer != swarm.peer]
+        claims = [Claim(s.version, s.digest) for s in members if s.version > held.version]
+        better = better_claim(Claim(held.version, held.digest), claims)
+        if better is None:
+            return None
+        # who trains it will have it a moment from now as well; who has stopped training may be about to leave
+        return better, sum(1 for s in members if s.path is not None and Claim(s.version, s.digest) == better)
+
+    def _at_home(self, stage: Stage, module: ModuleId) -> ModuleState | None:
+        """What we have kept of a module; a damaged file is set aside, as others have the module too."""
+        home = self._around.home
+        try:
+            return home.state(stage.index, module)
+        except DamagedError as error:
+            log.debug("%s", error)
+        aside = home.set_aside(stage.index, module)
+        self._around.screen.event(f"{module} is damaged here; set aside as {aside.name}, to be fetched from the peers")
+        return None
+
+    def _announce(self, stage: Stage) -> None:
+        swarm = self._around.swarm
+        swarm.announce(
+            [
+                Announcement(swarm.peer, stage.index, module, None, state.version, state.digest)
+                for module, state in self._states.items()
+            ]
+        )

@@ -1,0 +1,41 @@
+"""`dipaco-bootstrap serve`: from its settings to an operator on a real swarm, and again when the network is lost."""
+
+from contextlib import suppress
+
+from dipaco_swarm.algorithm.stages import check_tables
+from dipaco_swarm.dashboard.screens import open_screen
+from dipaco_swarm.machine.sleep import SleepDetector
+from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
+from dipaco_swarm.manifest import RunAddress, fingerprint_of, read_run_file
+from dipaco_swarm.operator.home import OperatorHome, load_operator_key
+from dipaco_swarm.operator.operator import Operator
+from dipaco_swarm.operator.training_workshop import TrainingWorkshop
+from dipaco_swarm.settings import BootstrapSettings
+
+
+def serve(settings: BootstrapSettings) -> None:
+    """Publish the run of a run file and keep it going until Ctrl+C. Raises SwarmError."""
+    from dipaco_swarm.swarm.libp2p.node import NodeSettings
+    from dipaco_swarm.swarm.networked import open_swarm
+
+    config = read_run_file(settings.run_file)
+    check_tables(config)
+    key, home, workshop = load_operator_key(settings.home), OperatorHome(settings.home), TrainingWorkshop(config)
+    node = NodeSettings(settings.listen, settings.announce)
+    empty = RunAddress(config.name, fingerprint_of(key.public_key()), ())
+    with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
+
+        def keep_it_going(stop: Stopping) -> bool:
+            """Open the node and serve; whether the swarm was lost."""
+            nonlocal node
+            with open_swarm(empty, settings.home, node, stop) as swarm:
+                stop.tell(swarm.interrupt)
+                node = node.settled(swarm.address.bootstraps)
+                address = str(swarm.address)
+                with SleepDetector(swarm.clock) as detector, suppress(Stopped):
+                    operator = Operator(config, key, swarm, home, screen, stop, address, workshop, detector.missed)
+                    operator.run(until_finished=settings.until_finished)
+                return swarm.lost
+
+        until_stopped(keep_it_going, stop, screen.event)
+        screen.event("the node is down; the same command goes on from here, peers train on meanwhile")

@@ -1,0 +1,75 @@
+"""The routers of a run: fitted before a stage, and the window router after the last one; with words for people."""
+
+from collections.abc import Callable
+
+from dipaco_swarm.algorithm.paths import PathTable
+from dipaco_swarm.algorithm.stages import table_of
+from dipaco_swarm.errors import TrainingError
+from dipaco_swarm.machine.stopping import Stopped
+from dipaco_swarm.manifest import Manifest
+from dipaco_swarm.operator.surroundings import Surroundings
+from dipaco_swarm.operator.workshop import FittedRouter, States
+from dipaco_swarm.training.scoring import Scores
+
+SHOW_SECONDS = 1.0
+SHARES_SHOWN = 16
+"""Of more paths only the smallest and the largest share are shown."""
+
+
+class Routers:
+    """Has routers made, and says so."""
+
+    def __init__(
+        self, around: Surroundings, show: Callable[[Manifest, str], None], renew: Callable[[Manifest], None]
+    ) -> None:
+        """`show`: redraws the screen with an activity. `renew`: publishes the manifest again if that is due."""
+        self._around = around
+        self._show = show
+        self._renew = renew
+
+    def fit(self, manifest: Manifest, index: int, scores: Scores | None) -> FittedRouter:
+        """The router of stage `index`. Raises ManifestError, DataError or UnreachableError when it cannot be made."""
+        around = self._around
+        self._show(manifest, f"fitting the router of stage {index}")
+        kind, paths = around.config.stages[index].router, table_of(around.config, index).num_paths
+        around.screen.event(f"fitting a {kind} router for {paths} paths")
+        fitted = around.workshop.fit_router(manifest, index, scores, around.fetch)
+        if fitted.kept_because is not None:
+            around.screen.event(
+                f"keeping the router of stage {manifest.stage.index}, for none can be learned: {fitted.kept_because}"
+            )
+        around.screen.event(
+            f"router fitted on {fitted.prefixes:,} prefixes; shares of the paths: {_percent(fitted.shares)}"
+        )
+        return fitted
+
+    def window_router(self, manifest: Manifest, states: States) -> str | None:
+        """The blob of a window router for the stage's paths; None when asked to stop, or when its training failed."""
+        around, clock = self._around, self._around.swarm.clock
+        around.screen.event(f"training the window router of {PathTable(manifest.stage.table).num_paths} paths")
+        shown = 0.0
+
+        def on_progress(share: float) -> None:
+            nonlocal shown
+            if clock.monotonic() - shown > SHOW_SECONDS:
+                shown = clock.monotonic()
+                self._show(manifest, f"training the window router, {100 * share:.0f} %")
+            self._renew(manifest)
+
+        try:
+            trained = around.workshop.window_router(manifest, states, around.fetch, on_progress, around.stop)
+        except Stopped:
+            return None
+        except TrainingError as error:
+            around.screen.event(f"the run goes on without a window router: {error}")
+            return None
+        around.screen.event(
+            f"window router trained; right about {100 * trained.right:.0f} % of the windows it had not seen"
+        )
+        return around.swarm.put_blob(trained.data)
+
+
+def _percent(shares: tuple[float, ...]) -> str:
+    if len(shares) > SHARES_SHOWN:
+        return f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %"
+    return ", ".join(f"{100 * share:.0f}" for share in shares) + " %"

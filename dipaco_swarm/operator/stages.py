@@ -1,0 +1,120 @@
+"""From one manifest to the next: the first stage, the stage after, and the end."""
+
+from collections.abc import Callable, Sequence
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
+from dipaco_swarm.algorithm.stages import ancestor, table_of
+from dipaco_swarm.algorithm.state import vector_to_bytes
+from dipaco_swarm.manifest import Manifest, Stage
+from dipaco_swarm.operator.routers import Routers
+from dipaco_swarm.operator.surroundings import Surroundings
+from dipaco_swarm.operator.workshop import States
+from dipaco_swarm.training.scoring import Scores
+
+
+class Stages:
+    """Makes manifests. Each has the next revision; nothing is published here.
+
+    All methods raise HomeError when the disk has no room for the files that a manifest names.
+    """
+
+    def __init__(self, around: Surroundings, routers: Routers) -> None:
+        self._around = around
+        self._routers = routers
+
+    def first(self) -> Manifest:
+        """The first manifest: tokenizer, seed modules, first stage."""
+        around, config = self._around, self._around.config
+        if config.tokenizer.path is None:
+            around.screen.event(f"training a tokenizer of {config.tokenizer.vocab_size:,} tokens")
+        tokenizer = around.workshop.tokenizer()
+        seeds = [around.swarm.put_blob(vector_to_bytes(v)) for v in around.workshop.first_seeds(tokenizer)]
+        bare = Manifest(
+            revision=0,
+            config=config,
+            tokenizer=around.swarm.put_blob(tokenizer),
+            stages=(self._single(0, seeds, 0),),
+            feature_seeds=tuple(seeds),
+        )
+        if config.stages[0].num_paths == 1:
+            return bare
+        return bare.model_copy(update={"stages": (self._routed(bare, 0, None, lambda m: seeds[m.level], 0),)})
+
+    def asking_for_scores(self, manifest: Manifest) -> Manifest:
+        """The same stage, with the routing sample for everybody to score under the path that they train."""
+        around = self._around
+        sample = around.workshop.routing_sample(around.fetch(manifest.tokenizer))
+        digest = around.swarm.put_blob(sample.data)
+        around.screen.event(f"asking the peers to score {sample.pieces:,} pieces under their paths")
+        return manifest.model_copy(update={"revision": manifest.revision + 1, "scoring": digest})
+
+    def ending_at(self, manifest: Manifest, rounds: int) -> Manifest:
+        """The same stage, which ends when every module has this version, or before that if it was to."""
+        ending = manifest.stage.model_copy(update={"rounds": min(rounds, manifest.stage.rounds or rounds)})
+        return manifest.model_copy(
+            update={"revision": manifest.revision + 1, "stages": (*manifest.stages[:-1], ending)}
+        )
+
+    def after(self, manifest: Manifest, states: States, scores: Scores | None) -> Manifest:
+        """The manifest with one stage more, whose modules start from these states."""
+        config, index, put_blob = self._around.config, manifest.stage.index + 1, self._around.swarm.put_blob
+        before = PathTable(manifest.stage.table)
+        blobs = {module: put_blob(vector_to_bytes(s.params)) for module, s in states.items()}
+        first_step = manifest.stage.first_step + (manifest.stage.rounds or 0) * config.rounds.inner_steps
+        if manifest.stage.router is None and manifest.stage.index == 0:
+            # the dense model of the warm-up is what the router reads prefixes with, from now on and unchanged
+            features = tuple(blobs[ModuleId(level, 0)] for level in range(before.num_levels))
+            manifest = manifest.model_copy(update={"feature_seeds": features})
+        if config.stages[index].num_paths == 1:
+            stage = self._single(index, [blobs[ModuleId(lv, 0)] for lv in range(before.num_levels)], first_step)
+        else:
+            stage = self._routed(manifest, index, scores, lambda m: blobs[ancestor(m, before)], first_step)
+        if stage.table == manifest.stage.table:  # the modules go on as they were
+            momenta = {str(m): put_blob(vector_to_bytes(s.momentum)) for m, s in states.items()}
+            stage = stage.model_copy(update={"momenta": momenta})
+        return manifest.model_copy(
+            update={"revision": manifest.revision + 1, "stages": (*manifest.stages, stage), "scoring": None}
+        )
+
+    def finished(self, manifest: Manifest, window_router: str | None) -> Manifest:
+        return manifest.model_copy(
+            update={"revision": manifest.revision + 1, "finished": True, "window_router": window_router}
+        )
+
+    def _single(self, index: int, seeds: Sequence[str], first_step: int) -> Stage:
+        config = self._around.config
+        return Stage(
+            index=index,
+            table=grid([1] * len(seeds)).rows,
+            path_weights=(1.0,),
+            router=None,
+            seeds={str(ModuleId(level, 0)): seed for level, seed in enumerate(seeds)},
+            rounds=config.rounds_of(config.stages[index]),
+            first_step=first_step,
+        )
+
+    def _routed(
+        self,
+        manifest: Manifest,
+        index: int,
+        scores: Scores | None,
+        seed_of: Callable[[ModuleId], str],
+        first_step: int,
+    ) -> Stage:
+        """Fit the stage's router on the routing sample, and describe the stage."""
+        config, stage, table = (
+            self._around.config,
+            self._around.config.stages[index],
+            table_of(self._around.config, index),
+        )
+        fitted = self._routers.fit(manifest, index, scores)
+        return Stage(
+            index=index,
+            table=table.rows,
+            path_weights=fitted.shares,
+            router=self._around.swarm.put_blob(fitted.data),
+            overlap=stage.overlap,
+            seeds={str(module): seed_of(module) for module in table.modules},
+            rounds=config.rounds_of(stage),
+            first_step=first_step,
+        )

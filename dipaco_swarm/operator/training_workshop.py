@@ -1,0 +1,216 @@
+"""The workshop of a real bootstrap node: documents, features, routers and audits, over `training/`."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice
+
+import numpy as np
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import PathIndex, PathTable
+from dipaco_swarm.algorithm.routers.router import Sample, kind_of, path_shares, router_from_bytes, router_to_bytes
+from dipaco_swarm.algorithm.stages import table_of
+from dipaco_swarm.errors import DataError
+from dipaco_swarm.machine.stopping import Stopped
+from dipaco_swarm.manifest import Manifest, RunConfig
+from dipaco_swarm.operator.workshop import (
+    Fetch,
+    FittedRouter,
+    PathScorer,
+    RoutingSample,
+    SnapshotJudge,
+    States,
+    TrainedWindowRouter,
+)
+from dipaco_swarm.strategies import ROUTERS
+from dipaco_swarm.training.bank import load_path
+from dipaco_swarm.training.documents import Document, read_documents, split_of
+from dipaco_swarm.training.early import Snapshot, load_into, loss_on
+from dipaco_swarm.training.features import prefix_features
+from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.routed import feature_network, load_routing
+from dipaco_swarm.training.scoring import Scores, audit, sample_from_bytes, sample_to_bytes, score_sample
+from dipaco_swarm.training.shards import EvaluationSet, Indices, routing_pieces, routing_prefixes
+from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, train_tokenizer, vocabulary_size
+from dipaco_swarm.training.window_router import WindowRouter, train_window_router, window_router_to_bytes
+
+TOKENIZER_DOCUMENTS = 2000
+"""Documents that a tokenizer is trained on, from the training split."""
+AUDITED_PIECES = 16
+PIECES_SEARCHED = 64
+"""Per path: the router's features of the whole sample would take as long as fitting the router did."""
+QUALITY_MARGIN = 0.25
+"""Nats by which a snapshot may be worse than the agreed modules on the node's documents: what 16 of them leave open."""
+CLAIM_MARGIN = 1.0
+"""Nats by which a slice may be easier than the node's documents."""
+
+
+class TrainingWorkshop:
+    """`Workshop` over `training/`."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+
+    def tokenizer(self) -> bytes:
+        config = self._config
+        if config.tokenizer.path is not None:
+            tokenizer = tokenizer_from_path(config.tokenizer.path)
+        else:
+            documents = (d.text for d in read_documents(config.data) if split_of(d.text, config.data) == "train")
+            tokenizer = train_tokenizer(islice(documents, TOKENIZER_DOCUMENTS), config.tokenizer.vocab_size)
+        if any(stage.num_paths != 1 for stage in config.stages):
+            # documents that no router can be fitted on should be found now, and not when the warm-up is done
+            few = config.router.model_copy(update={"max_documents": 2})
+            routing_prefixes(read_documents(config.data), load_tokenizer(tokenizer), config.data, few)
+        return tokenizer
+
+    def first_seeds(self, tokenizer: bytes) -> Sequence[Tensor]:
+        model = self._model(load_tokenizer(tokenizer))
+        return [model.vector(level) for level in range(model.num_levels)]
+
+    def routing_sample(self, tokenizer: bytes) -> RoutingSample:
+        sample = self._sample(load_tokenizer(tokenizer), read_documents(self._config.data))
+        return RoutingSample(sample_to_bytes(sample), len(sample.lengths))
+
+    def fit_router(self, manifest: Manifest, index: int, scores: Scores | None, fetch: Fetch) -> FittedRouter:
+        config, stage, table = self._config, self._config.stages[index], table_of(self._config, index)
+        tokenizer = load_tokenizer(fetch(manifest.tokenizer))
+        sample = self._sample(tokenizer, read_documents(config.data))
+        prefixes = sample.tokens[:, : config.router.prefix_tokens]
+        network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
+        features = prefix_features(network, prefixes)
+        kind, kept_because = kind_of(stage.router), None
+        try:
+            router = kind.fit(Sample(features, scores), table, config.router, config.seed)
+            blob = router_to_bytes(kind, router)
+        except DataError as error:
+            if ROUTERS[stage.router].paths != "before":
+                raise
+            # the scores teach nothing: the current router goes on, and nobody is stranded
+            assert manifest.stage.router is not None, "there are several paths, so there is a router"
+            blob, kept_because = fetch(manifest.stage.router), str(error)
+            router = router_from_bytes(blob, len(manifest.stage.table))
+        return FittedRouter(blob, path_shares(router, features, stage.overlap), len(prefixes), kept_because)
+
+    def scorer(self, manifest: Manifest, fetch: Fetch) -> PathScorer:
+        assert manifest.scoring is not None, "nobody was asked to score"
+        tokenizer = load_tokenizer(fetch(manifest.tokenizer))
+        length = self._config.data.sequence_length
+        sample = sample_from_bytes(fetch(manifest.scoring), vocabulary_size(tokenizer), length)
+        return SampleScorer(manifest, self._model(tokenizer), sample)
+
+    def judge(self, manifest: Manifest, fetch: Fetch) -> SnapshotJudge:
+        model = self._model(load_tokenizer(fetch(manifest.tokenizer)))
+        return SnapshotAudit(manifest, model, sample_by_path(manifest, fetch))
+
+    def window_router(
+        self,
+        manifest: Manifest,
+        states: States,
+        fetch: Fetch,
+        on_progress: Callable[[float], None],
+        stop: Callable[[], bool],
+    ) -> TrainedWindowRouter:
+        def and_stop(share: float) -> None:
+            if stop():
+                raise Stopped
+            on_progress(share)
+
+        config, table = self._config, PathTable(manifest.stage.table)
+        tokenizer = load_tokenizer(fetch(manifest.tokenizer))
+        network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
+        router = WindowRouter(network, table.num_paths)
+        model = self._model(tokenizer)
+        sample = self._sample(tokenizer, _until_stopped(read_documents(config.data), stop))
+        load = lambda path: load_path(model, table, path, states)  # noqa: E731
+        right = train_window_router(router, sample, load, config, and_stop)
+        return TrainedWindowRouter(window_router_to_bytes(router), right)
+
+    def _model(self, tokenizer: Tokenizer) -> PathModel:
+        network = build_network(self._config.model, vocabulary_size(tokenizer), self._config.seed)
+        return PathModel(network, self._config.levels)
+
+    def _sample(self, tokenizer: Tokenizer, documents: Iterable[Document]) -> EvaluationSet:
+        return routing_pieces(documents, tokenizer, self._config.data, self._config.router)
+
+
+class SampleScorer:
+    """`PathScorer` over a network of the run's shape."""
+
+    def __init__(self, manifest: Manifest, model: PathModel, sample: EvaluationSet) -> None:
+        self._table = PathTable(manifest.stage.table)
+        self._prefix_tokens = manifest.config.router.prefix_tokens
+        self._audit_seed = manifest.revision
+        self._model = model
+        self._sample = sample
+
+    @property
+    def pieces(self) -> int:
+        return len(self._sample.lengths)
+
+    def score(self, path: PathIndex, states: States) -> Scores:
+        return score_sample(load_path(self._model, self._table, path, states), self._sample, self._prefix_tokens)
+
+    def believes(self, path: PathIndex, states: States, scores: Scores) -> bool:
+        network = load_path(self._model, self._table, path, states)
+        return audit(scores, network, self._sample, self._prefix_tokens, self._audit_seed)
+
+
+class SnapshotAudit:
+    """`SnapshotJudge` over a network of the run's shape, and some documents of each path."""
+
+    def __init__(self, manifest: Manifest, model: PathModel, sample: Callable[[PathIndex], EvaluationSet]) -> None:
+        """`sample`: pieces of documents of a path that the node can score; possibly none."""
+        self._table = PathTable(manifest.stage.table)
+        self._prefix_tokens = manifest.config.router.prefix_tokens
+        self._model = model
+        self._sample = sample
+
+    @property
+    def shape(self) -> PathModel:
+        return self._model
+
+    def doubt(self, snapshot: Snapshot, states: States) -> str | None:
+        pieces, model = self._sample(snapshot.path), self._model
+        if not len(pieces.lengths):
+            return None
+        load_path(model, self._table, snapshot.path, states)
+        agreed = loss_on(model, pieces, self._prefix_tokens)
+        load_into(model, snapshot)
+        found = loss_on(model, pieces, self._prefix_tokens)
+        if not found <= agreed + QUALITY_MARGIN:  # nan is not
+            return f"its loss is {found:.3f} where the agreed modules have {agreed:.3f}"
+        if snapshot.loss < found - CLAIM_MARGIN:
+            return f"it claims a loss of {snapshot.loss:.3f} where it has {found:.3f}"
+        return None
+
+
+def sample_by_path(manifest: Manifest, fetch: Fetch) -> Callable[[PathIndex], EvaluationSet]:
+    """A few pieces of the routing sample for each path, those that the stage's router sends to it; made when asked."""
+    config, stage = manifest.config, manifest.stage
+
+    @cache
+    def routed() -> tuple[EvaluationSet, Indices]:
+        routing = load_routing(manifest, stage, fetch)
+        found = routing_pieces(read_documents(config.data), routing.tokenizer, config.data, config.router)
+        found = _rows(found, np.arange(min(len(found.lengths), PIECES_SEARCHED * len(stage.table))))
+        return found, routing.paths(found.tokens[:, : config.router.prefix_tokens])
+
+    def of_path(path: PathIndex) -> EvaluationSet:
+        pieces, paths = routed()
+        return _rows(pieces, np.flatnonzero(paths == path)[:AUDITED_PIECES])
+
+    return of_path
+
+
+def _rows(pieces: EvaluationSet, rows: Indices) -> EvaluationSet:
+    return EvaluationSet(pieces.tokens[rows], pieces.lengths[rows], ("",) * len(rows))
+
+
+def _until_stopped(documents: Iterable[Document], stop: Callable[[], bool]) -> Iterator[Document]:
+    """The same documents; raises Stopped when asked to stop."""
+    for document in documents:
+        if stop():
+            raise Stopped
+        yield document
