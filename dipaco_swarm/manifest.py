@@ -636,7 +636,7 @@ class RunAddress:
             )
         bootstraps = tuple(place for place in places.split(",") if place)
         for place in bootstraps:
-            if not re.fullmatch(r"(/[a-z0-9]+/[^/,]+)+/p2p/[1-9A-HJ-NP-Za-km-z]+", place):
+            if not re.fullmatch(r"/[a-z0-9]+(/[^/,]+)+/p2p/[1-9A-HJ-NP-Za-km-z]+", place):
                 raise AddressError(f"{place!r} in the run address is not a multiaddr that ends in /p2p/PEER")
         if not bootstraps:
             raise AddressError("the run address names no bootstrap node after the @")

@@ -2,21 +2,23 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
+from typing import TypeVar
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dipaco_swarm.algorithm.assignment import Staffing, neediest_path, path_to_be_on, settled
 from dipaco_swarm.algorithm.outer import clip_factors, contribution_weights, effective_paths, trained_weights
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 
-quick = settings(max_examples=100, deadline=None)
-
 PATHS = st.integers(0, 7).map(PathIndex)
 TOKENS = st.floats(0, 1e12)
 WEIGHTS = st.floats(1e-6, 1)
+T = TypeVar("T")
 Made = tuple[list[PathIndex], list[float], list[float]]
 
 
@@ -44,7 +46,6 @@ def swarms(draw: st.DrawFn) -> tuple[PathTable, Staffing]:
 # -------------------------------------------------------------------------------------------------------------- weights
 
 
-@quick
 @given(contributions())
 def test_weights_sum_to_one_and_replicas_count_as_one_path(made: Made) -> None:
     paths, tokens, path_weights = made
@@ -57,7 +58,6 @@ def test_weights_sum_to_one_and_replicas_count_as_one_path(made: Made) -> None:
         assert share == pytest.approx(path_weight / total)
 
 
-@quick
 @given(contributions(), st.randoms())
 def test_the_order_of_contributions_changes_no_weight(made: Made, random: Random) -> None:
     order = list(range(len(made[0])))
@@ -68,14 +68,12 @@ def test_the_order_of_contributions_changes_no_weight(made: Made, random: Random
     assert contribution_weights(*shuffled) == pytest.approx([weights[i] for i in order])
 
 
-@quick
 @given(contributions(), st.floats(0, 1e12))
 def test_part_of_a_round_never_counts_for_more_than_a_whole_one(made: Made, round_tokens: float) -> None:
     reduced = trained_weights(*made, round_tokens)
     assert all(0 <= less <= weight for less, weight in zip(reduced, made[2], strict=True))
 
 
-@quick
 @given(contributions())
 def test_there_are_as_many_effective_paths_as_paths_at_most(made: Made) -> None:
     paths, _, path_weights = made
@@ -84,7 +82,6 @@ def test_there_are_as_many_effective_paths_as_paths_at_most(made: Made) -> None:
     assert effective_paths(paths, [0.5] * len(paths)) == pytest.approx(len(set(paths)))
 
 
-@quick
 @given(st.lists(st.just(0.0) | st.floats(1e-30, 1e9), min_size=1, max_size=12), st.floats(1.01, 10))
 def test_after_clipping_nothing_is_longer_than_the_bound(norms: list[float], ratio: float) -> None:
     factors = clip_factors(norms, ratio)
@@ -99,7 +96,6 @@ def test_after_clipping_nothing_is_longer_than_the_bound(norms: list[float], rat
 # --------------------------------------------------------------------------------------------------------- who is where
 
 
-@quick
 @given(swarms())
 def test_after_everybody_moved_no_two_paths_differ_by_two_peers_that_could_move(
     made: tuple[PathTable, Staffing],
@@ -114,7 +110,24 @@ def test_after_everybody_moved_no_two_paths_differ_by_two_peers_that_could_move(
     assert again == places, "a second look must move nobody"
 
 
-@quick
+@given(swarms(), st.randoms(use_true_random=False))
+def test_all_who_see_the_same_swarm_compute_the_same_moves(made: tuple[PathTable, Staffing], random: Random) -> None:
+    table, staffing = made
+
+    def heard_in_another_order(heard: Mapping[str, T]) -> dict[str, T]:
+        names = list(heard)
+        random.shuffle(names)
+        return {name: heard[name] for name in names}
+
+    other = replace(
+        staffing, staying=heard_in_another_order(staffing.staying), moving=heard_in_another_order(staffing.moving)
+    )
+    for name in staffing.moving:
+        if staffing.moving[name] is not None:
+            for stays in (None, {PathIndex(0): 1}):
+                assert path_to_be_on(table, other, name, stays) == path_to_be_on(table, staffing, name, stays)
+
+
 @given(swarms(), st.dictionaries(st.integers(0, 15).map(PathIndex), st.integers(0, 5), max_size=4))
 def test_a_mover_goes_where_something_is_left_to_do(
     made: tuple[PathTable, Staffing], stays: dict[PathIndex, int]
@@ -132,7 +145,6 @@ def test_a_mover_goes_where_something_is_left_to_do(
     assert is_open[path] or not any(is_open)
 
 
-@quick
 @given(swarms(), st.integers(0, 2**64))
 def test_nobody_is_sent_to_a_path_while_another_has_fewer_peers(made: tuple[PathTable, Staffing], seed: int) -> None:
     table, staffing = made
@@ -144,13 +156,11 @@ def test_nobody_is_sent_to_a_path_while_another_has_fewer_peers(made: tuple[Path
 # ---------------------------------------------------------------------------------------------------------------- names
 
 
-@quick
 @given(st.integers(0, 9999), st.integers(0, 999999))
 def test_a_module_is_read_as_it_is_written(level: int, index: int) -> None:
     assert ModuleId.parse(str(ModuleId(level, index))) == ModuleId(level, index)
 
 
-@quick
 @given(st.text(max_size=12))
 def test_anything_else_is_no_module(text: str) -> None:
     try:
@@ -160,7 +170,6 @@ def test_anything_else_is_no_module(text: str) -> None:
     assert module == ModuleId.parse(str(module))
 
 
-@quick
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_each_module_of_a_grid_has_its_share_of_the_paths(modules_per_level: list[int]) -> None:
     table = grid(modules_per_level)

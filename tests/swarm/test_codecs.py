@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -17,7 +17,6 @@ ALL = [codec_of(name) for name in CODECS]
 LOSS = {"fp32": 0.0, "bf16": 2**-8, "int8": 0.5 / 127}
 """The largest error of a number, in parts of the largest number of its block."""
 
-quick = settings(max_examples=60, deadline=None)
 numbers = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 
 
@@ -33,7 +32,6 @@ def vectors(draw: st.DrawFn) -> Tensor:
 
 @pytest.mark.parametrize("codec", ALL, ids=lambda codec: str(codec.name))
 @given(vector=vectors())
-@quick
 def test_a_vector_comes_back_within_the_codecs_error(codec: Codec, vector: Tensor) -> None:
     data = codec.encode(vector)
     assert len(data) == codec.encoded_size(len(vector))
@@ -49,7 +47,6 @@ def test_a_vector_comes_back_within_the_codecs_error(codec: Codec, vector: Tenso
 
 @pytest.mark.parametrize("codec", ALL, ids=lambda codec: str(codec.name))
 @given(vector=vectors())
-@quick
 def test_a_vector_that_is_cut_has_the_same_numbers(codec: Codec, vector: Tensor) -> None:
     whole = codec.decode(codec.encode(vector), len(vector))
     parts = [vector[start : start + BLOCK] for start in range(0, len(vector), BLOCK)]
@@ -58,7 +55,6 @@ def test_a_vector_that_is_cut_has_the_same_numbers(codec: Codec, vector: Tensor)
 
 @pytest.mark.parametrize("codec", ALL, ids=lambda codec: str(codec.name))
 @given(vector=vectors(), left_over=st.none() | st.floats(-1, 1, width=32))
-@quick
 def test_nobody_honest_is_longer_than_it_said(codec: Codec, vector: Tensor, left_over: float | None) -> None:
     added = None if left_over is None else torch.full_like(vector, left_over)
     sent = vector if added is None else vector + added
