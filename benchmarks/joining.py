@@ -55,7 +55,7 @@ class Ours:
         from dipaco_swarm.algorithm.state import ModuleState
         from dipaco_swarm.manifest import RunAddress
         from dipaco_swarm.swarm.libp2p.node import NodeSettings
-        from dipaco_swarm.swarm.networked import open_swarm
+        from dipaco_swarm.swarm.libp2p.opening import open_swarm
 
         address = RunAddress("bench", "a" * 32, (place,) if place else ())
         settings = NodeSettings(listen="/ip4/127.0.0.1/tcp/0")
@@ -75,8 +75,13 @@ class Ours:
     def peer(self) -> str:
         return self._swarm.peer
 
+    @property
+    def _node(self) -> Any:
+        """The swarm's door to libp2p, for streams that are not the protocol's."""
+        return self._swarm._transport
+
     def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._swarm._loop).result()
+        return self._swarm._portal.run(work)
 
     def processes(self) -> list[int]:
         return [os.getpid()]
@@ -118,22 +123,22 @@ class Ours:
                 await writer.drain()
             writer.close()
 
-        await self._swarm._node.serve(RAW, to_ours)
-        await self._swarm._node.p2p.add_binary_stream_handler(f"{RAW}/hivemind", to_hivemind)
+        await self._node.serve(RAW, to_ours)
+        await self._node.p2p.add_binary_stream_handler(f"{RAW}/hivemind", to_hivemind)
 
     def raw(self, peer: str, reader: str) -> None:
         self._run({"ours": self._read_raw, "hivemind": self._read_raw_with_hivemind}[reader](peer))
 
     async def _read_raw(self, peer: str) -> None:
         into = memoryview(bytearray(1 << 22))
-        async with self._swarm._node.dial(peer, RAW) as stream:
+        async with self._node.dial(peer, RAW) as stream:
             for start in range(0, self._bytes, len(into)):
                 await stream.receive_into(into[: self._bytes - start])
 
     async def _read_raw_with_hivemind(self, peer: str) -> None:
         from hivemind.p2p import PeerID
 
-        p2p = self._swarm._node.p2p
+        p2p = self._node.p2p
         _, reader, writer = await p2p.call_binary_stream_handler(PeerID.from_base58(peer), f"{RAW}/hivemind")
         left = self._bytes
         while left:

@@ -43,7 +43,8 @@ from dipaco_swarm.manifest import (
     sign_manifest,
 )
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
-from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
+from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH = 896
@@ -121,7 +122,7 @@ def published(
     return len(blob), size, median(publishing), median(fetching)
 
 
-def fetch(peer: LibP2PSwarm, fingerprint: str, paths: int) -> float:
+def fetch(peer: NetworkedSwarm, fingerprint: str, paths: int) -> float:
     """Seconds until a peer has manifest and router, both checked."""
     started = time.perf_counter()
     signed = peer.newest_manifest(timeout=30)

@@ -1,4 +1,4 @@
-"""A whole run in one process: the same bootstrap node and the same peers, as threads over the in-memory swarm.
+"""A whole run in one process: the same bootstrap node and the same peers, as threads over an in-process transport.
 
 For experiments, and as the reference that the networked run is compared with, byte for byte: with the same names of
 peers, seeds and threads, synchronous rounds and no faults, both end on the same states.
@@ -10,10 +10,11 @@ same cores would cost 10 to 20 % more CPU time for the same steps, and waste the
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable
 from dipaco_swarm.algorithm.stages import check_tables, most_paths
@@ -22,17 +23,22 @@ from dipaco_swarm.client.visits import evaluate
 from dipaco_swarm.dashboard.screens import NoScreen, Screen, open_screen
 from dipaco_swarm.dashboard.views import Evaluation, View
 from dipaco_swarm.errors import UsageError
-from dipaco_swarm.machine.stopping import Event, Stopping, ThreadPauses, stopping_on_signals
-from dipaco_swarm.manifest import RunAddress, RunConfig, fingerprint_of, read_run_file
+from dipaco_swarm.machine.stopping import Event, Stopped, Stopping, ThreadPauses, stopping_on_signals
+from dipaco_swarm.manifest import RunConfig, fingerprint_of, read_run_file
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings, ScreenKind
-from dipaco_swarm.swarm.interface import Contribution, Outcome
-from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+from dipaco_swarm.swarm.local import LocalSwarms, local_address
 from dipaco_swarm.swarm.states.blobs import BlobStore
+from dipaco_swarm.swarm.transport import Portal
+
+T = TypeVar("T")
+
+BOOTSTRAP = "bootstrap"
+"""The name of the bootstrap node among the peers of a simulation."""
 
 
 class Turns:
@@ -57,18 +63,19 @@ class Turns:
             self._free.acquire()
 
 
-class SwarmInTurns(MemorySwarm):
-    """A peer's door to the hub; while it waits for its module groups its turn is free."""
+class PortalInTurns:
+    """A peer's way into the loop of the swarms; while it waits there its turn is free."""
 
-    def __init__(self, hub: MemoryHub, name: str, turns: Turns, peers: int) -> None:
-        super().__init__(hub, name)
+    def __init__(self, portal: Portal, turns: Turns) -> None:
+        self._portal = portal
         self._turns = turns
-        self._peers = peers
 
-    def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
-        # a peer measures its patience in its own training; here the others may have to train after it
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         with self._turns.left():
-            return super().all_reduce(contributions, patience=patience * self._peers)
+            return self._portal.run(work)
+
+    def soon(self, work: Callable[..., object], *args: Any) -> None:
+        self._portal.soon(work, *args)
 
 
 class EventInTurns:
@@ -135,21 +142,21 @@ def simulate(
     compute at the same time; by default as many as there are cores. A simulation that was stopped goes on when it is
     called again. Raises SwarmError as a real node or peer would.
     """
-    hub = MemoryHub(BlobStore(home / "bootstrap" / "blobs"))
     stop = stop or Stopping()
     turns = Turns(at_once or max(1, (os.cpu_count() or 1) // threads))
     screen = screen or NoScreen()
     key = load_operator_key(home / "bootstrap")
     kept = OperatorHome(home / "bootstrap")
     fingerprint = fingerprint_of(key.public_key())
-    address = RunAddress(config.name, fingerprint, ())
+    address = local_address(config.name, fingerprint, BOOTSTRAP)
 
-    def operate() -> None:
-        swarm = MemorySwarm(hub, "bootstrap")
-        operator = Operator(config, key, swarm, kept, screen, stop, str(address), TrainingWorkshop(config))
-        operator.run(until_finished=True)
+    def operate(swarms: LocalSwarms) -> None:
+        with swarms.open(BOOTSTRAP, address, BlobStore(home / BOOTSTRAP / "blobs")) as swarm, suppress(Stopped):
+            stop.tell(swarm.interrupt)
+            operator = Operator(config, key, swarm, kept, screen, stop, str(address), TrainingWorkshop(config))
+            operator.run(until_finished=True)
 
-    def volunteer(name: str, path: int | None) -> None:
+    def volunteer(swarms: LocalSwarms, name: str, path: int | None) -> None:
         settings = PeerSettings(
             address=address,
             path=path,
@@ -163,14 +170,17 @@ def simulate(
             rounds=None,
             screen="none",
         )
-        swarm = SwarmInTurns(hub, name, turns, len(peers))
-        stop.tell(swarm.interrupt)
-        with turns.taken():
-            waiting = stop.until_then(PausesInTurns(turns))
-            Volunteer(settings, swarm, ScreenOfPeer(screen, name), waiting, workbench_of(settings)).live()
+        blobs, portal = BlobStore(home / name / "blobs"), PortalInTurns(swarms.portal, turns)
+        # a peer measures its patience in its own training; here the others may have to train after it
+        with swarms.open(name, address, blobs, portal, patience=len(peers)) as swarm:
+            stop.tell(swarm.interrupt)
+            with turns.taken():
+                waiting = stop.until_then(PausesInTurns(turns))
+                Volunteer(settings, swarm, ScreenOfPeer(screen, name), waiting, workbench_of(settings)).live()
 
-    with ThreadPoolExecutor(len(peers) + 1) as pool:
-        work = [pool.submit(operate), *(pool.submit(volunteer, name, path) for name, path in peers.items())]
+    with LocalSwarms() as swarms, ThreadPoolExecutor(len(peers) + 1) as pool:
+        work = [pool.submit(operate, swarms)]
+        work += [pool.submit(volunteer, swarms, name, path) for name, path in peers.items()]
         for done in work:
             # one that fails ends all of them; its error is raised below
             done.add_done_callback(lambda future: stop.request() if future.exception() else None)

@@ -1,10 +1,16 @@
-"""How hypothesis searches here.
+"""What all tests share: hubs of local swarms, and how hypothesis searches.
 
-The same inputs in every run: a suite that is green stays green until somebody changes the code. To look for new ones:
-`pytest --hypothesis-profile=search`.
+Hypothesis takes the same inputs in every run: a suite that is green stays green until somebody changes the code. To
+look for new ones: `pytest --hypothesis-profile=search`.
 """
 
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.hub import Hub
 
 # a busy machine is slow to draw inputs, and that says nothing about them
 settings.register_profile(
@@ -12,3 +18,15 @@ settings.register_profile(
 )
 settings.register_profile("search", deadline=None, max_examples=5000)
 settings.load_profile("suite")
+
+
+@pytest.fixture
+def make_hub() -> Iterator[Callable[[], Hub]]:
+    """Hubs that know nothing of each other."""
+    with contextlib.ExitStack() as hubs:
+        yield lambda: hubs.enter_context(Hub())
+
+
+@pytest.fixture
+def hub(make_hub: Callable[[], Hub]) -> Hub:
+    return make_hub()

@@ -38,11 +38,11 @@ from dipaco_swarm.strategies import (
     SourceChoice,
 )
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup
-from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 from dipaco_swarm.swarm.round.codecs.codec import Buffer, Codec
 from dipaco_swarm.swarm.round.reduction import piece_average
 from dipaco_swarm.swarm.wire import RosterEntry
 from dipaco_swarm.training.documents import Document, read_documents
+from tests.hub import Hub, hear
 
 # --------------------------------------------------------------------------------------------------------- the toys
 
@@ -184,15 +184,15 @@ rounds = 2
 # --------------------------------------------------------------------------------------------------------- the tests
 
 
-def test_a_codec_is_agreed_with() -> None:
+def test_a_codec_is_agreed_with(hub: Hub) -> None:
     module = ModuleId(0, 0)
     group = ModuleGroup(0, module, {PathIndex(0): 0.5, PathIndex(1): 0.5})
     gradients = [torch.randn(200_000, generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
-    hub = MemoryHub()
-    swarms = [MemorySwarm(hub, name) for name in ("ada", "ben")]
+    swarms = [hub.swarm(name) for name in ("ada", "ben")]
     for path, swarm in enumerate(swarms):
         swarm.configure_rounds("toy-fp16", 4.0)
         swarm.announce([Announcement(swarm.peer, 0, module, PathIndex(path), 0, "0" * 64)], [group])
+    hear(swarms, 0, [module])
     with ThreadPoolExecutor(2) as pool:
         parts = [Contribution(group, PathIndex(path), 0, gradients[path], tokens=1) for path in range(2)]
         calls = [pool.submit(s.all_reduce, [p], patience=20) for s, p in zip(swarms, parts, strict=True)]

@@ -55,7 +55,7 @@ def simulate(
         typer.Option(help="What to show.  [default: live on a terminal, else plain]"),
     ] = None,
 ) -> None:
-    """A whole run in this process, bootstrap node and peers, over an in-memory swarm: for experiments."""
+    """A whole run in this process, bootstrap node and peers, without a network: for experiments."""
     with worded_failures():
         from dipaco_swarm.dashboard.drawing import draw
         from dipaco_swarm.simulate import run_simulation

@@ -39,7 +39,7 @@ from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter, window_router_from_bytes
 
 if TYPE_CHECKING:
-    from dipaco_swarm.swarm.networked import LibP2PSwarm
+    from dipaco_swarm.swarm.networked import NetworkedSwarm
 
 Source = RunAddress | Path
 Tell = Callable[[str], None]
@@ -140,10 +140,10 @@ def open_run(source: Source, *, best: bool = False) -> Iterator[TrainedRun]:
 
 
 @contextmanager
-def _visit(address: RunAddress) -> "Iterator[tuple[LibP2PSwarm, Manifest]]":
+def _visit(address: RunAddress) -> "Iterator[tuple[NetworkedSwarm, Manifest]]":
     """Join the swarm as a guest that serves nobody, with everybody looked up."""
     from dipaco_swarm.swarm.libp2p.node import NodeSettings
-    from dipaco_swarm.swarm.networked import open_swarm
+    from dipaco_swarm.swarm.libp2p.opening import open_swarm
 
     with tempfile.TemporaryDirectory(prefix="dipaco-") as home:
         guest = NodeSettings(reachable=False)
@@ -157,7 +157,7 @@ def _visit(address: RunAddress) -> "Iterator[tuple[LibP2PSwarm, Manifest]]":
             yield swarm, manifest
 
 
-def _state_in_swarm(swarm: "LibP2PSwarm", manifest: Manifest, module: ModuleId) -> ModuleState:
+def _state_in_swarm(swarm: "NetworkedSwarm", manifest: Manifest, module: ModuleId) -> ModuleState:
     """The newest state of a module that anybody sends. Raises UnreachableError when nobody does."""
     stage = manifest.stage.index
     swarm.look_up(stage, [module], timeout=LOOK_UP_SECONDS)  # what was heard a minute ago has expired

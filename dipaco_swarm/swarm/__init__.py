@@ -1,18 +1,13 @@
 """The other peers: the protocol between them, and the theory behind it.
 
-    interface.py   all that a program may ask of the others (`Swarm`)
-    memory.py      `Swarm` in one process          libp2p.py      `Swarm` over hivemind's libp2p daemon
-    reduction.py   arithmetic and arrangements of a round, pure; both swarms use it
-    rounds.py      a round as a member             leading.py     a round as its leader
-    exchange.py    pieces out, averages in         codecs/        numbers to bytes
-    store.py       states, blobs, manifest         records.py     what stands in the DHT
-    node.py        daemon, DHT, streams            pipe.py        bytes from the daemon to where they are wanted
-    wire.py        messages, checked at the border channels.py    control streams, silence
-    identity.py    who we are                      blobs.py       blobs as files
-    sockets.py     what killed daemons leave       download.py    a state from several holders
-    reach.py       whether others can dial us      pace.py        how fast we may send
-    outside.py     the doctor's visit              acquaintances.py  ways back without a bootstrap node
-    relay.py       a way in for those whom others cannot dial
+    interface.py    all that a program may ask of the others (`Swarm`)
+    networked.py    `Swarm`, over any transport             directory.py    who is there
+    transport.py    what the protocol needs of a network    timing.py       how long things take, five base numbers
+    local.py        the transport within one process        libp2p/         the transport over hivemind's daemon
+    round/          one outer round: member, leader, exchange of pieces, arithmetic, codec, failure detector
+    states/         module states, blobs and the manifest: kept, served, fetched
+    wire.py         messages, checked at the border         records.py      what stands in the directory
+    tasks.py, threads.py   background tasks; work beside the event loop
 
 Peers
     A peer's name is its libp2p peer id. It contains the peer's Ed25519 key, libp2p proves it for every stream, and we
@@ -63,7 +58,7 @@ A round of one module, from version v to v + 1
 
 Promises
     - Members that commit a round hold the same average, bit for bit, with every codec. What the average is depends on
-      who is in it and not on times of arrival; fp32 equals the in-memory swarm.
+      who is in it and not on times of arrival.
     - `all_reduce` ends with `Agreed` or `NotAgreed`. The latter changed nothing here; the gradient is never written to.
     - No wait is without bound: for a stranger's message 8 s, for an answer 4 to 20 s, as answers took of late, for
       the next bytes of something begun 30 s, for a round in which nothing moves 15 s, for members that do not come the

@@ -1,4 +1,4 @@
-"""All that a program may ask of the other peers. Two implementations: `memory.py` and `libp2p.py`.
+"""All that a program may ask of the other peers. One implementation, `networked.py`, over any transport.
 
 Synchronous on purpose: a training loop is one thread doing one thing. Calls block and return by their timeout; people
 leaving is ordinary and comes back as a value. Only asking for something that nobody has raises.

@@ -1,25 +1,17 @@
-"""Records in the DHT: small, signed by the peer they are about, short-lived, checked by every node that stores them.
+"""Records in the directory: small, short-lived, checked when they are read. What they say, and under which key.
 
-Every record of a run is an entry of a dictionary: the key says what it is about, the subkey is the signer's peer name,
-the value is msgpack `[payload, signature]`, and the signature covers key, expiration and payload. So nobody can
-write in another's name, replay a record later, overwrite a whole dictionary, or pin one for ever. What a stranger can
-still do is add entries of its own; readers take at most `limits.max_members` of them and depend on no single one.
+Nobody can write in another's name (`transport.Records`). What a stranger can still do is add entries of its own;
+readers take at most `limits.max_members` of them and depend on no single one.
 """
 
-import struct
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgpack
-from hivemind.dht import DHTNode
-from hivemind.dht.routing import DHTID
-from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from pydantic import Field, ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.interface import Announcement, PeerName
-from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
 from dipaco_swarm.swarm.wire import Count, Message, ModuleName, Peer
 
 MAX_RECORD_BYTES = 2048
@@ -71,7 +63,7 @@ class Goodbye(Message):
 
 
 def is_goodbye(payload: bytes) -> bool:
-    return bool(payload == msgpack.packb(Goodbye().model_dump(), use_bin_type=True))
+    return bool(payload == encode(Goodbye()))
 
 
 def group_key(run: str, stage: int, module: ModuleId) -> str:
@@ -94,49 +86,9 @@ def manifest_key(run: str) -> str:
     return f"{run}/manifest"
 
 
-def _signed_part(key_id: bytes, expiration: float, payload: bytes) -> bytes:
-    return b"dipaco record 1" + key_id + struct.pack("<d", expiration) + payload
-
-
-class SignedRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is untyped
-    """Runs in every node of a swarm: refuses records that are unsigned, too big, or meant to live too long."""
-
-    def validate(self, record: DHTRecord) -> bool:
-        if len(record.value) > MAX_RECORD_BYTES or not record.subkey:
-            return False
-        if record.expiration_time > time.time() + MAX_LIFETIME_SECONDS + 30:  # 30 s of clock difference are forgiven
-            return False
-        try:
-            peer = msgpack.unpackb(record.subkey, raw=False)
-            value = msgpack.unpackb(record.value, raw=False)
-        except (ValueError, msgpack.exceptions.UnpackException):
-            return False
-        if not (isinstance(peer, str) and isinstance(value, list) and len(value) == 2):
-            return False
-        payload, signature = value
-        if not (isinstance(payload, bytes) and isinstance(signature, bytes)):
-            return False
-        return is_signed_by(peer, _signed_part(record.key, record.expiration_time, payload), signature)
-
-
-async def store(node: DHTNode, identity: Identity, key: str, payload: Message, lifetime: float) -> bool:
-    """Say something under our own name for `lifetime` seconds; False when no node took it."""
-    expiration = time.time() + lifetime
-    body = msgpack.packb(payload.model_dump(), use_bin_type=True)
-    signature = identity.sign(_signed_part(DHTID.generate(source=key).to_bytes(), expiration, body))
-    return bool(await node.store(key, [body, signature], expiration, subkey=identity.peer))
-
-
-async def read(node: DHTNode, key: str) -> dict[PeerName, tuple[bytes, float]]:
-    """All live payloads under a key with their expiration, by signer. Signatures were checked on the way in."""
-    found = await node.get(key, latest=True)
-    if found is None or not isinstance(found.value, Mapping):
-        return {}
-    return {
-        PeerName(peer): (entry.value[0], entry.expiration_time)
-        for peer, entry in found.value.items()
-        if isinstance(peer, str) and isinstance(entry.value, list | tuple) and len(entry.value) == 2
-    }
+def encode(payload: Message) -> bytes:
+    """What is stored of a payload."""
+    return bytes(msgpack.packb(payload.model_dump(), use_bin_type=True))
 
 
 def encode_announcement(said: Announcement, addresses: Sequence[str]) -> AnnouncementRecord:

@@ -1,13 +1,10 @@
-"""What travels on a stream between two peers: framed messages, checked at the border, and raw runs of bytes.
+"""What travels on a stream between two peers: messages, checked at the border, and the headers of raw runs of bytes.
 
 A message is a 4-byte length and a msgpack map with a `kind`; every kind is a frozen, strictly typed value below.
 Anything that does not fit raises RemoteDataError, which names the peer. No pickle, nothing is executed.
 """
 
-import contextlib
 import struct
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -16,8 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dipaco_swarm.algorithm.state import HASH_BYTES, num_pieces
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.libp2p.pipe import Pipe
-from dipaco_swarm.swarm.libp2p.rate_limit import Pace
 
 MAX_MESSAGE_BYTES = 1 << 20
 """Large enough for a roster of 256 members and a decision about 10,000 pieces; a longer message is refused."""
@@ -28,14 +23,9 @@ MAX_MEMBERS = 1024
 MAX_STATE_PARAMETERS = 1 << 32
 """Of one module."""
 
-STALL_SECONDS = 30.0
-"""A stream on which nothing at all moves for so long, in the middle of something, counts as broken."""
-
-STEP_BYTES = 1 << 18
-UPLINK_BYTES = 1 << 24
-"""So much is sent before the speed of our line is believed; what buffers on the way take is little of it."""
-_LENGTH = struct.Struct("<I")
-_PIECE = struct.Struct("<IIII")
+LENGTH = struct.Struct("<I")
+PIECE = struct.Struct("<IIII")
+MAX_MASK_BYTES = MAX_MEMBERS // 8
 
 
 class Message(BaseModel):
@@ -289,116 +279,19 @@ class PieceHeader:
     """Bytes that follow."""
 
 
-@dataclass
-class Meter:
-    """Bytes of payload so far; messages are not counted. And how fast our line takes them."""
-
-    sent: int = 0
-    received: int = 0
-    _sending: int = 0
-    _since: float = 0.0
-    _busy: float = 0.0
-    _counted: int = 0
-
-    @contextlib.contextmanager
-    def sending(self) -> Iterator[None]:
-        """While somebody is waiting for our line to take bytes."""
-        if not self._sending:
-            self._since = time.monotonic()
-        self._sending += 1
-        try:
-            yield
-        finally:
-            self._sending -= 1
-            if not self._sending:
-                self._busy += time.monotonic() - self._since
-                if self.sent - self._counted > UPLINK_BYTES:  # half of what was, so that it follows the line
-                    self._busy, self._counted = self._busy / 2, (self.sent + self._counted) // 2
-
-    @property
-    def uplink(self) -> float:
-        """Bytes a second that our line has taken lately; 0 before it is known: buffers take the first megabytes."""
-        taken = self.sent - self._counted
-        return taken / self._busy if self.sent > UPLINK_BYTES and self._busy else 0.0
+def encode(message: Message) -> bytes:
+    """A message as the bytes that follow its length."""
+    return bytes(msgpack.packb(message.model_dump(), use_bin_type=True))
 
 
-class Stream:
-    """One libp2p stream: messages, pieces and raw bytes. Closing it is how either side says it is done.
-
-    Sending raises ConnectionError, receiving EOFError, when the other side is gone or nothing moves any more.
-    """
-
-    def __init__(self, peer: str, pipe: Pipe, meter: Meter, pace: Pace, address: str = "") -> None:
-        self.peer = peer
-        self.address = address
-        """Where the peer's connection comes from, when it opened the stream."""
-        self._pipe = pipe
-        self._meter = meter
-        self._pace = pace
-        self.sent = 0
-        self.received = 0
-
-    @property
-    def arrived(self) -> int:
-        """Bytes of any kind so far; that it grows shows that the other side is alive."""
-        return self._pipe.arrived
-
-    async def send(self, message: Message) -> None:
-        body = msgpack.packb(message.model_dump(), use_bin_type=True)
-        await self._write(_LENGTH.pack(len(body)) + body)
-
-    async def receive(self) -> Message:
-        """The next message, however long it takes to come. Raises RemoteDataError when it is malformed."""
-        (length,) = _LENGTH.unpack(await self._pipe.read_exactly(_LENGTH.size))
-        if length > MAX_MESSAGE_BYTES:
-            raise RemoteDataError(self.peer, f"announces a message of {length} bytes; {MAX_MESSAGE_BYTES} are allowed")
-        body = await self._pipe.read_exactly(length, STALL_SECONDS)
-        try:
-            fields = msgpack.unpackb(body, raw=False, use_list=False, strict_map_key=False)
-            return _MESSAGES.validate_python(fields)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise RemoteDataError(self.peer, f"sends a malformed message: {where}: {first['msg']}") from None
-        except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
-            raise RemoteDataError(self.peer, f"sends bytes that are not a message: {error}") from None
-
-    async def send_piece(self, header: PieceHeader, data: memoryview) -> None:
-        packed = _PIECE.pack(header.index, header.generation, len(header.mask), header.size)
-        await self._write(packed + header.mask)
-        await self.send_raw(data)
-
-    async def receive_piece_header(self) -> PieceHeader | None:
-        """What comes next, however long it takes to come; None at the end of the stream."""
-        try:
-            index, generation, mask_bytes, size = _PIECE.unpack(await self._pipe.read_exactly(_PIECE.size))
-        except EOFError:
-            return None
-        if mask_bytes > MAX_MEMBERS // 8:
-            raise RemoteDataError(self.peer, f"sends a mask of {mask_bytes} bytes")
-        return PieceHeader(index, generation, await self._pipe.read_exactly(mask_bytes, STALL_SECONDS), size)
-
-    async def send_raw(self, data: memoryview) -> None:
-        # in steps, so that the transport never copies a whole vector into its buffer
-        most = self._pace.step(STEP_BYTES)
-        with self._meter.sending():
-            for start in range(0, len(data), most):
-                step = data[start : start + most]
-                await self._pace.take(len(step))
-                await self._write(step)
-                self.sent += len(step)
-                self._meter.sent += len(step)
-
-    async def receive_into(self, data: memoryview) -> None:
-        """Fill `data`."""
-        for start in range(0, len(data), STEP_BYTES):
-            step = data[start : start + STEP_BYTES]
-            await self._pipe.read_into(step, STALL_SECONDS)
-            self.received += len(step)
-            self._meter.received += len(step)
-
-    def close(self) -> None:
-        self._pipe.close()
-
-    async def _write(self, data: bytes | memoryview) -> None:
-        await self._pipe.write(data, STALL_SECONDS)
+def decode(peer: str, body: bytes) -> Message:
+    """The message in these bytes. Raises RemoteDataError, which names the peer, when they are not one."""
+    try:
+        fields = msgpack.unpackb(body, raw=False, use_list=False, strict_map_key=False)
+        return _MESSAGES.validate_python(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RemoteDataError(peer, f"sends a malformed message: {where}: {first['msg']}") from None
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise RemoteDataError(peer, f"sends bytes that are not a message: {error}") from None

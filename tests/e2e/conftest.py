@@ -1,5 +1,6 @@
 """Real processes: the installed commands on 127.0.0.1, each ended by its own handle."""
 
+import contextlib
 import os
 import random
 import signal
@@ -236,7 +237,7 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
     """Worlds over some invented texts in two alphabets: `make(stages, documents=200, min_peers=1)`."""
     monkeypatch.chdir(tmp_path)
     worlds: list[World] = []
-    with ThreadPoolExecutor(8) as pool:
+    with contextlib.ExitStack() as hubs, ThreadPoolExecutor(8) as pool:
 
         def make(stages: str, *, documents: int = 200, min_peers: int = 1, more: str = "") -> World:
             (tmp_path / "texts").mkdir()
@@ -249,6 +250,7 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
             text = text.replace('source = "python"\nmax_documents = 300', 'source = "text"\npath = "texts/*.txt"')
             config = parse_run_file(text[: text.index("[[stages]]")] + more + stages)
             worlds.append(World(tmp_path, config, pool))
+            hubs.enter_context(worlds[-1].hub)
             return worlds[-1]
 
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Leaving, failing and coming back, on one machine's side: in memory, with the operator's node and peers as threads."""
+"""Leaving, failing and coming back, on one machine's side: the operator's node and peers as threads."""
 
 import logging
 import time
@@ -16,17 +16,16 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
 from dipaco_swarm.machine.sleep import SleepDetector
-from dipaco_swarm.manifest import open_manifest
 from dipaco_swarm.operator import home as operator_home
 from dipaco_swarm.operator import surroundings
 from dipaco_swarm.outer_round import PathInTraining, RoundReport
 from dipaco_swarm.peer import volunteer as peer_program
 from dipaco_swarm.peer.handover import HAND_OVER_SECONDS
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome
-from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
-from dipaco_swarm.swarm.states.blobs import BlobStore
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.training import bank, checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
+from tests.hub import until
 
 from .world import FOUR_PATHS, SINGLE, Events, MakeWorld, World
 
@@ -121,7 +120,7 @@ def test_a_keeper_that_does_not_take_it_is_waited_for_as_long_as_was_said(
     operator.until("run address")
     peer, leave = world.peer("one", 0)
     peer.until("round 2:")
-    monkeypatch.setattr(MemorySwarm, "fetch_state", lambda *_, **__: None)  # it is alive, and nothing gets through
+    monkeypatch.setattr(NetworkedSwarm, "fetch_state", lambda *_, **__: None)  # it is alive, and nothing gets through
     began = time.monotonic()
     leave()
     assert 0.8 < (time.monotonic() - began) / HAND_OVER_SECONDS < 1.6
@@ -135,7 +134,6 @@ def test_a_keeper_that_does_not_take_it_is_waited_for_as_long_as_was_said(
 def test_the_last_holder_brings_back_what_all_keepers_have_lost(make_world: MakeWorld) -> None:
     """Everybody is gone, and the bootstrap node's disk with the modules as well; one peer comes back."""
     world = make_world(FOUR_PATHS)
-    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
     operator, operator_leaves = world.operator_that_ends()
     operator.until("run address")
     peer, leave = world.peer("holder", 0)
@@ -147,7 +145,6 @@ def test_the_last_holder_brings_back_what_all_keepers_have_lost(make_world: Make
         bank.module_file(world.folder / "bootstrap", 0, module).unlink()
 
     # nothing but files is left
-    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
     operator, operator_leaves = world.operator_that_ends()
     operator.until("going on with stage 0")
     operator.until("run address")
@@ -165,19 +162,8 @@ def test_the_last_holder_brings_back_what_all_keepers_have_lost(make_world: Make
     assert all(kept_versions(world)[module] >= version for module, version in left_at.items())
 
 
-def test_a_bootstrap_node_restored_from_an_older_copy_goes_where_the_peers_are(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bootstrap_node_restored_from_an_older_copy_goes_where_the_peers_are(make_world: MakeWorld) -> None:
     """Its folder knows the first stage only, complete; opening the second one again would make another one."""
-    publish = MemorySwarm.publish_manifest
-
-    def as_between_machines(self: MemorySwarm, signed: bytes) -> None:
-        newest = self.newest_manifest(timeout=1)
-        fingerprint = world.address.fingerprint
-        if newest is None or open_manifest(newest, fingerprint).revision <= open_manifest(signed, fingerprint).revision:
-            publish(self, signed)
-
-    monkeypatch.setattr(MemorySwarm, "publish_manifest", as_between_machines)
     world = make_world(SINGLE + "rounds = 2\n" + FOUR_PATHS)
     operator, operator_leaves = world.operator_that_ends()
     operator.until("run address")
@@ -204,7 +190,6 @@ def test_a_bootstrap_node_restored_from_an_older_copy_goes_where_the_peers_are(
 
 def test_a_node_that_is_told_to_advance_before_it_has_heard_of_its_peers_waits_for_them(make_world: MakeWorld) -> None:
     world = make_world(SINGLE + FOUR_PATHS)
-    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
     operator, operator_leaves = world.operator_that_ends()
     operator.until("run address")
     peer, leave = world.peer("one", 0)
@@ -213,7 +198,6 @@ def test_a_node_that_is_told_to_advance_before_it_has_heard_of_its_peers_waits_f
     leave()
     for module in (OWN, OTHERS):
         bank.module_file(world.folder / "bootstrap", 0, module).unlink(missing_ok=True)
-    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
     world.kept.tell_to_advance()
     operator = world.operator()
     operator.until("run address")
@@ -314,10 +298,10 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
     world.operator().until("run address")
     file = checkpoint_file(world, "one")
     remembered: list[tuple[int, dict[ModuleId, int]]] = []
-    reduce, play = MemorySwarm.all_reduce, peer_program.Volunteer._round
+    reduce, play = NetworkedSwarm.all_reduce, peer_program.Volunteer._round
 
     def half(
-        self: MemorySwarm, contributions: Sequence[Contribution], *, patience: float
+        self: NetworkedSwarm, contributions: Sequence[Contribution], *, patience: float
     ) -> Mapping[ModuleId, Outcome]:
         own = [part for part in contributions if part.group.module == OWN]
         others = {part.group.module: NotAgreed("nobody else was there") for part in contributions if part not in own}
@@ -329,7 +313,7 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
             remembered.append((report.versions[OWN] - 1, checkpoint.given(file)))
         return report
 
-    monkeypatch.setattr(MemorySwarm, "all_reduce", half)
+    monkeypatch.setattr(NetworkedSwarm, "all_reduce", half)
     monkeypatch.setattr(peer_program.Volunteer, "_round", look)
     peer, leave = world.peer("one", 0)
     peer.until("round 3:")
@@ -340,7 +324,6 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
 
 def test_a_damaged_checkpoint_is_set_aside_and_its_whole_modules_are_used(make_world: MakeWorld) -> None:
     world = make_world(FOUR_PATHS)
-    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
     operator, operator_leaves = world.operator_that_ends()
     operator.until("run address")
     peer, leave = world.peer("one", 0)
@@ -356,7 +339,6 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_whole_modules_are_used(make_w
 
     for module in (OWN, OTHERS):  # nobody has anything newer than the checkpoint, and of L0M0 nobody has anything
         bank.module_file(world.folder / "bootstrap", 0, module).unlink(missing_ok=True)
-    world.hub = MemoryHub(BlobStore(world.folder / "hub"))
     world.operator().until("run address")
     peer, leave = world.peer("one", 0)
     peer.until("round 1:")
@@ -395,7 +377,10 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
         def _mend(self, peer: PathInTraining) -> None:
             state = peer.base[OWN]
             if not whole and state.version > 0:
-                MemorySwarm(world.hub, "another holder").hold(peer.stage, OWN, state)
+                holder = world.hub.swarm("another holder")
+                holder.hold(peer.stage, OWN, state)
+                holder.announce([Announcement(holder.peer, peer.stage, OWN, None, state.version, state.digest)])
+                until(lambda: any(said.peer == holder.peer for said in peer.swarm.members(peer.stage, OWN)))
                 whole["digest"] = state.digest
                 flipped = ModuleState(state.version, state.params.clone(), state.momentum)
                 assert flipped.digest == state.digest  # computed while it is whole
@@ -440,15 +425,15 @@ def test_who_was_asleep_says_so_once_and_looks_for_the_group_before_it_goes_on(
 ) -> None:
     skew = Skew()
     looked: list[str] = []
-    look_up = MemorySwarm.look_up
+    look_up = NetworkedSwarm.look_up
     sleeper = partial(peer_program.Volunteer, missed=SleepDetector(skew).missed)
     monkeypatch.setattr("tests.e2e.world.Volunteer", sleeper)
 
-    def noted(self: MemorySwarm, *arguments: object, **more: object) -> None:
+    def noted(self: NetworkedSwarm, *arguments: object, **more: object) -> None:
         looked.append(self.peer)
         look_up(self, *arguments, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(MemorySwarm, "look_up", noted)
+    monkeypatch.setattr(NetworkedSwarm, "look_up", noted)
     world = make_world(FOUR_PATHS)
     world.operator().until("run address")
     peer, leave = world.peer("one", 0)
@@ -481,9 +466,9 @@ def test_a_bootstrap_node_that_is_gone_is_said_once_and_its_return_too(
     operator_leaves()
     for peer in (one, lone):
         peer.until("nobody else is to be heard; training goes on alone, and is shared when they are back")
-    beside, leave_beside = world.peer("beside", 0)
+    beside, leave_beside = world.peer("beside", 0, met_before=["one"])
     beside.until("round 3:")
-    assert not beside.said("bootstrap node")  # it never met one
+    assert not beside.said("bootstrap node")  # it has not met one in this life
     world.operator().until("run address")
     for peer in (one, lone):
         peer.until("the bootstrap node answers again", seconds=20)
@@ -541,7 +526,7 @@ def test_a_state_that_somebody_claims_and_nobody_sends_stops_nobody(
     monkeypatch.setattr(peer_program, "UNSENT_SECONDS", 0.5)
     world = make_world(FOUR_PATHS)
     world.operator().until("run address")
-    liar = MemorySwarm(world.hub, "a liar")
+    liar = world.hub.swarm("a liar")
     table = PathTable(world.manifest().stage.table)
     for_all = [
         Announcement(liar.peer, 0, module, PathIndex(0), version=9_000_000, digest="f" * 64)

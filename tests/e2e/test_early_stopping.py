@@ -1,4 +1,4 @@
-"""Early stopping among peers, in memory: who keeps what, who believes whom, and what `--best` serves."""
+"""Early stopping among peers of one process: who keeps what, who believes whom, and what `--best` serves."""
 
 import logging
 import math
@@ -14,7 +14,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dipaco_swarm import simulate
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.cli import swarm as cli
@@ -31,9 +30,10 @@ from dipaco_swarm.operator.snapshots import SnapshotKeeper
 from dipaco_swarm.operator.training_workshop import CLAIM_MARGIN, SnapshotAudit
 from dipaco_swarm.outer_round import PathInTraining
 from dipaco_swarm.peer.snapshots import LossOf, OwnSnapshots
+from dipaco_swarm.simulate import simulate
 from dipaco_swarm.snapshots import Offers
 from dipaco_swarm.swarm.interface import Announcement
-from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
 from dipaco_swarm.training.early import (
     Snapshot,
@@ -50,7 +50,8 @@ from dipaco_swarm.training.modules import PathModel
 from dipaco_swarm.training.shards import EvaluationSet, Shard, ShardProgress
 from tests.doors.test_manifest import manifest as small_manifest
 from tests.e2e.conftest import write_run_file
-from tests.e2e.test_reference import LENGTH, TWO_LEVELS, VOCABULARY, make_peers, run_rounds
+from tests.e2e.test_reference import LENGTH, TWO_LEVELS, VOCABULARY, MakeHub, make_peers, new_model, run_rounds
+from tests.hub import BOOTSTRAP, Hub, hear, until
 
 RUN = "small:fingerprint"
 P0, P1 = PathIndex(0), PathIndex(1)
@@ -60,8 +61,8 @@ TABLE = grid([2, 1])
 # ----------------------------------------------------------------------------------------------------------- one peer
 
 
-def a_peer() -> PathInTraining:
-    return make_peers(grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=2)[0]
+def a_peer(hub: Hub) -> PathInTraining:
+    return make_peers(hub, grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=2)[0]
 
 
 def a_shard(pieces: int) -> Shard:
@@ -91,13 +92,22 @@ def to_version(peer: PathInTraining, version: int) -> None:
         peer.base[module] = ModuleState(version, params, state.momentum)
 
 
-def said(peer: PathInTraining) -> SnapshotStatement:
-    return SnapshotStatement.model_validate_json(peer.swarm.statements(topic_of(0), timeout=1)[peer.swarm.peer])
+def said(peer: PathInTraining) -> SnapshotStatement | None:
+    statement = peer.swarm.statements(topic_of(0), timeout=1).get(peer.swarm.peer)
+    return None if statement is None else SnapshotStatement.model_validate_json(statement)
 
 
-def test_a_peer_keeps_and_offers_the_version_with_the_lowest_loss(tmp_path: Path) -> None:
+def offers(peer: PathInTraining, loss: float) -> SnapshotStatement:
+    """Waits until the peer says that it has a snapshot of this loss; what it says."""
+    until(lambda: (now := said(peer)) is not None and now.loss == loss)
+    statement = said(peer)
+    assert statement is not None
+    return statement
+
+
+def test_a_peer_keeps_and_offers_the_version_with_the_lowest_loss(make_hub: MakeHub, tmp_path: Path) -> None:
     losses = dict(enumerate([4.0, 3.5, 3.7, 3.2, 3.4, 3.3], 1))
-    peer = a_peer()
+    peer = a_peer(make_hub())
 
     def loss_of(base: Mapping[ModuleId, ModuleState]) -> float:
         return losses[base[ModuleId(0, 0)].version]
@@ -113,31 +123,32 @@ def test_a_peer_keeps_and_offers_the_version_with_the_lowest_loss(tmp_path: Path
     assert kept is not None
     assert (kept.loss, set(kept.versions.values())) == (3.2, {4})
     assert all((params == 4.0).all() for params in kept.params.values())
-    assert said(peer).loss == 3.2
-    assert peer.swarm.fetch_blob(said(peer).snapshot, timeout=1) == snapshot_to_bytes(kept)
+    assert peer.swarm.fetch_blob(offers(peer, 3.2).snapshot, timeout=1) == snapshot_to_bytes(kept)
 
     # the peer starts again: it offers what it has, and only a lower loss replaces it
-    peer = a_peer()
+    peer = a_peer(make_hub())
     to_version(peer, 6)
     snapshots = own(peer, tmp_path, loss_of=loss_of)
-    assert said(peer).loss == 3.2
+    offers(peer, 3.2)
     for version, loss in ((7, 3.3), (8, 3.1)):
         losses[version] = loss
         to_version(peer, version)
         assert (snapshots.look() is not None) == (loss == 3.1)
     again = load_snapshot(snapshot_file(tmp_path, 0, P0), RUN)
     assert again is not None
-    assert again.loss == said(peer).loss == 3.1
+    assert again.loss == offers(peer, 3.1).loss == 3.1
 
 
-def test_the_agreed_modules_are_kept_and_local_progress_is_neither_kept_nor_lost(tmp_path: Path) -> None:
-    peer = a_peer()
+def test_the_agreed_modules_are_kept_and_local_progress_is_neither_kept_nor_lost(
+    make_hub: MakeHub, tmp_path: Path
+) -> None:
+    peer = a_peer(make_hub())
     run_rounds([peer], 2)
     progress = [peer.model.vector(level) * 1.5 for level in range(2)]
     for level, vector in enumerate(progress):
         peer.model.load(level, vector)
     assert own(peer, tmp_path / "late").look() is None  # nothing has happened since it began
-    early = a_peer()
+    early = a_peer(make_hub())
     snapshots = own(early, tmp_path)
     early.base = peer.base
     for level, vector in enumerate(progress):
@@ -151,12 +162,12 @@ def test_the_agreed_modules_are_kept_and_local_progress_is_neither_kept_nor_lost
 
 
 def test_a_damaged_snapshot_at_home_does_not_keep_a_peer_from_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = snapshot_file(tmp_path, 0, P0)
     file.parent.mkdir()
     file.write_bytes(b"torn")
-    peer = a_peer()
+    peer = a_peer(hub)
     snapshots = own(peer, tmp_path)
     assert "cannot be used" in caplog.text
     to_version(peer, 1)
@@ -164,8 +175,8 @@ def test_a_damaged_snapshot_at_home_does_not_keep_a_peer_from_training(
     assert load_snapshot(file, RUN) is not None
 
 
-def test_a_shard_without_a_slice_has_no_snapshot_and_says_so(tmp_path: Path) -> None:
-    peer = a_peer()
+def test_a_shard_without_a_slice_has_no_snapshot_and_says_so(hub: Hub, tmp_path: Path) -> None:
+    peer = a_peer(hub)
     snapshots = own(peer, tmp_path, pieces=0)
     assert "path 0 is too small" in str(snapshots.too_small)
     to_version(peer, 5)
@@ -180,12 +191,11 @@ def test_a_shard_without_a_slice_has_no_snapshot_and_says_so(tmp_path: Path) -> 
 class Node:
     """A bootstrap node that keeps snapshots of two paths which share their second module."""
 
-    def __init__(self, home: Path) -> None:
-        self.hub = MemoryHub()
+    def __init__(self, home: Path, hub: Hub) -> None:
+        self.hub = hub
         self.home = home
-        peers = make_peers(TABLE, [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=2)
-        assert isinstance(peers[0].model, PathModel)
-        self.model = peers[0].model
+        self.swarm = hub.swarm("node")
+        self.model = new_model(TWO_LEVELS)
         generator = torch.Generator().manual_seed(0)
         self.states = {
             m: ModuleState.seed(0.1 * torch.randn(self.model.size(m.level), generator=generator)) for m in TABLE.modules
@@ -194,6 +204,9 @@ class Node:
         self.pieces = EvaluationSet(tokens, np.full(5, LENGTH), ("",) * 5)
         self.honest = self.snapshot(P0, 0.0)
         self.honest = replace(self.honest, loss=self.found(self.honest))
+        self.swarm.announce(
+            [Announcement(self.swarm.peer, 0, m, None, 0, self.states[m].digest) for m in TABLE.modules]
+        )
 
     def found(self, snapshot: Snapshot) -> float:
         """What the node finds."""
@@ -215,32 +228,39 @@ class Node:
         return bare.model_copy(update={"config": config, "stages": (stage,)})
 
     def offers(self) -> Offers:
-        return Offers(MemorySwarm(self.hub, "node"), self.manifest(), RUN, self.model)
+        return Offers(self.swarm, self.manifest(), RUN, self.model)
 
     def keeper(self, sample: EvaluationSet | None = None) -> SnapshotKeeper:
         pieces = sample or self.pieces
         judge = SnapshotAudit(self.manifest(), self.model, lambda path: pieces)
         return SnapshotKeeper(self.offers(), self.home, RUN, judge)
 
-    def peer(self, name: str, path: int | None = 0) -> MemorySwarm:
-        swarm = MemorySwarm(self.hub, name)
+    def peer(self, name: str, path: int | None = 0) -> NetworkedSwarm:
+        """One that trains the path, and whom the node has heard."""
+        swarm = self.hub.swarm(name)
         if path is not None:
             modules = TABLE.modules_of(PathIndex(path))
-            swarm.announce([Announcement(swarm.peer, 0, m, PathIndex(path), 3, "digest") for m in modules])
+            swarm.announce([Announcement(swarm.peer, 0, m, PathIndex(path), 3, "d" * 64) for m in modules])
+        hear([self.swarm, swarm], 0, TABLE.modules)
         return swarm
 
-    def offer(self, swarm: MemorySwarm, snapshot: Snapshot, /, **lies: object) -> None:
+    def offer(self, swarm: NetworkedSwarm, snapshot: Snapshot, /, **lies: object) -> None:
         digest = swarm.put_blob(snapshot_to_bytes(snapshot))
         fields = {"path": snapshot.path, "loss": snapshot.loss, "snapshot": digest} | lies
-        swarm.publish(topic_of(0), SnapshotStatement.model_validate(fields).to_bytes())
+        self.say(swarm, SnapshotStatement.model_validate(fields).to_bytes())
+
+    def say(self, swarm: NetworkedSwarm, statement: bytes) -> None:
+        """Returns when the node can hear it."""
+        swarm.publish(topic_of(0), statement)
+        until(lambda: self.swarm.statements(topic_of(0), timeout=10).get(swarm.peer) == statement)
 
     def kept(self, path: PathIndex = P0) -> Snapshot | None:
         return load_snapshot(snapshot_file(self.home, 0, path), RUN)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def node(tmp_path: Path, hub: Hub) -> Node:
+    return Node(tmp_path, hub)
 
 
 def test_the_node_keeps_the_lowest_honest_loss_of_each_path(node: Node) -> None:
@@ -260,23 +280,25 @@ def test_the_node_keeps_the_lowest_honest_loss_of_each_path(node: Node) -> None:
     assert kept.loss == better.loss
 
     # started again it knows what it has
-    ada.publish(topic_of(0), b"")
+    node.say(ada, b"")
     assert node.keeper().collect(node.states, stage_done=True) == []
     assert kept.loss == better.loss
 
 
-def test_a_peer_that_left_a_moment_ago_is_still_heard(node: Node) -> None:
+def test_a_peer_that_is_about_to_leave_is_still_heard(node: Node) -> None:
+    """It trains no more, and says so while it hands over what it has."""
     keeper = node.keeper()
     ada = node.peer("ada")
     assert keeper.collect(node.states, stage_done=True) == []
     node.offer(ada, node.honest)
-    ada.announce([])
+    ada.announce([Announcement(ada.peer, 0, m, None, 3, "d" * 64) for m in TABLE.modules_of(P0)])
+    hear([node.swarm, ada], 0, TABLE.modules)
     assert len(keeper.collect(node.states, stage_done=True)) == 1
 
 
 def test_during_a_stage_the_node_looks_now_and_then(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(MemorySwarm, "clock", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(NetworkedSwarm, "clock", SimpleNamespace(monotonic=lambda: clock[0]))
     keeper = node.keeper()
     node.offer(node.peer("ada"), node.honest)
     node.offer(node.peer("ben", 1), node.snapshot(P1, node.honest.loss))
@@ -336,7 +358,7 @@ def test_a_lie_does_not_replace_an_honest_snapshot(
 
 def test_what_is_not_a_statement_is_named_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     keeper = node.keeper()
-    node.peer("liar").publish(topic_of(0), b'{"path": 0}')
+    node.say(node.peer("liar"), b'{"path": 0}')
     node.offer(node.peer("ada"), node.honest)
     for _ in range(3):
         keeper.collect(node.states, stage_done=True)
@@ -367,29 +389,14 @@ def test_a_guest_takes_the_lowest_loss_that_arrives_and_fits(node: Node) -> None
 
 
 class Simulated:
-    """A run of two peers on paths 0 and 3 of 2x2, with early stopping; homes are folders, blobs are on disk too."""
+    """A run of two peers on paths 0 and 3 of 2x2, with early stopping; homes are folders."""
 
-    def __init__(self, folder: Path, early_stopping: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, early_stopping: str) -> None:
         self.folder = folder
-        self.hub = MemoryHub()
         folder.mkdir()
         run_file = write_run_file(folder / "RUN.toml", min_peers=2, inner_steps=3, rounds=3, warmup=1)
         text = run_file.read_text() + f"\n[early_stopping]\n{early_stopping}\n"
-        in_memory, fetched = MemorySwarm.put_blob, MemorySwarm.fetch_blob
-
-        def put_blob(swarm: MemorySwarm, data: bytes) -> str:
-            in_memory(swarm, data)
-            return BlobStore(folder / swarm.peer / "blobs").put(data)
-
-        def fetch_blob(swarm: MemorySwarm, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
-            data = fetched(swarm, digest, timeout=timeout, limit=limit)
-            BlobStore(folder / swarm.peer / "blobs").put(data)
-            return data
-
-        monkeypatch.setattr(MemorySwarm, "put_blob", put_blob)
-        monkeypatch.setattr(MemorySwarm, "fetch_blob", fetch_blob)
-        monkeypatch.setattr(simulate, "MemoryHub", lambda blobs: self.hub)
-        self.states = simulate.simulate(parse_run_file(text), folder, {"ada": 0, "ben": 3})
+        self.states = simulate(parse_run_file(text), folder, {"ada": 0, "ben": 3})
         signed = (self.bootstrap / "manifest.json").read_bytes()
         self.manifest = open_manifest(signed, signer_of(signed))
         self.address = RunAddress("small", signer_of(signed), ())
@@ -399,16 +406,23 @@ class Simulated:
     def bootstrap(self) -> Path:
         return self.folder / "bootstrap"
 
+    def comes_back(self, hub: Hub, name: str, path: PathIndex) -> NetworkedSwarm:
+        """A peer that trains its path again, and offers the snapshot that it has at home."""
+        swarm, best = hub.swarm(name, BlobStore(self.folder / name / "blobs")), self.snapshot(name, path)
+        assert best is not None
+        statement = SnapshotStatement(path=path, loss=best.loss, snapshot=swarm.put_blob(snapshot_to_bytes(best)))
+        swarm.publish(topic_of(1), statement.to_bytes())
+        modules = PathTable(self.manifest.stage.table).modules_of(path)
+        swarm.announce([Announcement(swarm.peer, 1, m, path, 3, self.states[m].digest) for m in modules])
+        return swarm
+
     def snapshot(self, home: str, path: int) -> Snapshot | None:
         return load_snapshot(snapshot_file(self.folder / home, 1, PathIndex(path)), self.run)
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulated]:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        yield Simulated(
-            tmp_path_factory.mktemp("early") / "run", "share = 0.1\nevery = 1\nmax_sequences = 40", monkeypatch
-        )
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Simulated:
+    return Simulated(tmp_path_factory.mktemp("early") / "run", "share = 0.1\nevery = 1\nmax_sequences = 40")
 
 
 @pytest.mark.timeout(200)
@@ -417,7 +431,7 @@ def test_scoring_changes_nothing_of_the_training(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(OwnSnapshots, "look", lambda own: None)
-        silent = Simulated(tmp_path / "run", "share = 0.1", patch)
+        silent = Simulated(tmp_path / "run", "share = 0.1")
     assert silent.snapshot("ada", 0) is None
     assert simulated.snapshot("ada", 0) is not None
     assert {m: s.digest for m, s in silent.states.items()} == {m: s.digest for m, s in simulated.states.items()}
@@ -491,20 +505,25 @@ def test_a_peers_home_serves_its_own_best(simulated: Simulated) -> None:
 
 
 def test_guests_serve_what_peers_offer(simulated: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = PathTable(simulated.manifest.stage.table)
-    for name, path in (("ada", P0), ("ben", PathIndex(3))):  # both have left, and come back
-        swarm = MemorySwarm(simulated.hub, name)
-        swarm.announce(
-            [Announcement(swarm.peer, 1, m, path, 3, simulated.states[m].digest) for m in table.modules_of(path)]
-        )
+    table, signer = PathTable(simulated.manifest.stage.table), simulated.address.fingerprint
+    modules, told = table.modules, list[str]()
+    with Hub("small", signer) as hub:
+        # all have left, and come back
+        keeper = hub.swarm(BOOTSTRAP, BlobStore(simulated.bootstrap / "blobs"))
+        keeper.announce([Announcement(keeper.peer, 1, m, None, 3, simulated.states[m].digest) for m in modules])
+        for module in modules:
+            keeper.hold(1, module, simulated.states[module])
+        peers = [simulated.comes_back(hub, name, path) for name, path in (("ada", P0), ("ben", PathIndex(3)))]
 
-    @contextmanager
-    def visit(address: RunAddress) -> Iterator[tuple[MemorySwarm, Manifest]]:
-        yield MemorySwarm(simulated.hub, "guest"), simulated.manifest
+        @contextmanager
+        def visit(address: RunAddress) -> Iterator[tuple[NetworkedSwarm, Manifest]]:
+            with hub.open("guest") as guest:
+                hear([guest, keeper, *peers], 1, modules)
+                until(lambda: len(guest.statements(topic_of(1), timeout=10)) == len(peers))
+                yield guest, simulated.manifest
 
-    monkeypatch.setattr(use, "_visit", visit)
-    told: list[str] = []
-    from_swarm = use.evaluate(simulated.address, None, best=True, tell=told.append)
+        monkeypatch.setattr(use, "_visit", visit)
+        from_swarm = use.evaluate(simulated.address, None, best=True, tell=told.append)
     at_home = use.evaluate(simulated.bootstrap, None, best=True)
     assert from_swarm.paths == at_home.paths
     assert told[0].startswith("no early-stopping snapshot of path 1")

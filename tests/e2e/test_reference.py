@@ -1,4 +1,4 @@
-"""The rounds against independent references (docs/paper.md#checks), in memory: no network, real models."""
+"""The rounds against independent references (docs/paper.md#checks): no network, real models."""
 
 import math
 import threading
@@ -27,9 +27,10 @@ from dipaco_swarm.outer_round import (
     run_outer_round,
 )
 from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup
-from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings, TrainReport
 from dipaco_swarm.training.modules import PathModel, build_network
+from tests.hub import Hub, hear, until
 
 MODEL = ModelConfig(
     hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=16
@@ -38,6 +39,8 @@ TWO_LEVELS = (LevelConfig(blocks=(0,), embedding=True), LevelConfig(blocks=(1,),
 ONE_LEVEL = (LevelConfig(blocks=(0, 1), embedding=True, head=True),)
 INNER = InnerConfig(learning_rate=3e-3, warmup_steps=2, schedule_steps=20, batch_sequences=2)
 VOCABULARY, LENGTH = 50, 16
+
+MakeHub = Callable[[], Hub]
 
 
 def batches(seed: int) -> Iterator[Tensor]:
@@ -52,6 +55,7 @@ def new_model(levels: Sequence[LevelConfig]) -> PathModel:
 
 
 def make_peers(
+    hub: Hub,
     table: PathTable,
     paths: Sequence[int],
     levels: Sequence[LevelConfig],
@@ -59,11 +63,10 @@ def make_peers(
     inner_steps: int,
     trainer: Callable[[PathModel], InnerTrainer] = lambda model: InnerTrainer(model, INNER, TrainingSettings()),
 ) -> list[PathInTraining]:
-    """One peer per entry of `paths`, all of them announced; peer i trains on `batches(i)`."""
-    hub = MemoryHub()
+    """One peer per entry of `paths`, all of them announced and heard; peer i trains on `batches(i)`."""
     peers = []
     for i, path in enumerate(paths):
-        swarm = MemorySwarm(hub, f"peer-{i}")
+        swarm = hub.swarm(f"peer-{i}")
         swarm.configure_rounds("fp32", 1000.0)
         model = new_model(levels)
         modules = table.modules_of(PathIndex(path))
@@ -90,7 +93,13 @@ def make_peers(
             )
         )
         announce(peers[-1])
+    hear_all(peers)
     return peers
+
+
+def hear_all(peers: Sequence[PathInTraining]) -> None:
+    """Wait until all know what all have announced."""
+    hear([cast(NetworkedSwarm, peer.swarm) for peer in peers], 0, peers[0].table.modules)
 
 
 def run_rounds(peers: Sequence[PathInTraining], rounds: int) -> None:
@@ -114,10 +123,10 @@ def run_rounds(peers: Sequence[PathInTraining], rounds: int) -> None:
             done.result(timeout=60)
 
 
-def test_one_path_and_two_peers_is_diloco_bit_for_bit() -> None:
+def test_one_path_and_two_peers_is_diloco_bit_for_bit(hub: Hub) -> None:
     """Check 1: with one module per level the swarm is DiLoCo, written here as the paper writes it."""
     outer = OuterConfig(learning_rate=0.7, momentum=0.9, rescale=True)
-    peers = make_peers(grid([1, 1]), [0, 0], TWO_LEVELS, outer, inner_steps=3)
+    peers = make_peers(hub, grid([1, 1]), [0, 0], TWO_LEVELS, outer, inner_steps=3)
     run_rounds(peers, 3)
 
     torch.set_num_threads(1)
@@ -142,12 +151,12 @@ def test_one_path_and_two_peers_is_diloco_bit_for_bit() -> None:
             assert torch.equal(state.momentum, velocity[level])
 
 
-def test_a_flat_mixture_is_independent_runs_with_an_outer_step_and_no_traffic() -> None:
+def test_a_flat_mixture_is_independent_runs_with_an_outer_step_and_no_traffic(make_hub: MakeHub) -> None:
     """Check 2: one level, a module per path; nobody exchanges anything."""
     outer = OuterConfig(learning_rate=0.7, momentum=0.9, rescale=True)
-    peers = make_peers(PathTable(((0,), (1,), (2,))), [0, 1, 2], ONE_LEVEL, outer, inner_steps=2)
+    peers = make_peers(make_hub(), PathTable(((0,), (1,), (2,))), [0, 1, 2], ONE_LEVEL, outer, inner_steps=2)
     run_rounds(peers, 2)
-    alone = [make_peers(grid([1]), [0], ONE_LEVEL, outer, inner_steps=2)[0] for _ in range(3)]
+    alone = [make_peers(make_hub(), grid([1]), [0], ONE_LEVEL, outer, inner_steps=2)[0] for _ in range(3)]
     for i, peer in enumerate(alone):
         peer.batches = batches(i)
         run_rounds([peer], 2)
@@ -157,11 +166,11 @@ def test_a_flat_mixture_is_independent_runs_with_an_outer_step_and_no_traffic() 
         assert peers[i].swarm.traffic().sent == 0
 
 
-def test_a_module_of_a_grid_moves_by_the_mean_over_its_two_paths_times_the_root_of_two() -> None:
+def test_a_module_of_a_grid_moves_by_the_mean_over_its_two_paths_times_the_root_of_two(hub: Hub) -> None:
     """Check 3 (paper figure 4): 2x2; module L1M0 belongs to paths 0 and 2."""
     outer = OuterConfig(learning_rate=1.0, momentum=0.0, rescale=True)
     table = grid([2, 2])
-    peers = make_peers(table, [0, 1, 2, 3], TWO_LEVELS, outer, inner_steps=2)
+    peers = make_peers(hub, table, [0, 1, 2, 3], TWO_LEVELS, outer, inner_steps=2)
     module = ModuleId(1, 0)
     assert table.paths_through(module) == (0, 2)
     before = peers[0].base[module].params
@@ -212,12 +221,12 @@ class PlainSgd:
         return TrainReport(steps, steps * INNER.batch_sequences * LENGTH, loss, 1.0)
 
 
-def test_one_inner_step_of_sgd_is_synchronous_sgd_per_module() -> None:
+def test_one_inner_step_of_sgd_is_synchronous_sgd_per_module(hub: Hub) -> None:
     """Check 4: tau = 1, outer learning rate 1, no momentum, no rescaling."""
     outer = OuterConfig(learning_rate=1.0, momentum=0.0, rescale=False)
     table = grid([2, 2])
     make = lambda model: cast(InnerTrainer, PlainSgd(model))  # noqa: E731
-    peers = make_peers(table, [0, 1, 2, 3], TWO_LEVELS, outer, inner_steps=1, trainer=make)
+    peers = make_peers(hub, table, [0, 1, 2, 3], TWO_LEVELS, outer, inner_steps=1, trainer=make)
     run_rounds(peers, 4)
 
     bank = {module: new_model(TWO_LEVELS).vector(module.level) for module in table.modules}
@@ -243,9 +252,11 @@ def test_one_inner_step_of_sgd_is_synchronous_sgd_per_module() -> None:
 
 
 @pytest.mark.parametrize(("given", "kept"), [(None, True), (0, False), (7, True)])
-def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(given: int | None, kept: bool) -> None:
+def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(
+    hub: Hub, given: int | None, kept: bool
+) -> None:
     """`given`: the version from which others have it."""
-    (peer,) = make_peers(grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=1)
+    (peer,) = make_peers(hub, grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=1)
     module = peer.modules[0]
     before = peer.base[module].params
     peer.model.load(0, before + 0.5)
@@ -270,46 +281,48 @@ def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(given: i
         (21, 2),
     ],
 )
-def test_a_paced_round_waits_a_while_for_a_path_that_is_behind(other_at: int, full_rounds: int) -> None:
+def test_a_paced_round_waits_a_while_for_a_path_that_is_behind(hub: Hub, other_at: int, full_rounds: int) -> None:
     """Ours is at version 20, of two paths; `full_rounds`: how much we train before the round is due."""
-    assert _is_due_after(full_rounds, other_at)
+    assert _is_due_after(hub, full_rounds, other_at)
 
 
 @pytest.mark.parametrize(("catches_up", "full_rounds"), [(True, CATCH_UP_ROUNDS * 2), (False, 2)])
 def test_a_paced_round_does_not_wait_for_who_sleeps(
-    catches_up: bool, full_rounds: int, monkeypatch: pytest.MonkeyPatch
+    hub: Hub, catches_up: bool, full_rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who fetches a newer state is waited for even where its line has no room for a word."""
-    members = MemorySwarm.members
+    members = NetworkedSwarm.members
 
-    def silent(self: MemorySwarm, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
+    def silent(self: NetworkedSwarm, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         return tuple(replace(said, awake=said.peer == self.peer) for said in members(self, stage, module))
 
-    monkeypatch.setattr(MemorySwarm, "members", silent)
-    assert _is_due_after(full_rounds, 19, catches_up=catches_up)
+    monkeypatch.setattr(NetworkedSwarm, "members", silent)
+    assert _is_due_after(hub, full_rounds, 19, catches_up=catches_up)
 
 
-def test_who_fetches_a_newer_state_says_so_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, other = make_peers(grid([1, 2]), [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
+def test_who_fetches_a_newer_state_says_so_until_it_is_there(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, other = make_peers(hub, grid([1, 2]), [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
     shared, own = ours.modules
     adopt(other, shared, replace(other.base[shared], version=3))
     announce(other)
+    hear_all([ours, other])
     said: list[set[ModuleId]] = []
-    fetch = MemorySwarm.fetch_state
+    fetch = NetworkedSwarm.fetch_state
 
-    def look(self: MemorySwarm, stage: int, module: ModuleId, *rest: Any, **more: Any) -> ModuleState | None:
+    def look(self: NetworkedSwarm, stage: int, module: ModuleId, *rest: Any, **more: Any) -> ModuleState | None:
+        until(lambda: any(s.catching_up for s in self.members(stage, module)))  # saying it takes a moment
         said.append({m for m in (shared, own) if any(s.catching_up for s in self.members(stage, m))})
         return fetch(self, stage, module, *rest, **more)
 
-    monkeypatch.setattr(MemorySwarm, "fetch_state", look)
+    monkeypatch.setattr(NetworkedSwarm, "fetch_state", look)
     (task,) = catch_ups(ours)
     assert catch_up(ours, task)
     assert said == [{shared}]
-    assert not any(s.catching_up for m in (shared, own) for s in ours.swarm.members(0, m))
+    until(lambda: not any(s.catching_up for m in (shared, own) for s in ours.swarm.members(0, m)))
 
 
-def test_whose_round_failed_trains_a_little_before_it_tries_again() -> None:
-    (peer,) = make_peers(grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=40)
+def test_whose_round_failed_trains_a_little_before_it_tries_again(hub: Hub) -> None:
+    (peer,) = make_peers(hub, grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=40)
     module, other = peer.modules
     peer.rules = replace(peer.rules, rounds=RoundsConfig(pacing="paced", inner_steps=40))
     step = peer.rules.tokens_per_step
@@ -322,14 +335,15 @@ def test_whose_round_failed_trains_a_little_before_it_tries_again() -> None:
     assert modules_due(peer) == [module, other]
 
 
-def _is_due_after(full_rounds: int, other_at: int, *, catches_up: bool = False) -> bool:
+def _is_due_after(hub: Hub, full_rounds: int, other_at: int, *, catches_up: bool = False) -> bool:
     """Whether ours, at version 20, asks for a round after so much training and not a token sooner."""
-    ours, other = make_peers(grid([1, 2]), [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
+    ours, other = make_peers(hub, grid([1, 2]), [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
     shared, own = ours.modules
     other.catching_up = {shared} if catches_up else set()
     for peer, version in ((ours, 20), (other, other_at)):
         peer.base[shared] = replace(peer.base[shared], version=version)
         announce(peer)
+    hear_all([ours, other])
     paced = RoundsConfig(pacing="paced", inner_steps=3)
     ours.rules = replace(ours.rules, rounds=paced)
     round_tokens = paced.inner_steps * ours.rules.tokens_per_step

@@ -1,9 +1,10 @@
-"""Routing anew every W tokens: from a run file with [rerouting] to evaluation and text; in memory, with real models."""
+"""Routing anew every W tokens: from a run file with [rerouting] to evaluation and text, with real models."""
 
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +17,14 @@ from dipaco_swarm.client import visits as use
 from dipaco_swarm.dashboard.drawing import draw
 from dipaco_swarm.dashboard.screens import NoScreen
 from dipaco_swarm.errors import CheckpointError, UsageError
-from dipaco_swarm.machine.stopping import Stopping
+from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.manifest import Manifest, fingerprint_of, parse_run_file, sign_manifest
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.simulate import simulate
-from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
+from tests.hub import BOOTSTRAP, Hub
 
 from .conftest import write_run_file
 
@@ -53,7 +54,7 @@ class Listening(NoScreen):
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The homes of a run in memory that was trained to its end, window router and all."""
+    """The homes of a simulated run that was trained to its end, window router and all."""
     folder = tmp_path_factory.mktemp("run")
     run_file = write_run_file(folder / "RUN.toml", min_peers=2)
     screen = Listening()
@@ -177,11 +178,12 @@ def before_the_end(homes: Path, home: Path, **rerouting: object) -> Manifest:
 
 def operate(home: Path, screen: Listening, stop: Stopping) -> Manifest:
     """A bootstrap node on this home until it is done; the manifest it leaves."""
-    swarm = MemorySwarm(MemoryHub(BlobStore(home / "blobs")), "bootstrap")
-    config = manifest_at(home).config
-    Operator(
-        config, load_operator_key(home), swarm, OperatorHome(home), screen, stop, "address", TrainingWorkshop(config)
-    ).run(until_finished=True)
+    config, key, kept = manifest_at(home).config, load_operator_key(home), OperatorHome(home)
+    with Hub(config.name, fingerprint_of(key.public_key())) as hub, suppress(Stopped):
+        swarm = hub.swarm(BOOTSTRAP, BlobStore(home / "blobs"))
+        stop.tell(swarm.interrupt)
+        operator = Operator(config, key, swarm, kept, screen, stop, "address", TrainingWorkshop(config))
+        operator.run(until_finished=True)
     return manifest_at(home)
 
 

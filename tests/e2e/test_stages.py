@@ -1,4 +1,4 @@
-"""Stages, driven live: how they end, who comes back late, and what scores the operator believes. In memory."""
+"""Stages, driven live: how they end, who comes back late, and what scores the operator believes. In one process."""
 
 import logging
 from collections import Counter
@@ -13,13 +13,13 @@ from dipaco_swarm.operator.scores import ScoreCollection
 from dipaco_swarm.operator.training_workshop import SampleScorer
 from dipaco_swarm.peer import path_choice as choosing
 from dipaco_swarm.swarm.interface import Announcement
-from dipaco_swarm.swarm.memory import MemorySwarm
 from dipaco_swarm.training.bank import load_path
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.scoring import ScoreStatement, sample_to_bytes, score_sample, scores_to_bytes, topic_of
 from dipaco_swarm.training.shards import routing_pieces
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
+from tests.hub import hear, until
 
 from .world import FOUR_PATHS, SINGLE, MakeWorld
 
@@ -126,7 +126,7 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
     world = make_world(FOUR_PATHS)
     world.operator().until("run address")
     manifest, hub = world.manifest(), world.hub
-    operator = MemorySwarm(hub, "operator")
+    operator = hub.swarm("operator")
 
     def fetch(digest: str) -> bytes:
         return operator.fetch_blob(digest, timeout=1)
@@ -143,12 +143,14 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
     honest = score_sample(honest_model.network, sample, world.config.router.prefix_tokens)
 
     def say(name: str, scores: np.ndarray, path: int = 2, trains: int = 2) -> None:
-        swarm = MemorySwarm(hub, name)
+        swarm = hub.swarm(name)
         modules = table.modules_of(PathIndex(trains))
         said = [Announcement(swarm.peer, 0, m, PathIndex(trains), 0, states[m].digest) for m in modules]
         swarm.announce(said)
         statement = ScoreStatement(path=path, scores=swarm.put_blob(scores_to_bytes(scores)))
         swarm.publish(topic_of(manifest), statement.to_bytes())
+        hear([operator, swarm], 0, modules)
+        until(lambda: swarm.peer in operator.statements(topic_of(manifest), timeout=10))
 
     # in the order in which they are heard, all before the honest one
     say("a: not numbers", np.full(len(honest), np.nan))
@@ -156,7 +158,9 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
     say("c: another path's peer", honest, trains=1)
     say("d: invented", honest - 100)
     say("e: no such path", honest, path=99)
-    MemorySwarm(hub, "f: no statement").publish(topic_of(manifest), b"{")
+    nobody = hub.swarm("f: no statement")
+    nobody.publish(topic_of(manifest), b"{")
+    until(lambda: nobody.peer in operator.statements(topic_of(manifest), timeout=10))
     collection = ScoreCollection(manifest, operator, SampleScorer(manifest, model, sample), states)
     collection.collect({PathIndex(path) for path in range(4)})
     assert collection.missing == [0, 1, 2, 3]

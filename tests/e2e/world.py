@@ -1,20 +1,23 @@
-"""A run in one process: an operator's node and peers as threads over the in-memory swarm."""
+"""A run in one process: an operator's node and peers as threads over the real protocol, without a network."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from dipaco_swarm.dashboard.screens import Screen
-from dipaco_swarm.machine.stopping import Stopping
-from dipaco_swarm.manifest import Manifest, RunAddress, RunConfig, fingerprint_of
+from dipaco_swarm.machine.stopping import Stopped, Stopping
+from dipaco_swarm.manifest import Manifest, RunConfig, fingerprint_of
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
-from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.states.blobs import BlobStore
+from tests.hub import BOOTSTRAP, Hub
 
 SINGLE = '[[stages]]\nrouter = "single"\n'
 FOUR_PATHS = '[[stages]]\nrouter = "product-k-means"\nmodules = [2, 2]\n'
@@ -63,10 +66,10 @@ class World:
 
     def __init__(self, folder: Path, config: RunConfig, pool: ThreadPoolExecutor) -> None:
         self.folder, self.config = folder, config
-        self.hub = MemoryHub()
-        self.kept = OperatorHome(folder / "bootstrap")
-        self._key = load_operator_key(folder / "bootstrap")
-        self.address = RunAddress(config.name, fingerprint_of(self._key.public_key()), ())
+        self.kept = OperatorHome(folder / BOOTSTRAP)
+        self._key = load_operator_key(folder / BOOTSTRAP)
+        self.hub = Hub(config.name, fingerprint_of(self._key.public_key()))
+        self.address = self.hub.address
         self._pool = pool
         self._stops: list[Stopping] = []
         self._work: list[Future[None]] = []
@@ -77,33 +80,46 @@ class World:
     def operator_that_ends(self) -> tuple[Events, Callable[[], None]]:
         """Starts the operator's node; returns its screen, and what stops it and waits for its end."""
         screen, stop = Events(), self._stop()
-        swarm = self._swarm("bootstrap", stop)
-        operator = Operator(
-            self.config, self._key, swarm, self.kept, screen, stop, str(self.address), TrainingWorkshop(self.config)
-        )
 
-        def live() -> None:
-            operator.run(until_finished=True)
-            swarm.announce([])
+        def live(swarm: NetworkedSwarm) -> None:
+            workshop = TrainingWorkshop(self.config)
+            operator = Operator(self.config, self._key, swarm, self.kept, screen, stop, str(self.address), workshop)
+            with suppress(Stopped):
+                operator.run(until_finished=True)
 
-        life = self._start(live, screen)
+        return screen, self._start(BOOTSTRAP, live, screen, stop)
 
-        def leave() -> None:
-            stop.request()
-            life.result(30)
+    def _start(
+        self,
+        name: str,
+        live: Callable[[NetworkedSwarm], None],
+        screen: Events,
+        stop: Stopping,
+        met_before: Sequence[str] = (),
+    ) -> Callable[[], None]:
+        """A life in a thread, with a swarm and a folder of its own; one that fails ends all. Returns what ends it."""
 
-        return screen, leave
+        def life() -> None:
+            with self.hub.open(name, BlobStore(self.folder / name / "blobs"), met_before) as swarm:
+                stop.tell(swarm.interrupt)
+                live(swarm)
 
-    def _start(self, life: Callable[[], None], screen: Events) -> Future[None]:
-        """In a thread; one that fails ends all."""
         work = self._pool.submit(life)
         work.add_done_callback(lambda done: screen.is_over())
         work.add_done_callback(lambda done: self.break_off() if done.exception() else None)
         self._work.append(work)
-        return work
 
-    def peer(self, name: str, path: int | None) -> tuple[Events, Callable[[], None]]:
-        """Starts a peer; returns its screen, and what stops it and waits for its end."""
+        def leave() -> None:
+            stop.request()
+            work.result(30)
+
+        return leave
+
+    def peer(self, name: str, path: int | None, met_before: Sequence[str] = ()) -> tuple[Events, Callable[[], None]]:
+        """Starts a peer; returns its screen, and what stops it and waits for its end.
+
+        `met_before`: peers that it knows from earlier, which it asks while the operator's node is down.
+        """
         screen, stop = Events(), self._stop()
         settings = PeerSettings(
             address=self.address,
@@ -118,14 +134,11 @@ class World:
             rounds=None,
             screen="none",
         )
-        volunteer = Volunteer(settings, self._swarm(name, stop), screen, stop, workbench_of(settings))
-        life = self._start(volunteer.live, screen)
 
-        def leave() -> None:
-            stop.request()
-            life.result(30)
+        def live(swarm: NetworkedSwarm) -> None:
+            Volunteer(settings, swarm, screen, stop, workbench_of(settings)).live()
 
-        return screen, leave
+        return screen, self._start(name, live, screen, stop, met_before)
 
     def manifest(self) -> Manifest:
         manifest = self.kept.manifest(self.address.fingerprint)
@@ -144,11 +157,6 @@ class World:
     def _stop(self) -> Stopping:
         self._stops.append(Stopping())
         return self._stops[-1]
-
-    def _swarm(self, name: str, stop: Stopping) -> MemorySwarm:
-        swarm = MemorySwarm(self.hub, name)
-        stop.tell(swarm.interrupt)
-        return swarm
 
 
 MakeWorld = Callable[..., World]

@@ -1,7 +1,7 @@
-"""Swarms for the contract tests: the same tests run over memory and over real libp2p daemons on 127.0.0.1."""
+"""Swarms for the contract tests: the same tests run within one process and over real libp2p daemons on 127.0.0.1."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,12 +10,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dipaco_swarm.manifest import RunAddress, fingerprint_of
 from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
-from dipaco_swarm.swarm.memory import MemoryHub, MemorySwarm
-from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
+from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.local import LocalSwarms, local_address
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.states.blobs import MemoryBlobs
 
 LOOPBACK = NodeSettings(listen="/ip4/127.0.0.1/tcp/0")
 
-MakeSwarms = Callable[[int], list[Swarm]]
+MakeSwarms = Callable[[int], Sequence[Swarm]]
+MakeNetworked = Callable[[int], list[NetworkedSwarm]]
 
 
 @pytest.fixture(scope="session")
@@ -24,13 +27,13 @@ def operator_key() -> Ed25519PrivateKey:
 
 
 @pytest.fixture
-def make_libp2p_swarms(tmp_path: Path, operator_key: Ed25519PrivateKey) -> Iterator[Callable[[int], list[LibP2PSwarm]]]:
+def make_libp2p_swarms(tmp_path: Path, operator_key: Ed25519PrivateKey) -> Iterator[MakeNetworked]:
     """Open n swarms in this process, each with its own daemon; the first is the bootstrap node of the others."""
     with contextlib.ExitStack() as stack:
 
-        def make(count: int) -> list[LibP2PSwarm]:
+        def make(count: int) -> list[NetworkedSwarm]:
             address = RunAddress("test", fingerprint_of(operator_key.public_key()), ())
-            swarms: list[LibP2PSwarm] = []
+            swarms: list[NetworkedSwarm] = []
             for i in range(count):
                 swarm = stack.enter_context(open_swarm(address, tmp_path / f"home-{i}", LOOPBACK))
                 swarms.append(swarm)
@@ -41,10 +44,17 @@ def make_libp2p_swarms(tmp_path: Path, operator_key: Ed25519PrivateKey) -> Itera
         yield make
 
 
-@pytest.fixture(params=["memory", pytest.param("libp2p", marks=pytest.mark.swarm)])
+@pytest.fixture
+def make_local_swarms(operator_key: Ed25519PrivateKey) -> Iterator[MakeSwarms]:
+    """Swarms of one process; the first is the bootstrap node of the others."""
+    address = local_address("test", fingerprint_of(operator_key.public_key()), "peer-0")
+    with LocalSwarms() as swarms, contextlib.ExitStack() as opened:
+        yield lambda count: [
+            opened.enter_context(swarms.open(f"peer-{i}", address, MemoryBlobs())) for i in range(count)
+        ]
+
+
+@pytest.fixture(params=["local", pytest.param("libp2p", marks=pytest.mark.swarm)])
 def make_swarms(request: pytest.FixtureRequest) -> MakeSwarms:
-    if request.param == "libp2p":
-        make: MakeSwarms = request.getfixturevalue("make_libp2p_swarms")
-        return make
-    hub = MemoryHub()
-    return lambda count: [MemorySwarm(hub, f"peer-{i}") for i in range(count)]
+    make: MakeSwarms = request.getfixturevalue(f"make_{request.param}_swarms")
+    return make

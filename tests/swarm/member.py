@@ -25,7 +25,8 @@ from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
 from dipaco_swarm.manifest import RunAddress
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
-from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
+from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 
 MODULE = ModuleId(0, 0)
 PATHS = 4
@@ -45,7 +46,7 @@ def checksum(vector: torch.Tensor) -> int:
 class Member:
     """A module of one vector, and the rounds it goes through."""
 
-    def __init__(self, swarm: LibP2PSwarm, connection: Connection, path: int, parameters: int) -> None:
+    def __init__(self, swarm: NetworkedSwarm, connection: Connection, path: int, parameters: int) -> None:
         self.swarm = swarm
         self._connection = connection
         self.path = PathIndex(path)

@@ -12,7 +12,7 @@ from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step, rescale
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Swarm
-from dipaco_swarm.swarm.networked import LibP2PSwarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 
 pytestmark = pytest.mark.swarm
 
@@ -74,7 +74,7 @@ class Peer:
 
 @pytest.mark.parametrize("jitter", [0.0, 0.3], ids=["together", "at random times"])
 def test_after_every_commit_a_version_has_one_digest(
-    make_libp2p_swarms: Callable[[int], list[LibP2PSwarm]], jitter: float
+    make_libp2p_swarms: Callable[[int], list[NetworkedSwarm]], jitter: float
 ) -> None:
     peers = [Peer(swarm, i) for i, swarm in enumerate(make_libp2p_swarms(8))]
     for peer in peers:

@@ -1,4 +1,4 @@
-"""What every `Swarm` promises, in memory and over libp2p alike."""
+"""What every `Swarm` promises, within one process and over libp2p alike."""
 
 import threading
 import time
@@ -20,10 +20,11 @@ from dipaco_swarm.swarm.interface import (
     Outcome,
     Swarm,
 )
-from dipaco_swarm.swarm.networked import LibP2PSwarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.leader import Decision
 from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.wire import Abort, Commit
+from tests.hub import until
 
 from .conftest import MakeSwarms
 
@@ -46,13 +47,6 @@ def announcement(swarm: Swarm, path: int | None, version: int = 0, module: Modul
         digest=STATE.digest,
         catching_up=True,
     )
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 def gather(swarms: Sequence[Swarm], modules: Mapping[ModuleId, ModuleGroup], paths: Sequence[int]) -> None:
@@ -249,14 +243,14 @@ def test_a_blob_that_is_dropped_makes_room_and_others_keep_theirs(make_swarms: M
     swarms[0].drop_blob(old)  # twice is once
     assert swarms[1].fetch_blob(old, timeout=10) == b"old"
     assert swarms[1].fetch_blob(new, timeout=10) == b"new"
-    if isinstance(swarms[0], LibP2PSwarm):
+    if isinstance(swarms[0], NetworkedSwarm):
         assert not swarms[0]._store.blobs.has(old)
 
 
 @pytest.mark.swarm
 @pytest.mark.parametrize("how", ["interrupted", "much slower"])
 def test_who_is_out_of_a_round_in_the_middle_knows_that_the_others_have_its_part(
-    make_libp2p_swarms: Callable[[int], list[LibP2PSwarm]], monkeypatch: pytest.MonkeyPatch, how: str
+    make_libp2p_swarms: Callable[[int], list[NetworkedSwarm]], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     swarms, weights = make_libp2p_swarms(3), group(1 / 3, 1 / 3, 1 / 3)
     for swarm in swarms:
@@ -296,7 +290,7 @@ def test_who_is_out_of_a_round_in_the_middle_knows_that_the_others_have_its_part
 
 @pytest.mark.swarm
 def test_who_does_not_hear_how_a_round_ended_knows_what_the_others_have_of_it(
-    make_libp2p_swarms: Callable[[int], list[LibP2PSwarm]], monkeypatch: pytest.MonkeyPatch
+    make_libp2p_swarms: Callable[[int], list[NetworkedSwarm]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swarms, weights = make_libp2p_swarms(3), group(1 / 3, 1 / 3, 1 / 3)
     for swarm in swarms:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dipaco_swarm.swarm.networked import LibP2PSwarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.reduction import leader_order
 
 from .member import MODULE
@@ -34,7 +34,7 @@ def agree(outcomes: list[dict], version: int) -> bool:  # type: ignore[type-arg]
 
 @pytest.mark.timeout(400)  # about a minute on two idle cores; the machine may be busy
 def test_a_member_killed_at_any_moment_of_a_reduce_costs_nobody_anything(
-    tmp_path: Path, make_libp2p_swarms: Callable[[int], list[LibP2PSwarm]], record_property: Callable[..., None]
+    tmp_path: Path, make_libp2p_swarms: Callable[[int], list[NetworkedSwarm]], record_property: Callable[..., None]
 ) -> None:
     (bootstrap,) = make_libp2p_swarms(1)
     with group(tmp_path, str(bootstrap.address), PARAMETERS) as members:
@@ -80,7 +80,7 @@ def test_a_member_killed_at_any_moment_of_a_reduce_costs_nobody_anything(
 
 @pytest.mark.parametrize("frozen", ["a member", "the leader"])
 def test_a_frozen_member_is_left_out_in_bounded_time(
-    tmp_path: Path, make_libp2p_swarms: Callable[[int], list[LibP2PSwarm]], frozen: str
+    tmp_path: Path, make_libp2p_swarms: Callable[[int], list[NetworkedSwarm]], frozen: str
 ) -> None:
     (bootstrap,) = make_libp2p_swarms(1)
     with group(tmp_path, str(bootstrap.address), PARAMETERS) as members:

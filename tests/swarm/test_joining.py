@@ -16,13 +16,15 @@ from dipaco_swarm.algorithm.state import HASH_BYTES, PIECE_BYTES, ModuleState, n
 from dipaco_swarm.manifest import RunAddress
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
-from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
-from dipaco_swarm.swarm.states import download
-from dipaco_swarm.swarm.wire import AskBlob, AskPiece, AskState, Message, NotHere, StateIs, Stream
+from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.transport import Stream
+from dipaco_swarm.swarm.wire import AskBlob, AskPiece, AskState, Message, NotHere, StateIs
+from tests.hub import until
 
 from .member import MODULE
 from .processes import group
-from .test_contract import until
 
 pytestmark = pytest.mark.swarm
 
@@ -38,7 +40,7 @@ def state_of(version: int, parameters: int = PARAMETERS) -> ModuleState:
 class Trio:
     """A holder, a stranger that says it holds the same, and a joiner; they live as long as the tests of this file."""
 
-    def __init__(self, holder: LibP2PSwarm, stranger: LibP2PSwarm, joiner: LibP2PSwarm) -> None:
+    def __init__(self, holder: NetworkedSwarm, stranger: NetworkedSwarm, joiner: NetworkedSwarm) -> None:
         self.holder, self.stranger, self.joiner = holder, stranger, joiner
         self._version = 0
 
@@ -47,7 +49,7 @@ class Trio:
         self._version += 1
         return state_of(self._version)
 
-    def announce(self, *swarms: LibP2PSwarm, state: ModuleState) -> None:
+    def announce(self, *swarms: NetworkedSwarm, state: ModuleState) -> None:
         """These, and nobody else, hold this state; returns when the joiner has heard."""
         for swarm in (self.holder, self.stranger):
             said = Announcement(swarm.peer, 0, MODULE, None, state.version, state.digest)
@@ -60,11 +62,10 @@ class Trio:
 
         until(heard)
 
-    def answer(self, swarm: LibP2PSwarm, handler: Callable[[Stream], Awaitable[None]] | None) -> None:
+    def answer(self, swarm: NetworkedSwarm, handler: Callable[[Stream], Awaitable[None]] | None) -> None:
         """Have a swarm answer the store's streams like this; None: as it should."""
         store = swarm._store
-        serving = swarm._node.serve(store._protocol, handler or store._on_stream)
-        asyncio.run_coroutine_threadsafe(serving, swarm._loop).result(10)
+        swarm._portal.run(swarm._transport.serve(store._protocol, handler or store._on_stream))
 
     def fetch(self, state: ModuleState) -> ModuleState | None:
         return self.joiner.fetch_state(0, MODULE, state.digest, timeout=30)
@@ -74,7 +75,7 @@ class Trio:
 
         async def talking() -> list[Message]:
             heard = []
-            async with self.joiner._node.dial(self.holder.peer, self.joiner._store._protocol) as stream:
+            async with self.joiner._transport.dial(self.holder.peer, self.joiner._store._protocol) as stream:
                 for message in messages:
                     await stream.send(message)
                 with contextlib.suppress(EOFError):
@@ -82,14 +83,14 @@ class Trio:
                         heard.append(await stream.receive())
             return heard
 
-        return asyncio.run_coroutine_threadsafe(talking(), self.joiner._loop).result(10)
+        return self.joiner._portal.run(asyncio.wait_for(talking(), 10))
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
     with contextlib.ExitStack() as stack:
         address = RunAddress("test", "a" * 32, ())
-        swarms: list[LibP2PSwarm] = []
+        swarms: list[NetworkedSwarm] = []
         for name in ("holder", "stranger", "joiner"):
             settings = NodeSettings(listen="/ip4/127.0.0.1/tcp/0")
             swarms.append(stack.enter_context(open_swarm(address, tmp_path_factory.mktemp(name), settings)))
@@ -215,6 +216,10 @@ def sender(state: ModuleState, send: Callable[[Stream, memoryview], Awaitable[No
     return serve
 
 
+async def at_once(stream: Stream, piece: memoryview) -> None:
+    await stream.send_raw(piece)
+
+
 async def nothing(stream: Stream, piece: memoryview) -> None:
     await asyncio.sleep(60)
 
@@ -242,7 +247,7 @@ async def a_trickle(stream: Stream, piece: memoryview) -> None:
 def test_nobody_waits_for_a_holder_that_stops_or_crawls(
     trio: Trio, monkeypatch: pytest.MonkeyPatch, send: Callable[[Stream, memoryview], Awaitable[None]], pieces: int
 ) -> None:
-    monkeypatch.setattr(download, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(Timing, "silence", 1.0)
     state = state_of(200, pieces // 2 * PIECE_BYTES // 4)
     asked = threading.Event()
 
@@ -252,7 +257,7 @@ def test_nobody_waits_for_a_holder_that_stops_or_crawls(
 
     async def well(stream: Stream) -> None:
         await asyncio.to_thread(asked.wait, 8)  # the other one comes first
-        await sender(state, Stream.send_raw)(stream)
+        await sender(state, at_once)(stream)
 
     trio.answer(trio.stranger, sender(state, badly))
     trio.answer(trio.holder, well)
@@ -268,7 +273,7 @@ def test_nobody_waits_for_a_holder_that_stops_or_crawls(
 
 def test_a_lone_holder_may_crawl(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without anybody to compare it with, a holder that goes on sending is not dropped."""
-    monkeypatch.setattr(download, "PATIENCE_SECONDS", 3.0)
+    monkeypatch.setattr(Timing, "silence", 3.0)
     state = state_of(100, PIECE_BYTES // 4)
 
     async def slowly(stream: Stream, piece: memoryview) -> None:
@@ -310,7 +315,7 @@ def test_a_state_that_is_being_read_outlives_two_newer_ones(trio: Trio) -> None:
 
     async def reading() -> bytes:
         piece = bytearray(PIECE_BYTES)
-        async with trio.joiner._node.dial(trio.holder.peer, trio.joiner._store._protocol) as stream:
+        async with trio.joiner._transport.dial(trio.holder.peer, trio.joiner._store._protocol) as stream:
             await stream.send(AskState(stage=0, module=str(MODULE), digest=state.digest))
             await stream.receive()
             for one in newer:
@@ -319,14 +324,14 @@ def test_a_state_that_is_being_read_outlives_two_newer_ones(trio: Trio) -> None:
             await stream.receive_into(memoryview(piece))
         return bytes(piece)
 
-    assert asyncio.run_coroutine_threadsafe(reading(), trio.joiner._loop).result(20) == bytes(state.piece(1))
+    assert trio.joiner._portal.run(asyncio.wait_for(reading(), 20)) == bytes(state.piece(1))
     until(lambda: not trio.holder._store._readers)
     trio.holder.hold(0, MODULE, trio.next_state())
     until(lambda: len(trio.holder._store._states[0, MODULE]) == 2)
 
 
 def test_a_holder_killed_in_the_middle_costs_a_piece_and_not_the_state(
-    tmp_path: Path, make_libp2p_swarms: Callable[[int], list[LibP2PSwarm]]
+    tmp_path: Path, make_libp2p_swarms: Callable[[int], list[NetworkedSwarm]]
 ) -> None:
     (joiner,) = make_libp2p_swarms(1)
     with group(tmp_path, str(joiner.address), 20_000_000) as members:
@@ -353,6 +358,6 @@ def test_a_holder_killed_in_the_middle_costs_a_piece_and_not_the_state(
         assert joiner.traffic().received < state.num_bytes + 8 * PIECE_BYTES
 
 
-def looked_up(swarm: LibP2PSwarm) -> tuple[Announcement, ...]:
+def looked_up(swarm: NetworkedSwarm) -> tuple[Announcement, ...]:
     swarm.look_up(0, [MODULE], timeout=10)
     return swarm.members(0, MODULE)

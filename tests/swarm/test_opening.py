@@ -15,11 +15,11 @@ from hivemind.utils.multiaddr import Multiaddr
 from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.manifest import RunAddress, fingerprint_of
-from dipaco_swarm.swarm import networked as libp2p
 from dipaco_swarm.swarm.libp2p import node
 from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
-from dipaco_swarm.swarm.networked import open_swarm
+from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.timing import Timing
 
 from .conftest import LOOPBACK
 from .test_contract import MODULE, gather, group
@@ -89,7 +89,7 @@ def test_who_waits_for_better_times_joins_when_they_come(tmp_path: Path, operato
 def test_who_leaves_early_has_noted_down_who_was_there(
     tmp_path: Path, operator_key: Ed25519PrivateKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(libp2p, "KEEP_IN_TOUCH_SECONDS", 300.0)
+    monkeypatch.setattr(Timing, "in_touch", 300.0)
     stranger = f"/ip4/192.0.2.1/tcp/1/p2p/{SOMEBODY}"
     home = tmp_path / "peer"
     home.mkdir()

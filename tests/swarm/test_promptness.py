@@ -1,53 +1,54 @@
 """How long peers are waited for, by how they have answered."""
 
-import time
-
 import pytest
 
-from dipaco_swarm.swarm.round.channels import ASK_SECONDS, FORGET_SILENCE_SECONDS, MAX_ASK_SECONDS, Promptness
+from dipaco_swarm.swarm.round.channels import FailureDetector
+from dipaco_swarm.swarm.timing import Timing
+from tests.clocks import HandClock
+
+TIMING = Timing()
 
 
-class Clock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+def clocked() -> tuple[HandClock, FailureDetector]:
+    clock = HandClock()
+    return clock, FailureDetector(clock, TIMING)
 
 
-def test_who_is_silent_twice_is_missed_until_it_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, promptness = Clock(monkeypatch), Promptness()
-    assert promptness.allowed("a") == ASK_SECONDS
+def test_who_is_silent_twice_is_missed_until_it_speaks() -> None:
+    clock, detector = clocked()
+    assert detector.allowed("a") == TIMING.answer
     asked, clock.now = clock.now, clock.now + 4
-    promptness.silent("a", asked)
-    assert promptness.doubts("a")
-    assert not promptness.misses("a")
-    assert promptness.allowed("a") == 2 * ASK_SECONDS
-    promptness.silent("a", asked)  # of another module, at the same time: the same silence
-    assert not promptness.misses("a")
+    detector.silent("a", asked)
+    assert detector.doubts("a")
+    assert not detector.misses("a")
+    assert detector.allowed("a") == 2 * TIMING.answer
+    detector.silent("a", asked)  # of another module, at the same time: the same silence
+    assert not detector.misses("a")
     asked, clock.now = clock.now + 1, clock.now + 9
-    promptness.silent("a", asked)
-    assert promptness.misses("a")
-    assert not promptness.doubts("b")
-    promptness.heard("a")
-    assert not promptness.doubts("a")
+    detector.silent("a", asked)
+    assert detector.misses("a")
+    assert not detector.doubts("b")
+    detector.heard("a")
+    assert not detector.doubts("a")
 
 
-def test_silence_is_forgotten_or_two_that_were_parted_would_never_speak_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, promptness = Clock(monkeypatch), Promptness()
+def test_silence_is_forgotten_or_two_that_were_parted_would_never_speak_again() -> None:
+    clock, detector = clocked()
     for _ in range(3):
         clock.now += 10
-        promptness.silent("a", clock.now - 5)
-    assert promptness.misses("a")
-    clock.now += FORGET_SILENCE_SECONDS
-    assert not promptness.doubts("a")
-    promptness.silent("a", clock.now - 5)
-    assert not promptness.misses("a")
+        detector.silent("a", clock.now - 5)
+    assert detector.misses("a")
+    clock.now += TIMING.forget_silence
+    assert not detector.doubts("a")
+    detector.silent("a", clock.now - 5)
+    assert not detector.misses("a")
 
 
 def test_patience_follows_the_slowest_answers_of_late() -> None:
-    promptness = Promptness()
-    promptness.answered("a", 3.0)
-    assert promptness.allowed("b") == pytest.approx(9.0)
-    promptness.answered("a", 0.1)
-    assert ASK_SECONDS < promptness.allowed("b") < 9.0
-    promptness.answered("a", 60.0)
-    assert promptness.allowed("b") == MAX_ASK_SECONDS
+    _, detector = clocked()
+    detector.answered("a", 3.0)
+    assert detector.allowed("b") == pytest.approx(9.0)
+    detector.answered("a", 0.1)
+    assert TIMING.answer < detector.allowed("b") < 9.0
+    detector.answered("a", 60.0)
+    assert detector.allowed("b") == TIMING.max_answer

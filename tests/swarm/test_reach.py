@@ -18,9 +18,10 @@ from dipaco_swarm.swarm.libp2p import protobuf, relay
 from dipaco_swarm.swarm.libp2p import reachability as reach
 from dipaco_swarm.swarm.libp2p.identity import load_identity
 from dipaco_swarm.swarm.libp2p.node import Node, NodeSettings, open_node
+from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.libp2p.outside import look_from_outside
 from dipaco_swarm.swarm.libp2p.rate_limit import Pace
-from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.wire import Welcome
 
 from .test_contract import MODULE, gather, group, part, reduce_together
@@ -28,7 +29,7 @@ from .test_contract import MODULE, gather, group, part, reduce_together
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 FINDS_OUT = NodeSettings(LOOPBACK, reachable=None)
 
-MakeSwarms = Callable[[int], list[LibP2PSwarm]]
+MakeSwarms = Callable[[int], list[NetworkedSwarm]]
 
 
 @contextlib.asynccontextmanager

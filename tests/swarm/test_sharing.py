@@ -3,7 +3,8 @@
 import pytest
 
 from dipaco_swarm.swarm.round.reduction import piece_owners, reducer_shares
-from dipaco_swarm.swarm.wire import UPLINK_BYTES, Meter
+from dipaco_swarm.swarm.transport import UPLINK_BYTES, Meter
+from tests.clocks import HandClock
 
 
 def seconds(shares: dict[int, float], uplinks: dict[int, float], members: int) -> list[float]:
@@ -48,17 +49,15 @@ def test_pieces_follow_the_shares_and_come_in_turns() -> None:
     assert piece_owners(5000, 1024, {1: 0.0, 4: 1.0}) == (4,) * 5
 
 
-def test_the_speed_of_the_line_is_what_it_took_lately(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr("dipaco_swarm.swarm.wire.time.monotonic", lambda: now)
-    meter = Meter()
+def test_the_speed_of_the_line_is_what_it_took_lately() -> None:
+    clock = HandClock()
+    meter = Meter(clock)
 
     def send(size: int, seconds: float) -> None:
-        nonlocal now
         with meter.sending(), meter.sending():  # two streams at once share the line
-            now += seconds
+            clock.now += seconds
             meter.sent += size
-        now += 100  # nobody waits for the line then
+        clock.now += 100  # nobody waits for the line then
 
     send(UPLINK_BYTES // 2, 0.001)
     assert meter.uplink == 0  # all of it may still be in buffers

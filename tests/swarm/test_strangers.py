@@ -15,13 +15,16 @@ import torch
 from dipaco_swarm.manifest import RunAddress
 from dipaco_swarm.swarm.interface import Agreed, NotAgreed, Outcome, Swarm
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
-from dipaco_swarm.swarm.networked import LibP2PSwarm, open_swarm
+from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round import leader as leading
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.leader import Seat
 from dipaco_swarm.swarm.round.member import Rounds
 from dipaco_swarm.swarm.round.reduction import leader_order
-from dipaco_swarm.swarm.wire import Commit, Message, PieceHeader, Stream
+from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.transport import Stream
+from dipaco_swarm.swarm.wire import Commit, Message, PieceHeader
 
 from .test_contract import MODULE, gather, group, part, reduce_together
 
@@ -30,7 +33,7 @@ pytestmark = pytest.mark.swarm
 PARAMETERS = 300_000
 WEIGHTS = group(0.25, 0.25, 0.25, 0.25)
 
-MakeSwarms = Callable[[int], list[LibP2PSwarm]]
+MakeSwarms = Callable[[int], list[NetworkedSwarm]]
 
 
 def one_round(swarms: Sequence[Swarm], gradients: Sequence[torch.Tensor]) -> list[Outcome]:
@@ -46,7 +49,7 @@ def ones(count: int) -> list[torch.Tensor]:
 
 
 @pytest.fixture
-def behind_a_router(tmp_path: Path) -> Iterator[Callable[[RunAddress], LibP2PSwarm]]:
+def behind_a_router(tmp_path: Path) -> Iterator[Callable[[RunAddress], NetworkedSwarm]]:
     """Open a swarm that nobody can dial: it contributes and reduces nothing."""
     with contextlib.ExitStack() as stack:
         settings = NodeSettings(listen="/ip4/127.0.0.1/tcp/0", reachable=False)
@@ -73,7 +76,7 @@ def test_a_reducer_that_sends_different_averages_gets_nothing_committed(
     honest = PieceExchange._send_averages
 
     async def send_averages(self: PieceExchange, stream: Any, outlet: Any) -> None:
-        lies = self._node.identity.peer == liar and stream.peer == deceived
+        lies = self._transport.peer == liar and stream.peer == deceived
         await honest(self, Liar(stream) if lies else stream, outlet)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PieceExchange, "_send_averages", send_averages)
@@ -104,7 +107,7 @@ def too_many_bytes(data: memoryview) -> memoryview:
 @pytest.mark.parametrize("spoil", [not_a_number, too_long_a_vector, too_few_bytes, too_many_bytes])
 def test_a_contribution_that_cannot_be_is_left_out_and_its_sender_named(
     make_libp2p_swarms: MakeSwarms,
-    behind_a_router: Callable[[RunAddress], LibP2PSwarm],
+    behind_a_router: Callable[[RunAddress], NetworkedSwarm],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     spoil: Callable[[memoryview], memoryview],
@@ -116,7 +119,7 @@ def test_a_contribution_that_cannot_be_is_left_out_and_its_sender_named(
 
     def encode(self: PieceExchange, piece: int) -> memoryview:
         data = honest(self, piece)
-        return spoil(data) if self._node.identity.peer == culprit else data
+        return spoil(data) if self._transport.peer == culprit else data
 
     monkeypatch.setattr(PieceExchange, "_encode", encode)
     started = time.monotonic()
@@ -148,13 +151,13 @@ def test_a_leader_that_dies_while_it_commits_leaves_one_outcome(
     honest = leading._tell
     deaths: list[int] = []
 
-    async def tell(seats: Sequence[Seat], message: Message) -> None:
+    async def tell(seats: Sequence[Seat], message: Message, timing: Timing) -> None:
         if not isinstance(message, Commit) or deaths:
-            await honest(seats, message)
+            await honest(seats, message, timing)
             return
         deaths.append(len(seats))
         listeners = [seat for seat in seats if seat.channel.peer != leader][:told]
-        await honest(listeners, message)
+        await honest(listeners, message, timing)
         names = {seat.channel.peer for seat in listeners}
         while not all(swarm._rounds is not None and swarm._rounds._commits for swarm in swarms if swarm.peer in names):
             await asyncio.sleep(0.01)  # until it was taken

@@ -14,10 +14,11 @@ import socket
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from random import Random, SystemRandom
 from typing import Any
 
 from hivemind.dht import DHTNode
@@ -26,15 +27,21 @@ from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonErro
 from hivemind.utils.multiaddr import Multiaddr
 
 from dipaco_swarm.errors import NodeError, RemoteDataError, UnreachableError
+from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
+from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p import reachability as reach
 from dipaco_swarm.swarm.libp2p import relay
+from dipaco_swarm.swarm.libp2p.dht import DhtRecords, SignedRecords
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
 from dipaco_swarm.swarm.libp2p.pipe import Pipe, hand_streams_to, open_stream, read_stream_info
 from dipaco_swarm.swarm.libp2p.rate_limit import Pace
 from dipaco_swarm.swarm.libp2p.stale_sockets import sweep
-from dipaco_swarm.swarm.records import SignedRecords
-from dipaco_swarm.swarm.round.channels import end_all, supervise
-from dipaco_swarm.swarm.wire import Hello, Meter, Stream, Welcome
+from dipaco_swarm.swarm.libp2p.stream import PipeStream
+from dipaco_swarm.swarm.tasks import Tasks
+from dipaco_swarm.swarm.threads import Threads
+from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.transport import Meter, NotOfThisRun, Stream, StreamHandler
+from dipaco_swarm.swarm.wire import Hello, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +64,6 @@ DOUBTS = 2
 """So often in a row a reachable peer must be found unreachable; one lost packet should not make it one."""
 RELAY_ATTEMPTS = 12
 """A daemon relays with the wrong limits about every fifth time."""
-
-StreamHandler = Callable[[Stream], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -89,10 +94,6 @@ class NodeSettings:
         return replace(self, listen=f"{self.listen.removesuffix('/tcp/0')}/tcp/{found[0]}")
 
 
-class NotOfThisRun(ConnectionError):
-    """A peer that can be reached and does not speak the protocol, whose name has the run's fingerprint in it."""
-
-
 class Node:
     """An open node. Make one with `open_node`."""
 
@@ -105,9 +106,12 @@ class Node:
         self.daemon_ended = daemon_ended
         self.identity = identity
         self.settings = settings
+        self.clock: Clock = SYSTEM_CLOCK
+        self.timing = Timing()
+        self.random: Random = SystemRandom()
         self.reachable = settings.reachable is not False
         """Whether others can dial us, as far as we know."""
-        self.meter = Meter()
+        self.meter = Meter(self.clock)
         self._pace = Pace(settings.bandwidth)
         self._seen_at: tuple[str, ...] = ()
         """Addresses at which bootstrap nodes see us, and at which we can be dialled."""
@@ -122,7 +126,22 @@ class Node:
         self._by_relay: set[str] = set()
         """Peers that can be dialled and that we may be talking to through a relay all the same."""
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
+
+    @property
+    def peer(self) -> PeerName:
+        return self.identity.peer
+
+    @property
+    def records(self) -> DhtRecords:
+        return DhtRecords(self.dht, self.identity, self.clock)
+
+    @property
+    def lost(self) -> bool:
+        return self.daemon_ended.is_set()
+
+    def executor(self) -> Threads:
+        return Threads()
 
     async def addresses(self) -> tuple[str, ...]:
         """Where others can dial us, each ending in /p2p/OUR-NAME: as we are seen, through relays, near by."""
@@ -203,7 +222,7 @@ class Node:
 
     def _accepted(self, pipe: Pipe) -> None:
         if len(self._tasks) < MAX_STREAMS:
-            supervise(self._tasks, self._handle(pipe))
+            self._tasks.start(self._handle(pipe))
         else:
             pipe.close()
 
@@ -211,7 +230,7 @@ class Node:
         try:
             peer, address, protocol = await read_stream_info(pipe)
             with self._counted(peer):
-                await self._handlers[protocol](Stream(peer, pipe, self.meter, self._pace, address))
+                await self._handlers[protocol](PipeStream(peer, pipe, self.meter, self._pace, self.timing, address))
         except RemoteDataError as error:
             log.warning("ignored a peer that broke the protocol: %s", error)
         except (EOFError, ConnectionError, TimeoutError) as error:
@@ -220,10 +239,10 @@ class Node:
             pipe.close()
 
     @contextlib.asynccontextmanager
-    async def dial(self, peer: str, protocol: str, *, timeout: float = DIAL_SECONDS) -> AsyncIterator[Stream]:
+    async def dial(self, peer: str, protocol: str, *, timeout: float | None = None) -> AsyncIterator[Stream]:
         """A stream to a peer. Raises ConnectionError when it cannot be reached in time."""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout or self.timing.dial):
                 pipe = await self._open(peer, protocol)
         except (ControlFailure, P2PDaemonError, TimeoutError, EOFError, OSError) as error:
             if "protocols not supported" in str(error):
@@ -234,7 +253,7 @@ class Node:
             raise ConnectionError(f"{peer[:80]!r} is not the name of a peer") from None
         try:
             with self._counted(peer):
-                yield Stream(peer, pipe, self.meter, self._pace)
+                yield PipeStream(peer, pipe, self.meter, self._pace, self.timing)
         finally:
             pipe.close()
 
@@ -301,7 +320,7 @@ class Node:
         if self._server is not None:
             self._server.close()
             Path(self._socket).unlink(missing_ok=True)
-        await end_all(self._tasks)
+        await self._tasks.end()
 
 
 @contextlib.asynccontextmanager

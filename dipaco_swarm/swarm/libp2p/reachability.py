@@ -23,7 +23,8 @@ from cryptography.x509 import ExtensionNotFound, ObjectIdentifier, UnrecognizedE
 
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.libp2p.identity import public_key
-from dipaco_swarm.swarm.wire import MAX_PORTS, Hello, NotHere, Stream, Welcome
+from dipaco_swarm.swarm.transport import Stream
+from dipaco_swarm.swarm.wire import MAX_PORTS, Hello, NotHere, Welcome
 
 PROTOCOL = "dipaco/1/hello"
 QUESTION_SECONDS = 8.0

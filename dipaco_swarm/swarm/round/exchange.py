@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +21,6 @@ from torch import Tensor
 from dipaco_swarm.algorithm.state import vector_bytes
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import ModuleGroup, Span
-from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.reduction import (
     effective_paths_of,
@@ -33,7 +31,8 @@ from dipaco_swarm.swarm.round.reduction import (
     piece_bounds,
     present_in,
 )
-from dipaco_swarm.swarm.wire import Alive, Exchange, PieceHeader, Reassign, Roster, Stream
+from dipaco_swarm.swarm.transport import Executor, Stream, Transport
+from dipaco_swarm.swarm.wire import Alive, Exchange, PieceHeader, Reassign, Roster
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class PieceExchange:
 
     def __init__(
         self,
-        node: Node,
+        transport: Transport,
         protocol: str,
         compute: Executor,
         roster: Roster,
@@ -67,7 +66,7 @@ class PieceExchange:
         left_over: Tensor | None,
         residual: Tensor | None,
     ) -> None:
-        self._node = node
+        self._transport = transport
         self._protocol = protocol
         self._compute = compute
         self.roster = roster
@@ -230,7 +229,7 @@ class PieceExchange:
         for attempt in range(DIAL_ATTEMPTS):
             await asyncio.sleep(attempt)
             try:
-                async with self._node.dial(peer, self._protocol) as stream:
+                async with self._transport.dial(peer, self._protocol) as stream:
                     await stream.send(Exchange(round_id=self.roster.round_id))
                     self._streams.append(stream)
                     to_send = self._to_send[owner] = asyncio.Queue()
@@ -411,7 +410,7 @@ class PieceExchange:
         return self._tasks.create_task(work)
 
     async def _in_order(self, work: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._compute, work, *args)
+        return await self._compute.in_order(work, *args)
 
     @staticmethod
     async def _both_ways(sending: Coroutine[Any, Any, None], receiving: Coroutine[Any, Any, None]) -> None:

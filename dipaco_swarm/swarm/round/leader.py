@@ -7,9 +7,7 @@ last; every decision is made from the seats, whenever one changes and at least o
 import asyncio
 import contextlib
 import logging
-import os
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,15 +17,7 @@ from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import ModuleGroup
-from dipaco_swarm.swarm.round.channels import (
-    ASK_SECONDS,
-    PULSE_SECONDS,
-    SILENCE_SECONDS,
-    Channel,
-    Ears,
-    end_all,
-    supervise,
-)
+from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
 from dipaco_swarm.swarm.round.reduction import (
     leader_order,
     piece_owners,
@@ -35,6 +25,9 @@ from dipaco_swarm.swarm.round.reduction import (
     reducer_shares,
     roster_order,
 )
+from dipaco_swarm.swarm.tasks import Tasks
+from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.transport import Transport
 from dipaco_swarm.swarm.wire import (
     MAX_MEMBERS,
     Abort,
@@ -52,17 +45,11 @@ from dipaco_swarm.swarm.wire import (
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN_SECONDS = 1.0
-"""How often a leader asks missing members where they are."""
 MAX_PATIENCE_SECONDS = 6 * 3600.0
 MAX_GATHERINGS = 1024
 """Rounds that one peer leads at once, however many strangers open some."""
-SLOW_FLOOR_SECONDS = 5.0
-"""Nobody is dropped for being slow within this time, however fast the others were."""
 SLOW_SHARE = 0.25
 """A slow line is waited for during this share of what training took (the patience), rather than never heard."""
-STANDSTILL_SECONDS = 15.0
-"""When nothing has moved anywhere for this long, and nobody is to blame, the round is off."""
 
 Key = tuple[int, ModuleId, int]
 """stage, module, version"""
@@ -100,11 +87,12 @@ class Gathering:
 
     key: Key
     group: ModuleGroup
+    transport: Transport
     opened: float
     patience: float = 0.0
     """Seconds that the median member so far is willing to wait for the missing."""
     seats: dict[str, Seat] = field(default_factory=dict)
-    listeners: set[asyncio.Task[None]] = field(default_factory=set)
+    listeners: Tasks = field(default_factory=Tasks)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Somebody joined, left, or said something."""
     closed: bool = False
@@ -114,7 +102,7 @@ class Gathering:
         self.leave(seat.channel.peer)
         self.seats[seat.channel.peer] = seat
         self.patience = statistics.median(seat.join.patience for seat in self.seats.values())
-        supervise(self.listeners, self._listen(seat))
+        self.listeners.start(self._listen(seat))
         self.changed.set()
 
     def leave(self, peer: str) -> None:
@@ -125,7 +113,7 @@ class Gathering:
 
     async def _listen(self, seat: Seat) -> None:
         """Note what a member says until it is gone."""
-        ears = Ears(seat.channel)
+        ears = HeartbeatReader(seat.channel, self.transport.clock, self.transport.timing)
         try:
             while True:
                 message = await ears.hear()
@@ -147,20 +135,23 @@ class Leader:
 
     def __init__(
         self,
-        peer: str,
+        transport: Transport,
         norm_clip: float,
         standing: Standing,
         where: Callable[[str, Key], Coroutine[Any, Any, Here | None]],
     ) -> None:
-        self._peer = peer
+        self._transport = transport
+        self._clock = transport.clock
+        self._timing = transport.timing
+        self._peer = transport.peer
         self._norm_clip = norm_clip
         self._standing = standing
         self._where = where
         self._gatherings: dict[Key, Gathering] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def stop(self) -> None:
-        await end_all(self._tasks)
+        await self._tasks.end()
 
     def gathers(self, key: Key) -> bool:
         return key in self._gatherings and not self._gatherings[key].closed
@@ -180,8 +171,8 @@ class Leader:
         if gathering is None:
             if len(self._gatherings) >= MAX_GATHERINGS:
                 return Refuse(reason="too many peers at once; trying the next round", version=version)
-            gathering = self._gatherings[key] = Gathering(key, group, time.monotonic())
-            supervise(self._tasks, self._lead(gathering))
+            gathering = self._gatherings[key] = Gathering(key, group, self._transport, self._clock.monotonic())
+            self._tasks.start(self._lead(gathering))
             if version == ours:
                 self._standing.called(stage, module, version)
         if gathering.closed:
@@ -197,20 +188,20 @@ class Leader:
 
     async def _lead(self, gathering: Gathering) -> None:
         try:
-            pulse = supervise(gathering.listeners, self._pulse(gathering))
+            pulse = gathering.listeners.start(self._pulse(gathering))
             refusal = await self._until_everybody_is_in(gathering)
             gathering.closed = True
             pulse.cancel()
             if refusal is not None:
-                await _tell(list(gathering.seats.values()), refusal)
+                await _tell(list(gathering.seats.values()), refusal, self._timing)
                 return
             seats = await self._of_one_size(gathering)
             if seats:
-                await Decision(seats, gathering.changed, self._norm_clip).reach()
+                await Decision(self._transport, seats, gathering.changed, self._norm_clip).reach()
         finally:
             gathering.closed = True
             self._gatherings.pop(gathering.key, None)
-            await end_all(gathering.listeners)
+            await gathering.listeners.end()
             for seat in gathering.seats.values():
                 seat.channel.close()
             gathering.over.set()
@@ -218,8 +209,8 @@ class Leader:
     async def _pulse(self, gathering: Gathering) -> None:
         """Who waits is told that we are alive, whatever else we wait for."""
         while True:
-            await _tell(list(gathering.seats.values()), Alive())
-            await asyncio.sleep(PULSE_SECONDS)
+            await _tell(list(gathering.seats.values()), Alive(), self._timing)
+            await asyncio.sleep(self._timing.pulse)
 
     async def _until_everybody_is_in(self, gathering: Gathering) -> Refuse | None:
         """Wait for every live member that stands at this version; longest for what the members' patience allows.
@@ -240,7 +231,7 @@ class Leader:
             expected = set(self._standing.members_of(stage, module)) - elsewhere - set(ahead)
             expected -= {peer for peer, count in failures.items() if count >= 2}
             missing = sorted(expected - set(gathering.seats))
-            now = time.monotonic()
+            now = self._clock.monotonic()
             patience = min(gathering.patience, MAX_PATIENCE_SECONDS)
             if ahead and len(ahead) >= len(gathering.seats):
                 # as many as are here: one liar cannot stop the others
@@ -248,9 +239,9 @@ class Leader:
                 return Refuse(reason=f"the group is at version {newest} already; catching up", version=newest)
             if not gathering.seats or not missing or now - gathering.opened > patience:
                 return None
-            if now - asked >= ASK_AGAIN_SECONDS:
+            if now - asked >= self._timing.ask_again:
                 asked = now
-                left = max(ASK_SECONDS, gathering.opened + patience - now)
+                left = max(self._timing.answer, gathering.opened + patience - now)
                 answers = await self._where_they_are(missing, gathering.key, left)
                 leaders: set[str] = set()
                 for peer, answer in zip(missing, answers, strict=True):
@@ -267,7 +258,7 @@ class Leader:
                     reason = f"{first[-8:]} leads this round"
                     return Refuse(reason=reason, version=version, leader=first)
                 continue
-            await _or_a_pulse(gathering.changed)
+            await _or_a_pulse(gathering.changed, self._timing)
 
     async def _where_they_are(self, peers: Sequence[str], key: Key, seconds: float) -> list[Here | None]:
         """The answers of all, asked at once; None for those who have not answered by then."""
@@ -297,14 +288,16 @@ class Leader:
         parameters = max(lengths, key=lambda length: (lengths[length], length))
         others = [seat for seat in seats if seat.join.parameters != parameters]
         reason = "the group's module has another size than ours; is it the same run?"
-        await _tell(others, Refuse(reason=reason, version=gathering.key[2]))
+        await _tell(others, Refuse(reason=reason, version=gathering.key[2]), self._timing)
         return [seat for seat in seats if seat.join.parameters == parameters]
 
 
 class Decision:
     """The leader's second half: from the roster to Commit or Abort. Made for one round, used once."""
 
-    def __init__(self, seats: Sequence[Seat], changed: asyncio.Event, norm_clip: float) -> None:
+    def __init__(self, transport: Transport, seats: Sequence[Seat], changed: asyncio.Event, norm_clip: float) -> None:
+        self._clock = transport.clock
+        self._timing = transport.timing
         joins = {seat.channel.peer: seat.join for seat in seats}
         scales = clip_factors([join.norm for join in joins.values()], norm_clip)
         members = roster_order(
@@ -326,7 +319,7 @@ class Decision:
         shares = reducer_shares({i: joins[members[i].peer].uplink for i in reducers}, len(members))
         size = piece_parameters(parameters, len(reducers))
         self._roster = Roster(
-            round_id=os.urandom(16),
+            round_id=transport.random.randbytes(16),
             members=members,
             piece_parameters=size,
             owners=piece_owners(parameters, size, shares),
@@ -339,7 +332,7 @@ class Decision:
         self._patience = statistics.median(join.patience for join in joins.values())
         self._alive = set(range(len(members)))
         self._generation = 0
-        self._began = time.monotonic()
+        self._began = self._clock.monotonic()
         self._few_slow_since: float | None = None
         self._moved = (0, self._began)
         """Bytes that had moved in all, and since when it is no more."""
@@ -349,22 +342,22 @@ class Decision:
         for seat in self._seats:
             seat.report = None
         await self._tell_all(self._roster)
-        pulsed = time.monotonic()
+        pulsed = self._clock.monotonic()
         while True:
             self._changed.clear()
-            now = time.monotonic()
+            now = self._clock.monotonic()
             await self._drop({i for i in self._alive if self._seats[i].gone}, "went away")
             await self._drop(self._slow(now), "was much slower than the others; the next round counts its progress")
             verdict = self._verdict(now)
             if verdict is not None:
                 await self._tell_all(verdict)
                 return
-            if now - pulsed >= PULSE_SECONDS:
+            if now - pulsed >= self._timing.pulse:
                 pulsed = now
                 await self._tell_all(Alive())
-            waited_from = time.monotonic()
-            await _or_a_pulse(self._changed)
-            if time.monotonic() - waited_from > SILENCE_SECONDS:
+            waited_from = self._clock.monotonic()
+            await _or_a_pulse(self._changed, self._timing)
+            if self._clock.monotonic() - waited_from > self._timing.silence:
                 # this machine was asleep, and the others have long gone on without us
                 await self._tell_all(Abort(reason="the peer that led this round was asleep"))
                 return
@@ -377,8 +370,8 @@ class Decision:
             moved = sum(seat.report.moved for seat in self._seats if seat.report is not None) + len(ready)
             if moved != self._moved[0]:
                 self._moved = moved, now
-            if now - self._moved[1] > STANDSTILL_SECONDS:
-                return Abort(reason=f"nothing moved for {STANDSTILL_SECONDS:.0f} s; the round is tried again")
+            if now - self._moved[1] > self._timing.standstill:
+                return Abort(reason=f"nothing moved for {self._timing.standstill:.0f} s; the round is tried again")
             return None
         if len({report.digest for report in ready}) > 1:
             return Abort(reason="the peers did not get the same average; nothing was taken")
@@ -397,7 +390,7 @@ class Decision:
         if self._few_slow_since is None:
             self._few_slow_since = now
         needed_by_others = self._few_slow_since - self._began
-        allowed = max(SLOW_FLOOR_SECONDS, 3 * needed_by_others, SLOW_SHARE * self._patience)
+        allowed = max(self._timing.slow_floor, 3 * needed_by_others, SLOW_SHARE * self._patience)
         return slow if now - self._few_slow_since > allowed else set()
 
     def _awaited(self) -> set[int]:
@@ -442,7 +435,7 @@ class Decision:
         self._few_slow_since = None
         log.info("went on without %s, which %s", _some(self._names[i][-8:] for i in sorted(members)), why)
         off = Abort(reason=f"this peer {why}", others_go_on=True)
-        await _tell([self._seats[i] for i in members if not self._seats[i].gone], off)
+        await _tell([self._seats[i] for i in members if not self._seats[i].gone], off, self._timing)
         if not self._alive:
             return
         heirs = [i for i in sorted(self._alive) if self._roster.members[i].reduces] or sorted(self._alive)
@@ -455,7 +448,7 @@ class Decision:
         await self._tell_all(Reassign(gone=gone, generation=self._generation, pieces=moved))
 
     async def _tell_all(self, message: Message) -> None:
-        await _tell([self._seats[i] for i in sorted(self._alive)], message)
+        await _tell([self._seats[i] for i in sorted(self._alive)], message, self._timing)
 
 
 def _some(names: Iterable[str]) -> str:
@@ -465,12 +458,12 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:3]) + more
 
 
-async def _tell(seats: Sequence[Seat], message: Message) -> None:
+async def _tell(seats: Sequence[Seat], message: Message, timing: Timing) -> None:
     """Send to all at once; who does not take it in time is gone."""
 
     async def tell(seat: Seat) -> None:
         try:
-            async with asyncio.timeout(SILENCE_SECONDS / 2):
+            async with asyncio.timeout(timing.silence / 2):
                 await seat.channel.send(message)
         except (ConnectionError, TimeoutError):
             seat.gone = True
@@ -478,8 +471,8 @@ async def _tell(seats: Sequence[Seat], message: Message) -> None:
     await asyncio.gather(*(tell(seat) for seat in seats))
 
 
-async def _or_a_pulse(changed: asyncio.Event) -> None:
+async def _or_a_pulse(changed: asyncio.Event, timing: Timing) -> None:
     """Wait until something changed, but not longer than a pulse."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(PULSE_SECONDS):
+        async with asyncio.timeout(timing.pulse):
             await changed.wait()

@@ -18,10 +18,8 @@ announcements and healed above this floor (`algorithm/plan.py`).
 import asyncio
 import contextlib
 import logging
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -30,12 +28,12 @@ from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import Agreed, Contribution, ModuleGroup, NotAgreed, Outcome, PeerName
-from dipaco_swarm.swarm.libp2p.node import Node
-from dipaco_swarm.swarm.round.channels import PULSE_SECONDS, SILENCE_SECONDS, Channel, Ears, LocalChannel, Promptness
+from dipaco_swarm.swarm.round.channels import Channel, FailureDetector, HeartbeatReader, LocalChannel
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.leader import Key, Leader, Standing
 from dipaco_swarm.swarm.round.reduction import MAX_PIECE, claimed_norm, leader_order, roster_order
+from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
     Abort,
     Alive,
@@ -51,7 +49,6 @@ from dipaco_swarm.swarm.wire import (
     Reassign,
     Refuse,
     Roster,
-    Stream,
     Where,
 )
 
@@ -61,8 +58,6 @@ MAX_ATTEMPTS = 6
 REMEMBERED_ROUNDS = 64
 LEADER_FAILURES = 2
 """A leader that refused or aborted the round of one version this often is passed over."""
-LEADER_GRACE_SECONDS = 30.0
-"""A leader that is alive and decides nothing is given up this long after it should have."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +81,20 @@ class Redirected:
 class Rounds:
     """All rounds of one peer, led and followed."""
 
-    def __init__(self, node: Node, run: str, codec: Codec, norm_clip: float, standing: Standing) -> None:
-        self._node = node
-        self._peer = node.identity.peer
+    def __init__(self, transport: Transport, run: str, codec: Codec, norm_clip: float, standing: Standing) -> None:
+        self._transport = transport
+        self._clock = transport.clock
+        self._timing = transport.timing
+        self._peer = transport.peer
         self._round_protocol = f"dipaco/1/{run}/round"
         self._exchange_protocol = f"dipaco/1/{run}/exchange"
         self._codec = codec
         self._norm_clip = norm_clip
         self._standing = standing
-        self._promptness = Promptness()
+        self._detector = FailureDetector(transport.clock, transport.timing)
         awake = replace(standing, members_of=self._members_awake)
-        self._leader = Leader(self._peer, norm_clip, awake, self._where)
-        self._compute = ThreadPoolExecutor(1, thread_name_prefix="swarm-compute")
+        self._leader = Leader(transport, norm_clip, awake, self._where)
+        self._compute = transport.executor()
         self._exchanges: dict[bytes, PieceExchange] = {}
         self._exchange_opened = asyncio.Condition()
         self._commits: dict[bytes, Commit] = {}
@@ -111,12 +108,12 @@ class Rounds:
         """Version, and how often each leader refused or aborted its round."""
 
     async def serve(self) -> None:
-        await self._node.serve(self._round_protocol, self._on_round_stream)
-        await self._node.serve(self._exchange_protocol, self._on_exchange_stream)
+        await self._transport.serve(self._round_protocol, self._on_round_stream)
+        await self._transport.serve(self._exchange_protocol, self._on_exchange_stream)
 
     async def stop(self) -> None:
         await self._leader.stop()
-        self._compute.shutdown(wait=False, cancel_futures=True)
+        self._compute.close()
 
     # -------------------------------------------------------------------------------------------------- as a member
 
@@ -125,7 +122,7 @@ class Rounds:
 
         Cancelled after the others have our part, it still returns, and says so.
         """
-        norm = await asyncio.get_running_loop().run_in_executor(self._compute, self._norm, contribution)
+        norm = await self._compute.in_order(self._norm, contribution)
         if not norm < float("inf"):
             return NotAgreed("our own outer gradient is not finite; training has diverged on this machine")
         group = contribution.group
@@ -135,12 +132,12 @@ class Rounds:
         sent_to: str | None = None
         while attempts < MAX_ATTEMPTS:
             candidates = {*self._standing.leaders_of(group.stage, group.module)}
-            if self._node.reachable:
+            if self._transport.reachable:
                 candidates.add(self._peer)
             if not candidates - lost:  # nobody who can be dialled: whoever can be reached through a relay
                 candidates |= {self._peer, *self._standing.members_of(group.stage, group.module)}
             failed = {peer for peer in candidates if self._failures_of(contribution)[peer] >= LEADER_FAILURES}
-            doubted = {peer for peer in candidates if self._promptness.doubts(peer)}
+            doubted = {peer for peer in candidates if self._detector.doubts(peer)}
             left = sorted(candidates - lost - failed - doubted) or sorted(candidates - lost)
             if not left:
                 break
@@ -169,7 +166,7 @@ class Rounds:
         return NotAgreed(reason, given)
 
     def _members_awake(self, stage: int, module: ModuleId) -> list[str]:
-        return [peer for peer in self._standing.members_of(stage, module) if not self._promptness.misses(peer)]
+        return [peer for peer in self._standing.members_of(stage, module) if not self._detector.misses(peer)]
 
     def _norm(self, contribution: Contribution) -> float:
         return claimed_norm(self._codec, contribution.gradient, self._residuals.get(_feedback_key(contribution)))
@@ -194,11 +191,11 @@ class Rounds:
             tokens=contribution.tokens,
             norm=norm,
             parameters=len(contribution.gradient),
-            reduces=self._node.reachable,
-            uplink=self._node.meter.uplink,
+            reduces=self._transport.reachable,
+            uplink=self._transport.meter.uplink,
             patience=patience,
         )
-        answered, began = False, time.monotonic()
+        answered, began = False, self._clock.monotonic()
         key = (group.stage, group.module, contribution.version)
         self._following[key] = leader
         try:
@@ -208,7 +205,7 @@ class Rounds:
         except (ConnectionError, EOFError, TimeoutError) as error:
             log.debug("leader %s lost: %s", leader[-8:], error)
             if not answered:
-                self._promptness.silent(leader, began)
+                self._detector.silent(leader, began)
         except RemoteDataError as error:
             log.warning("ignored a leader that broke the protocol: %s", error)
         finally:
@@ -218,8 +215,8 @@ class Rounds:
     @contextlib.asynccontextmanager
     async def _channel_to(self, leader: str, join: Join) -> AsyncIterator[Channel]:
         if leader != self._peer:
-            patience = self._promptness.allowed(leader)
-            async with self._node.dial(leader, self._round_protocol, timeout=patience) as stream:
+            patience = self._detector.allowed(leader)
+            async with self._transport.dial(leader, self._round_protocol, timeout=patience) as stream:
                 await stream.send(join)
                 yield stream
             return
@@ -236,10 +233,10 @@ class Rounds:
         self, channel: Channel, join: Join, contribution: Contribution
     ) -> Outcome | LeaderLost | Redirected:
         """From Join to the outcome, as a member."""
-        started = time.monotonic()
-        ears = Ears(channel)
+        started = self._clock.monotonic()
+        ears = HeartbeatReader(channel, self._clock, self._timing)
         message = await self._first_word(ears, channel.peer)
-        async with asyncio.timeout(3 * join.patience + LEADER_GRACE_SECONDS):
+        async with asyncio.timeout(3 * join.patience + self._timing.leader_grace):
             while isinstance(message, Alive):
                 await channel.send(Alive())
                 message = await ears.hear()
@@ -258,7 +255,7 @@ class Rounds:
         feedback = _feedback_key(contribution)
         residual = None if self._codec.exact else contribution.gradient.new_zeros(join.parameters)
         exchange = PieceExchange(
-            self._node,
+            self._transport,
             self._exchange_protocol,
             self._compute,
             message,
@@ -292,25 +289,25 @@ class Rounds:
             contributors=tuple(PeerName(message.members[i].peer) for i in exchange.contributors()),
             bytes_sent=exchange.bytes_sent,
             bytes_received=exchange.bytes_received,
-            seconds=time.monotonic() - started,
+            seconds=self._clock.monotonic() - started,
         )
 
-    async def _first_word(self, ears: Ears, leader: str) -> Message:
+    async def _first_word(self, ears: HeartbeatReader, leader: str) -> Message:
         """A leader that is awake says at once that it is; libp2p opens streams to those who sleep as well."""
         if leader == self._peer:
             return await ears.hear()
-        asked = time.monotonic()
+        asked = self._clock.monotonic()
         try:
-            async with asyncio.timeout(self._promptness.allowed(leader)):
+            async with asyncio.timeout(self._detector.allowed(leader)):
                 message = await ears.hear()
         except TimeoutError:
-            self._promptness.silent(leader, asked)
+            self._detector.silent(leader, asked)
             raise
-        self._promptness.answered(leader, time.monotonic() - asked)
+        self._detector.answered(leader, self._clock.monotonic() - asked)
         return message
 
     async def _exchange_until_decided(
-        self, channel: Channel, ears: Ears, exchange: PieceExchange, key: Key
+        self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, key: Key
     ) -> Commit | Abort | NotAgreed | LeaderLost:
         """The exchange works and others find it until there is a decision."""
         round_id = exchange.roster.round_id
@@ -335,11 +332,11 @@ class Rounds:
             await asyncio.gather(work, decision, return_exceptions=True)
 
     async def _until_decided(
-        self, channel: Channel, ears: Ears, exchange: PieceExchange, key: Key
+        self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, key: Key
     ) -> Commit | Abort | NotAgreed | LeaderLost:
         """Keep the leader informed until it decides; when it is lost, ask the others."""
         reporter = asyncio.create_task(self._report(channel, exchange))
-        began, ready_at = time.monotonic(), float("inf")
+        began, ready_at = self._clock.monotonic(), float("inf")
         try:
             while True:
                 message = await ears.hear()
@@ -349,9 +346,9 @@ class Rounds:
                     return message
                 elif isinstance(message, Commit):
                     return self._checked(message, exchange)
-                now = time.monotonic()
+                now = self._clock.monotonic()
                 ready_at = min(ready_at, now) if exchange.complete.is_set() else float("inf")
-                if now - ready_at > 10 * (ready_at - began) + LEADER_GRACE_SECONDS:
+                if now - ready_at > 10 * (ready_at - began) + self._timing.leader_grace:
                     raise TimeoutError  # alive, and decides nothing
         except (EOFError, TimeoutError, ConnectionError):
             # while we ask about, nobody should be sent to a leader that is lost
@@ -367,7 +364,7 @@ class Rounds:
         with contextlib.suppress(ConnectionError):  # the reader of the same channel sees its end
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PULSE_SECONDS):
+                    async with asyncio.timeout(self._timing.pulse):
                         if said == exchange.generation:
                             await asyncio.Event().wait()
                         await exchange.complete.wait()
@@ -404,23 +401,23 @@ class Rounds:
 
     async def _ask(self, peer: str, question: Message) -> Message | None:
         """A peer's answer; None when there is none in about the time that answers take."""
-        asked = time.monotonic()
+        asked = self._clock.monotonic()
         try:
             async with (
-                asyncio.timeout(self._promptness.allowed(peer)),
-                self._node.dial(peer, self._round_protocol) as stream,
+                asyncio.timeout(self._detector.allowed(peer)),
+                self._transport.dial(peer, self._round_protocol) as stream,
             ):
                 await stream.send(question)
                 answer = await stream.receive()
         except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
             log.debug("peer %s does not answer %s: %s", peer[-8:], type(question).__name__, error)
-            self._promptness.silent(peer, asked)
+            self._detector.silent(peer, asked)
             return None
         except asyncio.CancelledError:  # who asks has no more patience
-            if time.monotonic() - asked >= self._promptness.usual:
-                self._promptness.silent(peer, asked)
+            if self._clock.monotonic() - asked >= self._detector.usual:
+                self._detector.silent(peer, asked)
             raise
-        self._promptness.answered(peer, time.monotonic() - asked)
+        self._detector.answered(peer, self._clock.monotonic() - asked)
         return answer
 
     def _remember(self, round_id: bytes, commit: Commit) -> None:
@@ -432,8 +429,8 @@ class Rounds:
 
     async def _on_round_stream(self, stream: Stream) -> None:
         """A peer joins a round that we lead, asks where we are, or asks how a round ended."""
-        self._promptness.heard(stream.peer)
-        async with asyncio.timeout(SILENCE_SECONDS):
+        self._detector.heard(stream.peer)
+        async with asyncio.timeout(self._timing.silence):
             message = await stream.receive()
         match message:
             case AskOutcome(round_id=round_id):
@@ -479,7 +476,7 @@ class Rounds:
 
     async def _on_exchange_stream(self, stream: Stream) -> None:
         """A member of a round sends us its contributions; its roster may have reached it before ours reached us."""
-        async with asyncio.timeout(SILENCE_SECONDS):
+        async with asyncio.timeout(self._timing.silence):
             message = await stream.receive()
             if not isinstance(message, Exchange):
                 raise RemoteDataError(stream.peer, f"opens an exchange with {type(message).__name__}")

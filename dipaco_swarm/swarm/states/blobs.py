@@ -1,11 +1,62 @@
-"""Blobs as files of a home folder; both swarms keep them alike."""
+"""Blobs, as files of a home folder or in memory."""
 
 import hashlib
+import io
 from pathlib import Path
 from threading import Lock
+from typing import BinaryIO, Protocol
 
 from dipaco_swarm.errors import HomeError
 from dipaco_swarm.files import remove, write_whole
+
+
+class Blobs(Protocol):
+    """Bytes by their SHA-256."""
+
+    def has(self, digest: str) -> bool: ...
+
+    def put(self, data: bytes, *, durable: bool = True) -> str:
+        """Keep a blob; returns its digest. Raises HomeError when that is not possible.
+
+        `durable`: see `files`; what was fetched can be fetched again.
+        """
+        ...
+
+    def get(self, digest: str) -> bytes | None:
+        """A blob that we have, verified."""
+        ...
+
+    def open(self, digest: str) -> BinaryIO:
+        """A blob that we have, to be read from."""
+        ...
+
+    def drop(self, digest: str) -> None:
+        """Remove a blob, if we have it; who is reading it reads on. Raises HomeError when that is not allowed."""
+        ...
+
+
+class MemoryBlobs:
+    """`Blobs` without a disk."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+
+    def has(self, digest: str) -> bool:
+        return digest in self._blobs
+
+    def put(self, data: bytes, *, durable: bool = True) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        self._blobs[digest] = bytes(data)
+        return digest
+
+    def get(self, digest: str) -> bytes | None:
+        return self._blobs.get(digest)
+
+    def open(self, digest: str) -> BinaryIO:
+        return io.BytesIO(self._blobs[digest])
+
+    def drop(self, digest: str) -> None:
+        self._blobs.pop(digest, None)
 
 
 class BlobStore:
@@ -22,15 +73,15 @@ class BlobStore:
         return self.path_of(digest).is_file()
 
     def put(self, data: bytes, *, durable: bool = True) -> str:
-        """Keep a blob; returns its digest. Raises HomeError when the folder cannot be written.
-
-        `durable`: see `files`; what was fetched can be fetched again.
-        """
+        """Raises HomeError when the folder cannot be written."""
         digest = hashlib.sha256(data).hexdigest()
         with self._writing:
             if not self.has(digest):
                 write_whole(self.path_of(digest), data, durable=durable, what="the run's files")
         return digest
+
+    def open(self, digest: str) -> BinaryIO:
+        return self.path_of(digest).open("rb")
 
     def drop(self, digest: str) -> None:
         """Remove a blob, if we have it; who is reading it reads on. Raises HomeError when that is not allowed."""

@@ -13,7 +13,6 @@ Each one given up for being slow doubles our patience: when everybody is slow, t
 import asyncio
 import logging
 import statistics
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -22,32 +21,28 @@ import torch
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import HASH_BYTES, ModuleState, StateOutline
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.libp2p.node import Node
-from dipaco_swarm.swarm.round.channels import MAX_SILENCE_SECONDS, end_all, supervise
-from dipaco_swarm.swarm.wire import AskPiece, AskState, StateIs, Stream
+from dipaco_swarm.swarm.tasks import Tasks, end_all
+from dipaco_swarm.swarm.transport import Stream, Transport
+from dipaco_swarm.swarm.wire import AskPiece, AskState, StateIs
 
 log = logging.getLogger(__name__)
 
 STREAMS = 4
 AHEAD = 2
 """Pieces asked of a holder at a time, so that its line never runs dry; one near the end, so that the slow keep few."""
-ANSWER_SECONDS = 10.0
-"""A holder that has not begun to answer by then is passed over."""
-PATIENCE_SECONDS = 8.0
-"""Floor of the wait for a silent holder, and at the end for a slow one; it grows with the pace of the transfer."""
 SLOW = 3.0
 """Much longer than usual: this many times the median of the last pieces."""
 PACES = 32
 
 
-class Lane:
+class HolderStream:
     """One holder at work."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, now: float) -> None:
         self.stream = stream
         self.asked: deque[int] = deque()
         """Pieces that it was asked for and that have not arrived, in order."""
-        self.since = time.monotonic()
+        self.since = now
         """When its piece of now began."""
         self.reading: asyncio.Task[None] | None = None
         self.checking: tuple[int, asyncio.Task[bool]] | None = None
@@ -63,11 +58,14 @@ class Download:
     """One state on its way. What was checked stays here when `run` ends too early, and another `run` goes on."""
 
     def __init__(
-        self, node: Node, protocol: str, stage: int, module: ModuleId, digest: str, parameters: int | None
+        self, transport: Transport, protocol: str, stage: int, module: ModuleId, digest: str, parameters: int | None
     ) -> None:
         """`parameters`: how many the module has, where we know; a state of another length counts as not there."""
         self.digest = digest
-        self._node = node
+        self._transport = transport
+        self._clock = transport.clock
+        self._timing = transport.timing
+        self._compute = transport.executor()
         self._protocol = protocol
         self._stage = stage
         self._module = module
@@ -77,7 +75,7 @@ class Download:
         self._queue: deque[int] = deque()
         """Pieces that nobody has been asked for."""
         self._missing = 0
-        self._lanes: set[Lane] = set()
+        self._lanes: set[HolderStream] = set()
         self._paces: deque[float] = deque(maxlen=PACES)
         """Seconds that the last pieces took."""
         self._given_up = 0
@@ -96,14 +94,14 @@ class Download:
     async def run(self, holders: Sequence[str]) -> ModuleState | None:
         """The state from these holders, the first ones first; None when they did not send all of it."""
         left = iter(holders)
-        tasks: set[asyncio.Task[None]] = set()
+        tasks = Tasks()
         for _ in range(STREAMS):
-            supervise(tasks, self._take_turns(left))
+            tasks.start(self._take_turns(left))
         try:
             while tasks and not self.is_complete:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                await tasks.any_ended()
         finally:
-            await end_all(tasks)
+            await tasks.end()
         return self._state if self.is_complete else None
 
     async def _take_turns(self, holders: Iterator[str]) -> None:
@@ -118,14 +116,14 @@ class Download:
                 return
 
     async def _take_from(self, peer: str) -> None:
-        async with self._node.dial(peer, self._protocol) as stream:
+        async with self._transport.dial(peer, self._protocol) as stream:
             await stream.send(AskState(stage=self._stage, module=str(self._module), digest=self.digest))
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self._timing.dial):
                 answer = await stream.receive()
             if not isinstance(answer, StateIs):
                 return
             state = self._learn(peer, answer)
-            lane = Lane(stream)
+            lane = HolderStream(stream, self._clock.monotonic())
             self._lanes.add(lane)
             try:
                 while await self._ask(lane):
@@ -156,7 +154,7 @@ class Download:
             self._missing = outline.num_pieces
         return self._state
 
-    async def _ask(self, lane: Lane) -> bool:
+    async def _ask(self, lane: HolderStream) -> bool:
         """Have this holder send something, as soon as there is something to ask for; False when all has arrived."""
         while not lane.asked and not self._queue:
             await self._settle(lane)
@@ -170,21 +168,21 @@ class Download:
             await lane.stream.send(AskPiece(piece=lane.asked[-1]))
         return True
 
-    async def _receive(self, lane: Lane, state: ModuleState) -> None:
+    async def _receive(self, lane: HolderStream, state: ModuleState) -> None:
         """The next piece that this holder was asked for; the one before it is checked by then."""
         data = state.piece(lane.asked[0])
-        lane.since = time.monotonic()
+        lane.since = self._clock.monotonic()
         lane.reading = asyncio.create_task(lane.stream.receive_into(data))
         try:
             await self._until_read(lane, lane.reading)
         finally:
-            await end_all({lane.reading})  # before somebody else's bytes come to the same place
-        self._paces.append(time.monotonic() - lane.since)
+            await end_all(lane.reading)  # before somebody else's bytes come to the same place
+        self._paces.append(self._clock.monotonic() - lane.since)
         await self._settle(lane)
         piece = lane.asked.popleft()
-        lane.checking = piece, asyncio.create_task(asyncio.to_thread(state.outline.fits, piece, data))
+        lane.checking = piece, asyncio.create_task(self._compute.aside(state.outline.fits, piece, data))
 
-    async def _settle(self, lane: Lane) -> None:
+    async def _settle(self, lane: HolderStream) -> None:
         """Wait for the check that is going on."""
         if lane.checking is None:
             return
@@ -194,10 +192,10 @@ class Download:
         self._missing -= 1
         self._changed.set()
 
-    async def _until_read(self, lane: Lane, reading: asyncio.Task[None]) -> None:
+    async def _until_read(self, lane: HolderStream, reading: asyncio.Task[None]) -> None:
         while not reading.done():
             before = lane.stream.arrived
-            await asyncio.wait({reading}, timeout=min(self._patience(), MAX_SILENCE_SECONDS))
+            await asyncio.wait({reading}, timeout=min(self._patience(), self._timing.max_silence))
             if not reading.done() and lane.stream.arrived == before:
                 raise EOFError("it stopped in the middle")
         if reading.cancelled():
@@ -213,7 +211,7 @@ class Download:
             return
         reading = slowest.reading
         try:
-            async with asyncio.timeout(max(0.0, slowest.since + self._patience() - time.monotonic())):
+            async with asyncio.timeout(max(0.0, slowest.since + self._patience() - self._clock.monotonic())):
                 await self._changed.wait()
         except TimeoutError:
             if reading is not None and not reading.done() and not reading.cancelling():
@@ -221,4 +219,4 @@ class Download:
                 self._given_up += 1
 
     def _patience(self) -> float:
-        return max(PATIENCE_SECONDS * 2.0**self._given_up, SLOW * statistics.median(self._paces or (0.0,)))
+        return max(self._timing.silence * 2.0**self._given_up, SLOW * statistics.median(self._paces or (0.0,)))

@@ -13,13 +13,14 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
-from dipaco_swarm.swarm.libp2p.node import Node
-from dipaco_swarm.swarm.states.blobs import BlobStore
-from dipaco_swarm.swarm.states.download import ANSWER_SECONDS, Download
+from dipaco_swarm.swarm.states.blobs import Blobs
+from dipaco_swarm.swarm.states.download import Download
+from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
     AskBlob,
     AskManifest,
@@ -29,7 +30,6 @@ from dipaco_swarm.swarm.wire import (
     ManifestIs,
     NotHere,
     StateIs,
-    Stream,
 )
 
 log = logging.getLogger(__name__)
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 MAX_BLOB_BYTES = 1 << 32
 BLOB_CHUNK = 1 << 20
 KEPT_VERSIONS = 2  # a peer that asks for what was newest a moment ago still gets it
-IDLE_SECONDS = 60.0
-"""A reader of a state that asks for nothing this long, because others send the rest, is let go."""
 MAX_UNFINISHED = 2
 """States that could not be fetched whole; what has arrived of the last ones is kept for the next time."""
 
@@ -46,8 +44,10 @@ MAX_UNFINISHED = 2
 class Store:
     """Serves states, blobs and the manifest of one run on one node, and fetches them from others."""
 
-    def __init__(self, node: Node, run: str, blobs: BlobStore) -> None:
-        self._node = node
+    def __init__(self, transport: Transport, run: str, blobs: Blobs) -> None:
+        self._transport = transport
+        self._timing = transport.timing
+        self._compute = transport.executor()
         self._protocol = f"dipaco/1/{run}/store"
         self.blobs = blobs
         self.manifest: bytes | None = None
@@ -57,7 +57,7 @@ class Store:
         self._unfinished: dict[tuple[int, ModuleId], Download] = {}
 
     async def serve(self) -> None:
-        await self._node.serve(self._protocol, self._on_stream)
+        await self._transport.serve(self._protocol, self._on_stream)
 
     def hold(self, stage: int, module: ModuleId, state: ModuleState) -> None:
         held = self._states.setdefault((stage, module), [])
@@ -69,7 +69,7 @@ class Store:
         self._states.pop((stage, module), None)
 
     async def _on_stream(self, stream: Stream) -> None:
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(self._timing.dial):
             message = await stream.receive()
         match message:
             case AskState():
@@ -108,7 +108,7 @@ class Store:
     async def _asked_piece(self, stream: Stream) -> int | None:
         """Which piece a reader wants next; None when it has what it wanted."""
         try:
-            async with asyncio.timeout(IDLE_SECONDS):
+            async with asyncio.timeout(self._timing.reader_idle):
                 message = await stream.receive()
         except EOFError:
             return None
@@ -120,8 +120,8 @@ class Store:
         if not self.blobs.has(ask.digest):
             await stream.send(NotHere())
             return
-        with self.blobs.path_of(ask.digest).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with self.blobs.open(ask.digest) as file:
+            size = file.seek(0, os.SEEK_END)
             await stream.send(BlobFollows(size=size))
             file.seek(min(ask.offset, size))
             while chunk := file.read(BLOB_CHUNK):
@@ -138,7 +138,7 @@ class Store:
         """
         download = self._unfinished.pop((stage, module), None)
         if download is None or download.digest != digest:
-            download = Download(self._node, self._protocol, stage, module, digest, parameters)
+            download = Download(self._transport, self._protocol, stage, module, digest, parameters)
         try:
             return await download.run(peers)
         finally:
@@ -152,7 +152,7 @@ class Store:
 
         One of more than `limit` bytes counts as missing.
         """
-        data = await asyncio.to_thread(self.blobs.get, digest)
+        data = await self._compute.aside(self.blobs.get, digest)
         if data is not None:
             return data
         received = bytearray()
@@ -160,7 +160,7 @@ class Store:
             try:
                 if await self._fetch_blob_from(peer, digest, received, limit or MAX_BLOB_BYTES):
                     try:
-                        await asyncio.to_thread(self.blobs.put, bytes(received), durable=False)
+                        await self._compute.aside(partial(self.blobs.put, bytes(received), durable=False))
                     except HomeError as error:  # we have it; only others cannot have it from us
                         log.warning("%s", error)
                     return bytes(received)
@@ -170,9 +170,9 @@ class Store:
 
     async def _fetch_blob_from(self, peer: str, digest: str, received: bytearray, limit: int) -> bool:
         """Append what is missing to `received`; False when the peer does not have the blob."""
-        async with self._node.dial(peer, self._protocol) as stream:
+        async with self._transport.dial(peer, self._protocol) as stream:
             await stream.send(AskBlob(digest=digest, offset=len(received)))
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self._timing.dial):
                 answer = await stream.receive()
             if not isinstance(answer, BlobFollows):
                 return False
@@ -188,8 +188,8 @@ class Store:
         return True
 
     async def ask_manifest(self, peer: str) -> bytes | None:
-        async with self._node.dial(peer, self._protocol) as stream:
+        async with self._transport.dial(peer, self._protocol) as stream:
             await stream.send(AskManifest())
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(self._timing.dial):
                 answer = await stream.receive()
             return answer.signed if isinstance(answer, ManifestIs) else None

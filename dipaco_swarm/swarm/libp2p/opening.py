@@ -1,0 +1,164 @@
+"""Join a run over libp2p: open the node by some door, keep in touch, say goodbye."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.machine.stopping import Stopped, Stopping
+from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
+from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
+from dipaco_swarm.swarm.libp2p.node import Node, NodeSettings, open_node
+from dipaco_swarm.swarm.networked import NetworkedSwarm, name_in, networked_swarm
+from dipaco_swarm.swarm.states.blobs import BlobStore
+from dipaco_swarm.swarm.tasks import Tasks
+from dipaco_swarm.swarm.threads import LoopPortal
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 6
+"""Every so many times that we are in touch, we ask whether we can be dialled."""
+
+
+@contextlib.contextmanager
+def open_swarm(
+    address: RunAddress,
+    home: Path,
+    settings: NodeSettings,
+    stop: Stopping | None = None,
+    again: Callable[[UnreachableError], bool] = lambda nobody: False,
+) -> Iterator[NetworkedSwarm]:
+    """Join the swarm of a run; goodbye is said when the block ends.
+
+    `again`: asked whenever nobody answers, whether to try again; it may wait first. `stop` is told as well when the
+    daemon ends under us (`NetworkedSwarm.lost`).
+
+    Raises HomeError, NodeError or UnreachableError when that is not possible, and Stopped when `stop` came first.
+    """
+    identity, stop = load_identity(home), stop or Stopping()
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(_note_stray_error)
+    thread = threading.Thread(target=loop.run_forever, name="swarm", daemon=True)
+    thread.start()
+    stack = contextlib.AsyncExitStack()
+
+    async def open_all() -> NetworkedSwarm:
+        acquaintances = Acquaintances(home)
+        before = acquaintances.addresses()
+        node = await _open_by_some_door(stack, identity, address, settings, before)
+        background = Tasks()
+        stack.push_async_callback(background.end)
+        met_before = tuple(name_in(place) for place in before)
+        blobs = BlobStore(home / "blobs")
+        swarm = await stack.enter_async_context(networked_swarm(LoopPortal(loop), node, address, blobs, met_before))
+        background.start(_keep_in_touch(node, address, swarm, acquaintances))
+        background.start(_until_lost(node, swarm, stop))
+        stack.callback(_note_who_is_there, node, swarm, acquaintances)  # the bootstrap nodes may be down next time
+        return swarm
+
+    try:
+        yield _unless_stopped(open_all, loop, stop, again)
+    finally:
+        asyncio.run_coroutine_threadsafe(_close(stack), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _unless_stopped(
+    open_all: Callable[[], Coroutine[Any, Any, NetworkedSwarm]],
+    loop: asyncio.AbstractEventLoop,
+    stop: Stopping,
+    again: Callable[[UnreachableError], bool],
+) -> NetworkedSwarm:
+    opening: asyncio.Task[NetworkedSwarm] | None = None
+
+    async def unless_stopped() -> NetworkedSwarm:
+        nonlocal opening
+        opening = asyncio.current_task()
+        if stop():
+            raise CancelledError
+        return await open_all()
+
+    def give_up() -> None:
+        if opening is not None and not opening.done():
+            loop.call_soon_threadsafe(opening.cancel)
+
+    stop.tell(give_up)
+    while not stop():
+        try:
+            return asyncio.run_coroutine_threadsafe(unless_stopped(), loop).result()
+        except UnreachableError as nobody:
+            if not again(nobody):
+                raise
+        except CancelledError:
+            break
+    raise Stopped
+
+
+def _note_stray_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What failed in a task that nobody waits for: not ours, those are supervised, but hivemind's.
+
+    A peer that is pinged while it is still starting is one: the other side asks again.
+    """
+    log.debug("in the background: %s", context.get("message"), exc_info=context.get("exception"))
+
+
+async def _open_by_some_door(
+    stack: contextlib.AsyncExitStack,
+    identity: Identity,
+    address: RunAddress,
+    settings: NodeSettings,
+    acquaintances: Sequence[str],
+) -> Node:
+    """Through the bootstrap nodes; while all of them are down, through peers that we met before."""
+    try:
+        return await stack.enter_async_context(open_node(identity, address.bootstraps, settings))
+    except UnreachableError:
+        if not acquaintances:
+            raise
+        log.info("no bootstrap node answers; coming in through peers that we have met before")
+        with contextlib.suppress(UnreachableError):
+            return await stack.enter_async_context(open_node(identity, address.bootstraps, settings, acquaintances))
+        raise
+
+
+async def _close(stack: contextlib.AsyncExitStack) -> None:
+    """Close everything, then end what hivemind left running (timers of its start-up)."""
+    await stack.aclose()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+async def _until_lost(node: Node, swarm: NetworkedSwarm, stop: Stopping) -> None:
+    """Whoever waits for the daemon, or would ask it, is told when it has gone."""
+    await node.daemon_ended.wait()
+    swarm.interrupt()
+    stop.request()
+
+
+async def _keep_in_touch(node: Node, address: RunAddress, swarm: NetworkedSwarm, acquaintances: Acquaintances) -> None:
+    """Knock at the bootstrap nodes now and then, until cancelled: one that was down has forgotten all of us.
+
+    And note who else is there, for the day when it is still down and we come back.
+    """
+    for times in itertools.count(1):
+        await asyncio.sleep(node.timing.in_touch * random.uniform(0.8, 1.0))
+        await asyncio.gather(*(node.greet(place) for place in address.bootstraps))
+        _note_who_is_there(node, swarm, acquaintances)
+        if times % LOOK_EVERY == 0 and address.bootstraps and node.settings.reachable is not False:
+            await node.look(address.bootstraps)
+
+
+def _note_who_is_there(node: Node, swarm: NetworkedSwarm, acquaintances: Acquaintances) -> None:
+    acquaintances.remember(place for peer in swarm.known_peers() for place in node.addresses_of(peer)[:1])
