@@ -8,6 +8,7 @@ A page marks where something belongs, and everything between the two lines is wr
     <!-- messages dipaco_swarm/swarm/wire.py -->        every value that a module's classes of messages have
     <!-- constants dipaco_swarm/swarm/wire.py MAX_ -->  constants whose names begin so, with the words below them
     <!-- table dipaco_swarm/algorithm/plan.py -->       the table in a module's docstring
+    <!-- values dipaco_swarm/swarm/timing.py Timing --> fields and properties of a class, with the words below them
     <!-- end -->
 
 The code is parsed and not imported: what is written depends on its text alone.
@@ -21,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("docs/protocol.md",)
-BLOCK = re.compile(r"(<!-- (messages|constants|table) (\S+)(?: (\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (messages|constants|table|values) (\S+)(?: (\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 MESSAGE = "Message"
 WIDTH = 118
 BOUNDS = {
@@ -93,10 +94,24 @@ def _table(module: ast.Module, _: str) -> Iterator[str]:
             yield from block.splitlines()
 
 
+def _values(module: ast.Module, name: str) -> Iterator[str]:
+    """Fields with their defaults, and properties with the expression that they return."""
+    for node in module.body:
+        if not isinstance(node, ast.ClassDef) or node.name != name:
+            continue
+        for member, words in _with_words(node.body):
+            if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name) and member.value is not None:
+                yield from _wrapped(f"{member.target.id:<20}{ast.unparse(member.value)}", words, 44)
+            elif isinstance(member, ast.FunctionDef) and isinstance(member.body[-1], ast.Return):
+                value = ast.unparse(member.body[-1].value or ast.Constant(None)).replace("self.", "")
+                yield from _wrapped(f"{member.name:<20}{value}", ast.get_docstring(member) or "", 44)
+
+
 WRITERS: dict[str, Callable[[ast.Module, str], Iterator[str]]] = {
     "messages": _messages,
     "constants": _constants,
     "table": _table,
+    "values": _values,
 }
 
 

@@ -71,6 +71,8 @@ class Refuse(Message):
 
 
 class RosterEntry(Message):
+    """A member as the roster has it: what it said when it joined, and what follows from that for all alike."""
+
     peer: Peer
     path: Count
     tokens: Count
@@ -147,6 +149,8 @@ class AskOutcome(Message):
 
 
 class OutcomeIs(Message):
+    """The answer: what we committed, or None, and then we never will."""
+
     kind: Literal["outcome"] = "outcome"
     commit: Commit | None
 
@@ -174,6 +178,8 @@ class Where(Message):
 
 
 class Here(Message):
+    """The answer: where we stand, and whom we have joined."""
+
     kind: Literal["here"] = "here"
     version: int | None
     """None: we do not train this module in this stage."""
@@ -208,21 +214,29 @@ class AskPiece(Message):
 
 
 class AskBlob(Message):
+    """Send this blob, from this byte on."""
+
     kind: Literal["ask-blob"] = "ask-blob"
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     offset: Count = 0
 
 
 class BlobFollows(Message):
+    """Yes; `size` is that of the whole blob, and its bytes follow from the offset that was asked for."""
+
     kind: Literal["blob"] = "blob"
     size: Count
 
 
 class AskManifest(Message):
+    """Send the newest manifest that you have."""
+
     kind: Literal["ask-manifest"] = "ask-manifest"
 
 
 class ManifestIs(Message):
+    """The manifest as the operator signed it; None: we have none."""
+
     kind: Literal["manifest"] = "manifest"
     signed: bytes | None
 
@@ -241,6 +255,8 @@ class Hello(Message):
 
 
 class Welcome(Message):
+    """How you look from here."""
+
     kind: Literal["welcome"] = "welcome"
     seen_at: Annotated[str, Field(max_length=80)]
     """/ip4/... or /ip6/...; empty when you come through a relay."""
