@@ -518,7 +518,8 @@ async def _daemon(
             try:
                 await asyncio.wait_for(process.wait(), 2)
             except TimeoutError:
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):  # it has ended, and the loop was too busy to hear it
+                    process.kill()
                 await process.wait()
         if drain is not None:
             await drain
