@@ -203,9 +203,11 @@ class Swarm(Protocol):
         ...
 
     def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
-        """A blob, from our own store or from any peer, verified. Raises UnreachableError when nobody had it in time.
+        """A blob, from our own store or from any peer, verified. Raises UnreachableError when nobody sends it.
 
-        `limit`: bytes that it may have, where it is named by a stranger and not by the operator.
+        `timeout`: seconds without anything of it after which we give up; however slow the line, it comes. `limit`:
+        bytes that it may have, where it is named by a stranger and not by the operator; then `timeout` is for all of
+        it. Asked again for the same blob, it goes on where it was.
         """
         ...
 

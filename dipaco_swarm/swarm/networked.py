@@ -201,11 +201,13 @@ class NetworkedSwarm:
 
     def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
         peers = [peer for peer in (*self._bootstrap_peers(), *self._known_peers()) if peer != self.peer]
-        data = self._call(self._store.fetch_blob(list(dict.fromkeys(peers)), digest, limit), timeout)
+        # a stranger may be slow on purpose: his blob has the timeout for all of it
+        patience, deadline = (timeout, None) if limit is None else (None, timeout)
+        data = self._call(self._store.fetch_blob(list(dict.fromkeys(peers)), digest, limit, patience), deadline)
         if data is None:
             raise UnreachableError(
-                f"none of {len(set(peers))} peers sent the run's file {digest[:12]} within {timeout:.0f} s; try again "
-                "when the bootstrap node is up"
+                f"none of {len(set(peers))} peers sends the run's file {digest[:12]} just now; try again when the "
+                "bootstrap node is up"
             )
         return data
 

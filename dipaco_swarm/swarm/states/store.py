@@ -4,11 +4,11 @@ Everything that arrives is checked against the digest it was asked by, so any pe
 costs a retry. Blobs live as files; states live in memory, the newest two of each module, and one more while somebody
 reads it: a slow reader gets to its end although the group goes on.
 
-A state comes from several holders at once (`download.py`), a blob from one after the other.
+A state comes from several holders at once (`download.py`), a blob from one after the other (`blob_download.py`). Either
+is kept as far as it came, and goes on there when it is asked for again.
 """
 
 import asyncio
-import hashlib
 import logging
 import os
 from collections import Counter
@@ -18,6 +18,7 @@ from functools import partial
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
+from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.download import Download
 from dipaco_swarm.swarm.transport import Stream, Transport
@@ -35,10 +36,9 @@ from dipaco_swarm.swarm.wire import (
 log = logging.getLogger(__name__)
 
 MAX_BLOB_BYTES = 1 << 32
-BLOB_CHUNK = 1 << 20
 KEPT_VERSIONS = 2  # a peer that asks for what was newest a moment ago still gets it
 MAX_UNFINISHED = 2
-"""States that could not be fetched whole; what has arrived of the last ones is kept for the next time."""
+"""States, and blobs, that could not be fetched whole; what has arrived of the last ones is kept for the next time."""
 
 
 class Store:
@@ -55,6 +55,7 @@ class Store:
         self._readers: Counter[str] = Counter()
         """Digest of a state -> streams on which it is read."""
         self._unfinished: dict[tuple[int, ModuleId], Download] = {}
+        self._unfinished_blobs: dict[str, BlobDownload] = {}
 
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, self._on_stream)
@@ -124,7 +125,7 @@ class Store:
             size = file.seek(0, os.SEEK_END)
             await stream.send(BlobFollows(size=size))
             file.seek(min(ask.offset, size))
-            while chunk := file.read(BLOB_CHUNK):
+            while chunk := file.read(CHUNK):
                 await stream.send_raw(memoryview(chunk))
 
     # ------------------------------------------------------------------------------------------------ asking others
@@ -147,45 +148,33 @@ class Store:
                 for oldest in list(self._unfinished)[:-MAX_UNFINISHED]:
                     del self._unfinished[oldest]
 
-    async def fetch_blob(self, peers: Sequence[str], digest: str, limit: int | None = None) -> bytes | None:
-        """A blob from our own store, else from the first of `peers` that has it; interrupted downloads go on.
+    async def fetch_blob(
+        self, peers: Sequence[str], digest: str, limit: int | None = None, patience: float | None = None
+    ) -> bytes | None:
+        """A blob from our own store, else from the first of `peers` that sends it; None when none does.
 
-        One of more than `limit` bytes counts as missing.
+        `patience`: seconds in which something of it has to arrive, each time. One of more than `limit` bytes counts as
+        missing. Cancelled or in vain, it leaves what has arrived, and goes on there when it is called for it again.
         """
         data = await self._compute.aside(self.blobs.get, digest)
         if data is not None:
             return data
-        received = bytearray()
-        for peer in peers:
+        download = self._unfinished_blobs.pop(digest, None)
+        if download is None:
+            download = BlobDownload(self._transport, self._compute, self._protocol, digest)
+        try:
+            data = await _while_it_comes(download, peers, limit or MAX_BLOB_BYTES, patience)
+        finally:
+            if data is None and download.is_begun:
+                self._unfinished_blobs[digest] = download
+                for oldest in list(self._unfinished_blobs)[:-MAX_UNFINISHED]:
+                    del self._unfinished_blobs[oldest]
+        if data is not None:
             try:
-                if await self._fetch_blob_from(peer, digest, received, limit or MAX_BLOB_BYTES):
-                    try:
-                        await self._compute.aside(partial(self.blobs.put, bytes(received), durable=False))
-                    except HomeError as error:  # we have it; only others cannot have it from us
-                        log.warning("%s", error)
-                    return bytes(received)
-            except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
-                log.info("could not fetch blob %s from peer %s: %s", digest[:8], peer[-8:], error)
-        return None
-
-    async def _fetch_blob_from(self, peer: str, digest: str, received: bytearray, limit: int) -> bool:
-        """Append what is missing to `received`; False when the peer does not have the blob."""
-        async with self._transport.dial(peer, self._protocol) as stream:
-            await stream.send(AskBlob(digest=digest, offset=len(received)))
-            async with asyncio.timeout(self._timing.dial):
-                answer = await stream.receive()
-            if not isinstance(answer, BlobFollows):
-                return False
-            if not len(received) <= answer.size <= limit:
-                raise RemoteDataError(peer, f"offers a blob of {answer.size} bytes where {limit} are the most")
-            while len(received) < answer.size:
-                chunk = bytearray(min(BLOB_CHUNK, answer.size - len(received)))
-                await stream.receive_into(memoryview(chunk))
-                received += chunk
-        if hashlib.sha256(received).hexdigest() != digest:
-            received.clear()
-            raise RemoteDataError(peer, f"sends a blob that does not have the digest {digest[:8]} it was asked by")
-        return True
+                await self._compute.aside(partial(self.blobs.put, data, durable=False))
+            except HomeError as error:  # we have it; only others cannot have it from us
+                log.warning("%s", error)
+        return data
 
     async def ask_manifest(self, peer: str) -> bytes | None:
         async with self._transport.dial(peer, self._protocol) as stream:
@@ -193,3 +182,16 @@ class Store:
             async with asyncio.timeout(self._timing.dial):
                 answer = await stream.receive()
             return answer.signed if isinstance(answer, ManifestIs) else None
+
+
+async def _while_it_comes(
+    download: BlobDownload, peers: Sequence[str], limit: int, patience: float | None
+) -> bytes | None:
+    """A blob, however long it takes, as long as something of it arrives within each `patience` seconds."""
+    now = asyncio.get_running_loop().time
+    try:
+        async with asyncio.timeout(patience) as deadline:
+            on_progress = lambda: None if patience is None else deadline.reschedule(now() + patience)  # noqa: E731
+            return await download.run(peers, limit, on_progress)
+    except TimeoutError:
+        return None

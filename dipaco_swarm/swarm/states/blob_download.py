@@ -1,0 +1,94 @@
+"""A blob from one peer after the other; what has arrived is kept, and the next one goes on there.
+
+Any peer will do as a source, as the whole is checked against the digest that it was asked by. When bytes of several
+peers do not fit together, somebody of them lied: whoever sent the last of them sends all of it, alone, and that tells.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.transport import Executor, Transport
+from dipaco_swarm.swarm.wire import AskBlob, BlobFollows
+
+log = logging.getLogger(__name__)
+
+CHUNK = 1 << 18
+"""Bytes; what is lost of a transfer that breaks off, and what has to arrive to count as progress."""
+
+
+class BlobDownload:
+    """One blob on its way. What came stays here when `run` ends too early, and another `run` goes on."""
+
+    def __init__(self, transport: Transport, compute: Executor, protocol: str, digest: str) -> None:
+        self.digest = digest
+        self._transport = transport
+        self._compute = compute
+        self._protocol = protocol
+        self._received = bytearray()
+        self._senders: set[str] = set()
+        """Whom these bytes are of."""
+        self._liars: set[str] = set()
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self._received)
+
+    async def run(self, peers: Sequence[str], limit: int, on_progress: Callable[[], None]) -> bytes | None:
+        """The blob from the first of `peers` that sends the rest of it; None when none does.
+
+        `limit`: a blob of more bytes counts as missing. `on_progress` is called with every chunk.
+        """
+        for peer in peers:
+            if peer in self._liars:
+                continue
+            try:
+                data = await self._take_from(peer, limit, on_progress)
+            except RemoteDataError as error:
+                log.warning("ignored a peer that broke the protocol: %s", error)
+            except (ConnectionError, EOFError, TimeoutError) as error:
+                log.info("fetching blob %s without peer %s: %s", self.digest[:8], peer[-8:], str(error) or "no answer")
+            else:
+                if data is not None:
+                    return data
+        return None
+
+    async def _take_from(self, peer: str, limit: int, on_progress: Callable[[], None]) -> bytes | None:
+        """Go on with this peer; None when it does not have the blob."""
+        while await self._receive(peer, limit, on_progress):
+            whole = await self._compute.aside(_checked, self._received, self.digest)
+            if whole is not None:
+                return whole
+            alone = self._senders == {peer}
+            self._received.clear()
+            self._senders.clear()
+            if alone:
+                self._liars.add(peer)
+                raise RemoteDataError(peer, f"sends a blob that is not {self.digest[:8]}, which it was asked for")
+        return None
+
+    async def _receive(self, peer: str, limit: int, on_progress: Callable[[], None]) -> bool:
+        """Append what is missing; False when the peer does not have the blob."""
+        received = self._received
+        async with self._transport.dial(peer, self._protocol) as stream:
+            await stream.send(AskBlob(digest=self.digest, offset=len(received)))
+            async with asyncio.timeout(self._transport.timing.dial):
+                answer = await stream.receive()
+            if not isinstance(answer, BlobFollows):
+                return False
+            if not len(received) <= answer.size <= limit:
+                raise RemoteDataError(peer, f"offers a blob of {answer.size} bytes where {limit} are the most")
+            self._senders.add(peer)
+            while len(received) < answer.size:
+                chunk = bytearray(min(CHUNK, answer.size - len(received)))
+                await stream.receive_into(memoryview(chunk))
+                received += chunk
+                on_progress()
+        return True
+
+
+def _checked(received: bytearray, digest: str) -> bytes | None:
+    data = bytes(received)
+    return data if hashlib.sha256(data).hexdigest() == digest else None
