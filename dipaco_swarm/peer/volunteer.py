@@ -58,7 +58,7 @@ from dipaco_swarm.peer.snapshots import OwnSnapshots
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.workbench import Bench, Workbench
 from dipaco_swarm.settings import PeerSettings
-from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup, NotAgreed, Swarm
+from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup, NotAgreed, Residual, Swarm
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.early import run_of
@@ -334,6 +334,8 @@ class Volunteer:
         if saved is not None:
             peer.trainer.load_state(saved.inner)
             peer.batches_consumed = saved.shard_cursor
+            residuals = {module: Residual(saved.base[module].version, left) for module, left in saved.residuals.items()}
+            peer.swarm.resume_residuals(peer.stage, peer.path, residuals)
             self._screen.event(f"going on from the checkpoint at step {saved.inner.steps_done}")
             lost = steps_after(self._metrics.file, peer.stage, peer.path, saved.inner.steps_done)
             if lost > 0:
@@ -673,6 +675,7 @@ class Volunteer:
                     tokens=peer.tokens,
                     inner=peer.trainer.state(),
                     shard_cursor=peer.batches_consumed,
+                    residuals=_unsent(peer),
                 ),
             )
         except HomeError as error:
@@ -718,6 +721,12 @@ class Volunteer:
 def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
     weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
     return ModuleGroup(stage.index, module, weights, config.outer.averaging, config.round_tokens)
+
+
+def _unsent(peer: PathInTraining) -> dict[ModuleId, Tensor]:
+    """Error feedback of the states that we have; what belongs to another version counts no more."""
+    residuals = peer.swarm.residuals(peer.stage, peer.path)
+    return {module: left.vector for module, left in residuals.items() if left.version == peer.base[module].version}
 
 
 def _outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:

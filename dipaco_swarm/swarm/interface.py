@@ -108,6 +108,16 @@ class NotAgreed:
 Outcome = Agreed | NotAgreed
 
 
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """Error feedback: what a lossy codec has left unsent of a module's outer gradients, for the next one."""
+
+    version: int
+    """The version that the next outer gradient starts from; the residual is part of that one or of none."""
+    vector: Tensor
+    """fp32, shape (parameters,)."""
+
+
 @dataclass(frozen=True)
 class Traffic:
     """Bytes of modules, outer gradients and blobs since the node was opened."""
@@ -169,6 +179,14 @@ class Swarm(Protocol):
 
         `patience`: seconds that we are willing to wait for members who are alive but not there yet.
         """
+        ...
+
+    def residuals(self, stage: int, path: PathIndex) -> Mapping[ModuleId, Residual]:
+        """Error feedback of the modules of the path that we train, for its checkpoint; empty with an exact codec."""
+        ...
+
+    def resume_residuals(self, stage: int, path: PathIndex, residuals: Mapping[ModuleId, Residual]) -> None:
+        """Go on with what an earlier life had; comes after `configure_rounds`. Replaces what is known of any path."""
         ...
 
     # states ------------------------------------------------------------------------------------------------------

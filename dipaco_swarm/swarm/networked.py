@@ -8,14 +8,14 @@ Store       states, blobs, manifest (states/)
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 import msgpack
 from pydantic import ValidationError
 
-from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.machine.clock import Clock
@@ -29,6 +29,7 @@ from dipaco_swarm.swarm.interface import (
     NotAgreed,
     Outcome,
     PeerName,
+    Residual,
     Traffic,
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
@@ -170,6 +171,13 @@ class NetworkedSwarm:
         for part in contributions:
             self._called.discard((part.group.stage, part.group.module, part.version))
         return {part.group.module: outcome for part, outcome in zip(contributions, outcomes, strict=True)}
+
+    def residuals(self, stage: int, path: PathIndex) -> dict[ModuleId, Residual]:
+        return {} if self._rounds is None else self._rounds.feedback.residuals(stage, path)
+
+    def resume_residuals(self, stage: int, path: PathIndex, residuals: Mapping[ModuleId, Residual]) -> None:
+        assert self._rounds is not None, "configure_rounds() comes before the residuals of an earlier life"
+        self._rounds.feedback.resume(stage, path, residuals)
 
     # states ------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ it, so that a checkpoint is read back exactly as it was written or not at all. T
 
     base/L0M1/params, base/L0M1/momentum    the last agreed state of each module
     local/L0M1                              its current parameters, after inner training since that state
-    residual/L0M1                           error feedback: what compression has left unsent
+    residual/L0M1                           error feedback: what the codec has left unsent
     inner/...                               moments of the inner optimizer
 
 Numbers and names are JSON in the header's metadata.
@@ -49,7 +49,10 @@ class Checkpoint:
     shard_cursor: int
     """Batches of the path's shard that were consumed."""
     residuals: Mapping[ModuleId, Tensor] = field(default_factory=dict)
-    """Error feedback of each module's outer gradients, fp32 (parameters,); empty without compression."""
+    """Error feedback: what the codec has left unsent of a module's outer gradients, fp32 (parameters,).
+
+    Of modules where it belongs to the version in `base`; none with an exact codec.
+    """
 
 
 def save(file: Path, checkpoint: Checkpoint) -> None:

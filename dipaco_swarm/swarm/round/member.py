@@ -22,8 +22,6 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
 from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
@@ -31,6 +29,7 @@ from dipaco_swarm.swarm.interface import Agreed, Contribution, ModuleGroup, NotA
 from dipaco_swarm.swarm.round.channels import Channel, FailureDetector, HeartbeatReader, LocalChannel
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
+from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.leader import Key, Leader, Standing
 from dipaco_swarm.swarm.round.reduction import MAX_PIECE, claimed_norm, leader_order, roster_order
 from dipaco_swarm.swarm.transport import Stream, Transport
@@ -102,7 +101,7 @@ class Rounds:
         """Rounds in progress that we promised somebody not to commit any more."""
         self._given_up_early: deque[bytes] = deque(maxlen=REMEMBERED_ROUNDS)
         """The same of rounds that we had not heard of when we were asked."""
-        self._residuals: dict[tuple[int, ModuleId, int], Tensor] = {}
+        self.feedback = ErrorFeedback(codec)
         self._following: dict[Key, str] = {}
         self._failures: dict[tuple[int, ModuleId], tuple[int, Counter[str]]] = {}
         """Version, and how often each leader refused or aborted its round."""
@@ -169,7 +168,7 @@ class Rounds:
         return [peer for peer in self._standing.members_of(stage, module) if not self._detector.misses(peer)]
 
     def _norm(self, contribution: Contribution) -> float:
-        return claimed_norm(self._codec, contribution.gradient, self._residuals.get(_feedback_key(contribution)))
+        return claimed_norm(self._codec, contribution.gradient, self.feedback.left_over(contribution))
 
     def _failures_of(self, contribution: Contribution) -> Counter[str]:
         about = (contribution.group.stage, contribution.group.module)
@@ -252,8 +251,7 @@ class Rounds:
             raise RemoteDataError(channel.peer, f"sends {type(message).__name__} instead of a roster")
         me = _our_index(message, join, self._peer, contribution.group, self._norm_clip, channel.peer)
         key = (join.stage, contribution.group.module, join.version)
-        feedback = _feedback_key(contribution)
-        residual = None if self._codec.exact else contribution.gradient.new_zeros(join.parameters)
+        residual = self.feedback.room_for(contribution)
         exchange = PieceExchange(
             self._transport,
             self._exchange_protocol,
@@ -263,7 +261,7 @@ class Rounds:
             contribution.group,
             self._codec,
             contribution.gradient,
-            self._residuals.get(feedback),
+            self.feedback.left_over(contribution),
             residual,
         )
         outcome: Commit | Abort | NotAgreed | LeaderLost
@@ -280,9 +278,7 @@ class Rounds:
         if not isinstance(outcome, Commit):
             return replace(outcome, given=exchange.given)
         if residual is not None:
-            # we train one path: what was left over for another one is of no use any more
-            self._residuals = {key: old for key, old in self._residuals.items() if (key[0], key[2]) == feedback[::2]}
-            self._residuals[feedback] = residual
+            self.feedback.keep(contribution, residual)
         return Agreed(
             mean=exchange.mean,
             spans=exchange.spans(),
@@ -486,10 +482,6 @@ class Rounds:
         exchange = self._exchanges.get(round_id)
         if exchange is not None:
             await exchange.serve(stream)
-
-
-def _feedback_key(contribution: Contribution) -> tuple[int, ModuleId, int]:
-    return contribution.group.stage, contribution.group.module, int(contribution.path)
 
 
 def _our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip: float, leader: str) -> int:
