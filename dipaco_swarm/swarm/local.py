@@ -16,6 +16,7 @@ from typing import Protocol
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.swarm.addresses import address_of
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm
 from dipaco_swarm.swarm.states.blobs import Blobs
@@ -74,6 +75,8 @@ class Direct:
 
 
 _END = object()
+_PLACE = "/ip4/127.0.0.1/tcp/1"
+"""Where all peers of a process are, in the form of an address."""
 
 
 class LocalStream:
@@ -356,4 +359,4 @@ class LocalSwarms:
 
 def local_address(name: str, fingerprint: str, bootstrap: str) -> RunAddress:
     """The address of a run among the peers of this process, whose bootstrap node has the name `bootstrap`."""
-    return RunAddress(name, fingerprint, (f"/ip4/127.0.0.1/tcp/1/p2p/{bootstrap}",))
+    return RunAddress(name, fingerprint, (address_of(_PLACE, bootstrap),))

@@ -21,6 +21,7 @@ from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.manifest import RunAddress, open_manifest
 from dipaco_swarm.swarm import records
+from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.directory import MAX_MEMBERS, Directory
 from dipaco_swarm.swarm.interface import (
     Announcement,
@@ -365,11 +366,6 @@ class NetworkedSwarm:
             return self._portal.run(tracked())
         except (CancelledError, asyncio.CancelledError):
             return None
-
-
-def name_in(address: str) -> str:
-    """The peer name at the end of a multiaddr."""
-    return address.rpartition("/p2p/")[2]
 
 
 @contextlib.asynccontextmanager

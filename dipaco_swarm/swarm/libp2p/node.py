@@ -28,6 +28,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from dipaco_swarm.errors import NodeError, RemoteDataError, UnreachableError
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
+from dipaco_swarm.swarm.addresses import address_of, is_on_this_machine, is_relayed, name_in, place_in
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p import reachability as reach
 from dipaco_swarm.swarm.libp2p import relay
@@ -88,7 +89,7 @@ class NodeSettings:
         Nothing changes where the operator has chosen the port, or what others are told.
         """
         # among the others may be one that our router has chosen
-        found = reach.ports_of([place for place in places if place.startswith("/ip4/127.")] or places)
+        found = reach.ports_of([place for place in places if is_on_this_machine(place)] or places)
         if not self.listen.endswith("/tcp/0") or self.announce or not found:
             return self
         return replace(self, listen=f"{self.listen.removesuffix('/tcp/0')}/tcp/{found[0]}")
@@ -149,11 +150,11 @@ class Node:
             visible = [str(address) for address in await self.p2p.get_visible_maddrs(latest=True)]
         except ValueError:  # hivemind's word for "none"
             visible = []
-        found = {*visible, *(f"{address}/p2p/{self.identity.peer}" for address in self._seen_at)}
+        found = {*visible, *(address_of(place, self.peer) for place in self._seen_at)}
 
         def worth(address: str) -> tuple[bool, bool, bool, str]:
-            seen = address.rpartition("/p2p/")[0] in self._seen_at
-            return address.startswith("/ip4/127."), not seen, "/p2p-circuit" not in address, address
+            seen = place_in(address) in self._seen_at
+            return is_on_this_machine(address), not seen, not is_relayed(address), address
 
         return tuple(sorted(found, key=worth))
 
@@ -163,7 +164,7 @@ class Node:
         async def connect(place: str) -> str | None:
             try:
                 async with asyncio.timeout(DIAL_SECONDS):
-                    await self._connect(place.rpartition("/p2p/")[2], [place])
+                    await self._connect(name_in(place), [place])
             except (ControlFailure, P2PDaemonError, TimeoutError, OSError, EOFError, ValueError) as error:
                 return str(error).partition("\n")[0] or "no answer"
             return None
@@ -179,8 +180,8 @@ class Node:
         """How the node at this address sees us, having knocked at these ports; None when it does not say."""
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                await self._connect(bootstrap.rpartition("/p2p/")[2], [bootstrap])
-                async with self.dial(bootstrap.rpartition("/p2p/")[2], reach.PROTOCOL) as stream:
+                await self._connect(name_in(bootstrap), [bootstrap])
+                async with self.dial(name_in(bootstrap), reach.PROTOCOL) as stream:
                     await stream.send(Hello(ports=tuple(ports)))
                     answer = await stream.receive()
         except (ControlFailure, P2PDaemonError, OSError, EOFError, ValueError, RemoteDataError) as error:
@@ -284,11 +285,11 @@ class Node:
         """Connect anew, directly; libp2p keeps the connection that it has, however slow. A relay is found again."""
         with contextlib.suppress(ControlFailure, P2PDaemonError):
             await self.p2p._client.disconnect(PeerID.from_base58(peer))
-            await self._connect(peer, [place for place in self._addresses[peer] if "/p2p-circuit" not in place])
+            await self._connect(peer, [place for place in self._addresses[peer] if not is_relayed(place)])
 
     def remember(self, peer: str, addresses: Sequence[str], *, reachable: bool) -> None:
         """Where a peer says that it can be dialled; `reachable`: also without a relay."""
-        if reachable and addresses != self._addresses.get(peer) and any("/p2p-circuit" in place for place in addresses):
+        if reachable and addresses != self._addresses.get(peer) and any(map(is_relayed, addresses)):
             self._by_relay.add(peer)  # nobody could dial it when it started
         if len(self._addresses) >= MAX_REMEMBERED and peer not in self._addresses:
             forgotten = next(iter(self._addresses))
@@ -301,13 +302,13 @@ class Node:
         return self._addresses.get(peer, ())
 
     async def _connect(self, peer: str, addresses: Sequence[str]) -> None:
-        bare = [Multiaddr(address.rpartition("/p2p/")[0] or address) for address in addresses]
+        bare = [Multiaddr(place_in(address)) for address in addresses]
         # hivemind's P2P has no public way to connect to an address
         await self.p2p._client.connect(PeerID.from_base58(peer), bare)
 
     async def greet(self, address: str) -> None:
         """Make sure that we and the node at this address know each other, in libp2p and in the DHT."""
-        peer = address.rpartition("/p2p/")[2]
+        peer = name_in(address)
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 await self._connect(peer, [address])
@@ -402,11 +403,11 @@ async def _speak_to(control: Multiaddr, doors: Sequence[str]) -> P2P:
 async def _relays_as_told(node: Node) -> bool:
     """Whether peers behind routers can talk through this node; also where it cannot be told."""
     listen = node.settings.listen
-    if listen.startswith("/ip4/127."):
+    if is_on_this_machine(listen):
         return True  # there is no router between here and here
     places = [*await node.addresses()]
     if not listen.endswith("/tcp/0"):
-        places.append(f"{listen.replace('/0.0.0.0/', '/127.0.0.1/')}/p2p/{node.identity.peer}")
+        places.append(address_of(listen.replace("/0.0.0.0/", "/127.0.0.1/"), node.peer))
     with tempfile.TemporaryDirectory(prefix="dipaco-") as home:
         try:
             async with open_door(load_identity(Path(home)), places, NodeSettings("/ip4/127.0.0.1/tcp/0")) as visitor:
@@ -476,7 +477,7 @@ async def _daemon(
         "-tls=1",
         "-persistentConnMaxMsgSize=4194304",
     ]
-    if not settings.listen.startswith("/ip4/127."):
+    if not is_on_this_machine(settings.listen):
         arguments += ["-natPortMap=1", "-autonat=1"]
     if settings.announce:
         arguments.append(f"-announceAddrs={','.join(settings.announce)}")

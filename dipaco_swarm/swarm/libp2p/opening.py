@@ -14,10 +14,11 @@ from typing import Any
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
 from dipaco_swarm.swarm.libp2p.node import Node, NodeSettings, open_node
-from dipaco_swarm.swarm.networked import NetworkedSwarm, name_in, networked_swarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.threads import LoopPortal

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.swarm.addresses import is_relayed
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
 from dipaco_swarm.swarm.libp2p.node import NodeSettings, open_door
 from dipaco_swarm.swarm.libp2p.reachability import our_version, ports_of
@@ -87,7 +88,7 @@ async def _is_relayed(identity: Identity, address: RunAddress, settings: NodeSet
     with contextlib.suppress(TimeoutError):
         async with open_door(identity, address.bootstraps, settings, relayed=True) as node:
             async with asyncio.timeout(RELAY_SECONDS):
-                while not any("/p2p-circuit" in place for place in await node.addresses()):
+                while not any(map(is_relayed, await node.addresses())):
                     await asyncio.sleep(0.2)  # the daemon tells nobody when it has been taken in
                 return True
     return False

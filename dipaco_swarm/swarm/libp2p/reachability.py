@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import ExtensionNotFound, ObjectIdentifier, UnrecognizedExtension, load_der_x509_certificate
 
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.addresses import is_relayed
 from dipaco_swarm.swarm.libp2p.identity import public_key
 from dipaco_swarm.swarm.transport import Stream
 from dipaco_swarm.swarm.wire import MAX_PORTS, Hello, NotHere, Welcome
@@ -46,12 +47,12 @@ _PROOF = ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 def host_of(address: str) -> str | None:
     """The /ip4/... or /ip6/... of a peer's address; None where a relay or another transport is in between."""
     found = _PLACE.match(address)
-    return None if found is None or "/p2p-circuit" in address else f"/{found[1]}/{found[2]}"
+    return None if found is None or is_relayed(address) else f"/{found[1]}/{found[2]}"
 
 
 def ports_of(addresses: Sequence[str]) -> tuple[int, ...]:
     """The TCP ports that we listen on, or that our router has mapped for us."""
-    found = (_PLACE.match(address) for address in addresses if "/p2p-circuit" not in address)
+    found = (_PLACE.match(address) for address in addresses if not is_relayed(address))
     return tuple(dict.fromkeys(int(place[3]) for place in found if place is not None))[:MAX_PORTS]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from hivemind.p2p.p2p_daemon_bindings.utils import read_unsigned_varint
 
+from dipaco_swarm.swarm.addresses import is_on_this_machine, name_in
 from dipaco_swarm.swarm.libp2p.pipe import open_stream
 from dipaco_swarm.swarm.libp2p.protobuf import fields
 
@@ -36,8 +37,8 @@ _LIMIT, _DATA = 4, 2
 def one_each(bootstraps: Sequence[str]) -> list[str]:
     """One address of each node, from elsewhere if it has one. libp2p waits for as many relays as it is told of."""
     chosen: dict[str, str] = {}
-    for address in sorted(bootstraps, key=lambda address: address.startswith("/ip4/127.")):
-        chosen.setdefault(address.rpartition("/p2p/")[2], address)
+    for address in sorted(bootstraps, key=is_on_this_machine):
+        chosen.setdefault(name_in(address), address)
     return list(chosen.values())
 
 
