@@ -73,7 +73,7 @@ class Ours:
         path = PathIndex(self._rank)
         said = Announcement(self._swarm.peer, 0, self._module, path, self._version, "0" * 64)
         self._swarm.announce([said], [self._group])
-        self._part = Contribution(self._group, path, self._version, vector_of(parameters), tokens=1)
+        self._part = Contribution(self._group, path, self._version, vector_of(parameters), 1, "0" * 64)
         while sum(m.version == self._version for m in self._swarm.members(0, self._module)) < self._peers:
             time.sleep(0.05)
             self._swarm.look_up(0, [self._module], timeout=10)

@@ -173,6 +173,8 @@ def run_outer_round(
             version=peer.base[module].version,
             gradient=outer_gradient(peer.base[module].params, peer.model.vector(module.level)),
             tokens=peer.tokens[module],
+            digest=peer.base[module].digest,
+            work=peer.base[module].work,
         )
         for module in due
     ]
@@ -214,7 +216,7 @@ def outer_step(state: ModuleState, agreed: Agreed, config: OuterConfig) -> Modul
         gradient = torch.cat([rescale(gradient[span.start : span.stop], span.effective_paths) for span in agreed.spans])
     step = OuterStep(config.learning_rate_at(state.version), config.momentum)
     params, momentum = nesterov_step(state.params, state.momentum, gradient, step)
-    return ModuleState(state.version + 1, params, momentum)
+    return ModuleState(state.version + 1, params, momentum, state.work + sum(agreed.tokens.values()))
 
 
 def adopt(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
@@ -232,7 +234,7 @@ def rebase(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
 
     Progress that is in what they agreed on already would count twice.
     """
-    if state.version > peer.base[module].version == peer.given.get(module):
+    if state.work > peer.base[module].work and peer.base[module].version == peer.given.get(module):
         adopt(peer, module, state)
         return
     progress = peer.model.vector(module.level) - peer.base[module].params
@@ -246,9 +248,9 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
     """Modules of which the group has another state than we: a newer one, or one with more peers behind it."""
     found = []
     for module in peer.modules:
-        ours = Claim(peer.base[module].version, peer.base[module].digest)
+        ours = Claim.of(peer.base[module])
         members = peer.swarm.members(peer.stage, module)
-        others = [Claim(m.version, m.digest) for m in members if m.path is not None and m.peer != peer.swarm.peer]
+        others = [Claim.of(m) for m in members if m.path is not None and m.peer != peer.swarm.peer]
         better = better_claim(ours, others)
         if better is not None:
             found.append(CatchUp(module, better))
@@ -273,7 +275,9 @@ def catch_up(peer: PathInTraining, task: CatchUp) -> bool:
 def holdings(peer: PeerName, stage: int, states: Mapping[ModuleId, ModuleState]) -> list[Announcement]:
     """What a peer says about modules that it holds and does not train, because it has moved to another path."""
     return [
-        Announcement(peer, stage, module, path=None, version=state.version, digest=state.digest, moves=True)
+        Announcement(
+            peer, stage, module, path=None, version=state.version, digest=state.digest, work=state.work, moves=True
+        )
         for module, state in states.items()
     ]
 
@@ -291,6 +295,7 @@ def announce(peer: PathInTraining) -> None:
                     path=peer.path,
                     version=peer.base[module].version,
                     digest=peer.base[module].digest,
+                    work=peer.base[module].work,
                     tokens=peer.tokens[module],
                     tokens_per_second=peer.tokens_per_second,
                     loss=peer.loss,

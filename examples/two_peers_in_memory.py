@@ -38,7 +38,7 @@ def announce(swarm: NetworkedSwarm, path: PathIndex) -> None:
 def one_round(swarm: NetworkedSwarm, path: PathIndex) -> ModuleState:
     """Contribute, wait for the group's average, step. Returns the module's next version."""
     gradient = outer_gradient(START.params, LEARNED[path])
-    contribution = Contribution(GROUP, path, START.version, gradient, tokens=1000)
+    contribution = Contribution(GROUP, path, START.version, gradient, 1000, START.digest)
     outcome = swarm.all_reduce([contribution], patience=10.0)[MODULE]
     if not isinstance(outcome, Agreed):  # weather is a value: nothing has changed, try again
         raise SystemExit(f"no round: {outcome.reason}")

@@ -194,7 +194,7 @@ def test_a_codec_is_agreed_with(hub: Hub) -> None:
         swarm.announce([Announcement(swarm.peer, 0, module, PathIndex(path), 0, "0" * 64)], [group])
     hear(swarms, 0, [module])
     with ThreadPoolExecutor(2) as pool:
-        parts = [Contribution(group, PathIndex(path), 0, gradients[path], tokens=1) for path in range(2)]
+        parts = [Contribution(group, PathIndex(path), 0, gradients[path], 1, "0" * 64) for path in range(2)]
         calls = [pool.submit(s.all_reduce, [p], patience=20) for s, p in zip(swarms, parts, strict=True)]
     means = []
     for call in calls:

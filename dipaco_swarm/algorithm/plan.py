@@ -13,19 +13,44 @@ too few peers        Wait           before the first round of a stage only
 else                 Train
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from dipaco_swarm.algorithm.paths import ModuleId
 
 
 @dataclass(frozen=True, order=True)
 class Claim:
-    """A peer's word that a module at this version has this digest."""
+    """A peer's word that a module has a state with this digest, at this version, with this much work behind it."""
 
     version: int
     digest: str
+    work: int = 0
+
+    @classmethod
+    def of(cls, said: "Standing") -> "Claim":
+        """The claim in whatever has a version, a digest and work: a state, an announcement, an answer."""
+        return cls(said.version, said.digest, said.work)
+
+    def beats(self, other: "Claim") -> bool:
+        """Whether this is the state to have, of the two. Everybody who compares the same two comes to the same."""
+        if self.digest == other.digest:
+            return False
+        return (-self.work, -self.version, self.digest) < (-other.work, -other.version, other.digest)
+
+
+class Standing(Protocol):
+    """What a claim is made of."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def work(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -104,13 +129,12 @@ def next_action(now: Situation) -> Action:
 def better_claim(ours: Claim, others: Sequence[Claim]) -> Claim | None:
     """The state that we should have instead of ours, or None when ours is right.
 
-    A newer version wins. Among states of one version, the one that more peers have; among equals, the smaller digest,
-    so that two halves of a partition that meet again choose the same.
+    The one with more work behind it wins, not the higher version and not the one that more peers have: a lone fast peer
+    makes many versions out of little work. Among equals the higher version, then the smaller digest. So two halves of a
+    partition that meet again choose the same, whoever is heard first.
     """
-    newest = max([ours.version, *(claim.version for claim in others)])
-    holders = Counter(claim.digest for claim in others if claim.version == newest)
-    if newest == ours.version:
-        holders[ours.digest] += 1
-    digest = min(holders, key=lambda digest: (-holders[digest], digest))
-    best = Claim(newest, digest)
-    return None if best == ours else best
+    best = ours
+    for claim in others:
+        if claim.beats(best):
+            best = claim
+    return None if best.digest == ours.digest else best

@@ -26,11 +26,13 @@ class StateOutline:
     parameters: int
     hashes: bytes
     """SHA-256 of each piece, 32 bytes each: the pieces of the parameters, then those of the momentum."""
+    work: int = 0
+    """Tokens behind all outer steps of this stage that made the state, of everybody who was in them."""
 
     @cached_property
     def digest(self) -> str:
-        header = self.version.to_bytes(8, "little") + self.parameters.to_bytes(8, "little")
-        return hashlib.sha256(b"dipaco module state 2" + header + self.hashes).hexdigest()
+        header = b"".join(number.to_bytes(8, "little") for number in (self.version, self.parameters, self.work))
+        return hashlib.sha256(b"dipaco module state 3" + header + self.hashes).hexdigest()
 
     @property
     def num_pieces(self) -> int:
@@ -51,6 +53,8 @@ class ModuleState:
     version: int
     params: Tensor
     momentum: Tensor
+    work: int = 0
+    """Tokens behind all outer steps of this stage that made it: of two histories, the one with more work counts."""
 
     @classmethod
     def seed(cls, params: Tensor) -> "ModuleState":
@@ -60,18 +64,18 @@ class ModuleState:
     @classmethod
     def checked(cls, outline: StateOutline, params: Tensor, momentum: Tensor) -> "ModuleState":
         """A state that fits this outline piece by piece, as the caller has seen; it is not hashed again."""
-        state = cls(outline.version, params, momentum)
+        state = cls(outline.version, params, momentum, outline.work)
         state.__dict__["outline"] = outline  # where cached_property keeps what it has computed
         return state
 
     @cached_property
     def outline(self) -> StateOutline:
         hashes = (hashlib.sha256(self.piece(i)).digest() for i in range(num_pieces(len(self.params))))
-        return StateOutline(self.version, len(self.params), b"".join(hashes))
+        return StateOutline(self.version, len(self.params), b"".join(hashes), self.work)
 
     @property
     def digest(self) -> str:
-        """SHA-256 over version, length, and the SHA-256 of each piece. Equal digests, equal bytes."""
+        """SHA-256 over version, length, work, and the SHA-256 of each piece. Equal digests, equal bytes."""
         return self.outline.digest
 
     def piece(self, index: int) -> memoryview:

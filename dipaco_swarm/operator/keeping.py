@@ -95,12 +95,12 @@ class Keeping:
         """A newer state that the group has, and how many train on from it; None when ours is the newest."""
         held, swarm = self._states[module], self._around.swarm
         members = [s for s in swarm.members(stage.index, module) if s.peer != swarm.peer]
-        claims = [Claim(s.version, s.digest) for s in members if s.version > held.version]
-        better = better_claim(Claim(held.version, held.digest), claims)
+        claims = [Claim.of(s) for s in members]
+        better = better_claim(Claim.of(held), claims)
         if better is None:
             return None
         # who trains it will have it a moment from now as well; who has stopped training may be about to leave
-        return better, sum(1 for s in members if s.path is not None and Claim(s.version, s.digest) == better)
+        return better, sum(1 for s in members if s.path is not None and Claim.of(s) == better)
 
     def _at_home(self, stage: Stage, module: ModuleId) -> ModuleState | None:
         """What we have kept of a module; a damaged file is set aside, as others have the module too."""
@@ -117,7 +117,7 @@ class Keeping:
         swarm = self._around.swarm
         swarm.announce(
             [
-                Announcement(swarm.peer, stage.index, module, None, state.version, state.digest)
+                Announcement(swarm.peer, stage.index, module, None, state.version, state.digest, state.work)
                 for module, state in self._states.items()
             ]
         )

@@ -360,16 +360,16 @@ class Volunteer:
         """The state that the group is at: from the checkpoint, the seed, or whoever holds it."""
         ours = saved.base[module] if saved is not None else state_at_start(stage, module, self._fetch)
         for own in (self._left, self._salvaged):
-            if module in own and own[module].version > ours.version:
+            if module in own and Claim.of(own[module]).beats(Claim.of(ours)):
                 ours = own[module]
         unsent: dict[Claim, float] = {}
         while not self._stop():
             self._swarm.look_up(stage.index, [module], timeout=LOOK_UP_SECONDS)
             members = self._swarm.members(stage.index, module)
-            others = [Claim(said.version, said.digest) for said in members if said.peer != self._swarm.peer]
+            others = [Claim.of(said) for said in members if said.peer != self._swarm.peer]
             now = self._clock.monotonic()
             believed = [claim for claim in others if now - unsent.get(claim, now) < UNSENT_SECONDS]
-            better = better_claim(Claim(ours.version, ours.digest), believed)
+            better = better_claim(Claim.of(ours), believed)
             if better is None:
                 return ours
             state = self._swarm.fetch_state(
@@ -707,7 +707,7 @@ class Volunteer:
     def _mend(self, peer: PathInTraining) -> None:
         """Replace agreed states that have changed in this machine's memory, before they are saved or built upon."""
         for module, state in list(peer.base.items()):
-            now = ModuleState(state.version, state.params, state.momentum)
+            now = ModuleState(state.version, state.params, state.momentum, state.work)
             if now.digest == state.digest:
                 continue
             whole = self._swarm.fetch_state(peer.stage, module, state.digest, timeout=MENDING_SECONDS)

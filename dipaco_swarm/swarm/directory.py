@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.interface import Announcement, PeerName
 from dipaco_swarm.swarm.transport import Transport
@@ -15,6 +16,8 @@ log = logging.getLogger(__name__)
 
 MAX_MEMBERS = 256
 """Announcements about one module that are listened to, unless the run file says otherwise."""
+LATELY_LIFETIMES = 20
+"""For so many lifetimes of an announcement a member that is not heard any more may be somewhere all the same."""
 PAUSE_DECAY = 0.9
 MISSED_WORDS = 3
 """A peer that is silent for this many of its usual intervals counts as asleep."""
@@ -33,6 +36,8 @@ class Heard:
     """When it was read first."""
     pause: float
     """Seconds from one word of it to the next, as the slowest of late came over its line and ours."""
+    direct: float | None = None
+    """When it last said itself, over a stream, where it stands."""
 
     def is_awake(self, now: float, heartbeat: float) -> bool:
         return now - self.since < MISSED_WORDS * max(self.pause, heartbeat)
@@ -53,6 +58,8 @@ class Directory:
         self._statements: dict[str, bytes] = {}
         self._addresses: tuple[str, ...] = ()
         self._heard: dict[tuple[int, ModuleId], dict[PeerName, Heard]] = {}
+        self._lately: dict[tuple[int, ModuleId], dict[PeerName, Heard]] = {}
+        """Who trains a module or did so lately, whoever was heard first comes first."""
         self._changed = asyncio.Event()
 
     @property
@@ -77,12 +84,17 @@ class Directory:
         """What was heard last, ours included, sorted by peer; who was not heard of for a lifetime is gone."""
         now = self._clock.boottime()
         heard = {
-            peer: replace(record.said, awake=record.is_awake(now, self._timing.heartbeat))
+            peer: record.said if record.is_awake(now, self._timing.heartbeat) else replace(record.said, awake=False)
             for peer, record in self._holding(stage, module).items()
         }
         heard.pop(self._transport.peer, None)
         heard.update({said.peer: said for said in self.ours if (said.stage, said.module) == (stage, module)})
         return tuple(heard[peer] for peer in sorted(heard))
+
+    def _is_older_than_direct(self, said: Announcement, before: Heard, now: float) -> bool:
+        """Whether a record says less than what its peer has said itself a moment ago: it was written before that."""
+        recent = before.direct is not None and now - before.direct < self._timing.lifetime
+        return recent and Claim.of(before.said).beats(Claim.of(said))
 
     async def run(self) -> None:
         """Repeat what we say and listen to our groups, until cancelled."""
@@ -136,6 +148,7 @@ class Directory:
         for peer, record in sorted(found.items(), key=lambda entry: (entry[0] not in heard, entry[0])):
             if records.is_goodbye(record.payload):
                 heard.pop(peer, None)
+                self._lately.get((stage, module), {}).pop(peer, None)
                 continue
             if peer not in heard and len(heard) >= self.max_members:
                 continue
@@ -145,13 +158,46 @@ class Directory:
                 continue
             said, addresses = decoded
             before = heard.get(peer)
+            if before is not None and self._is_older_than_direct(said, before, now):
+                said = replace(said, version=before.said.version, digest=before.said.digest, work=before.said.work)
             if before is None or before.expiration != record.expiration:
                 left = self._timing.busy_lifetime if said.catching_up else self._timing.lifetime
                 if before is None:  # read for the first time, it may be an old one
                     left += min(0.0, record.expiration - self._clock.wall() - self._timing.lifetime)
                 pause = max(now - before.since, PAUSE_DECAY * before.pause) if before is not None else 0.0
-                heard[peer] = Heard(said, record.expiration, now + left, now, pause)
+                direct = before.direct if before is not None else None
+                self._note((stage, module), Heard(said, record.expiration, now + left, now, pause, direct))
             self._transport.remember(peer, addresses, reachable=said.reduces)
+
+    def lately(self, stage: int, module: ModuleId) -> tuple[PeerName, ...]:
+        """Who trained a module not long ago, and was not heard of for a lifetime: gone, or parted from us."""
+        live, now = self._holding(stage, module), self._clock.boottime()
+        return tuple(
+            peer
+            for peer, record in sorted(self._lately.get((stage, module), {}).items())
+            if peer not in live and now - record.since < LATELY_LIFETIMES * self._timing.lifetime
+        )
+
+    def heard_directly(self, said: Announcement) -> None:
+        """A peer has said over a stream where it stands; it is there, whatever the directory says."""
+        key, now = (said.stage, said.module), self._clock.boottime()
+        before = self._heard.setdefault(key, {}).get(said.peer)
+        if said.peer == self._transport.peer or (before is None and len(self._heard[key]) >= self.max_members):
+            return
+        if before is not None:
+            said = replace(before.said, path=said.path, version=said.version, digest=said.digest, work=said.work)
+        expiration, pause = (before.expiration, before.pause) if before is not None else (0.0, 0.0)
+        until = max(now + self._timing.lifetime, before.until if before is not None else 0.0)
+        self._note(key, Heard(said, expiration, until, now, pause, direct=now))
+
+    def _note(self, key: tuple[int, ModuleId], heard: Heard) -> None:
+        self._heard.setdefault(key, {})[heard.said.peer] = heard
+        if heard.said.path is not None:
+            lately = self._lately.setdefault(key, {})
+            lately.pop(heard.said.peer, None)
+            lately[heard.said.peer] = heard
+            while len(lately) > self.max_members:
+                del lately[next(iter(lately))]
 
     def peers(self) -> list[PeerName]:
         """Everybody else that was heard of, each once."""

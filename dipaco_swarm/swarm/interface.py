@@ -5,7 +5,7 @@ leaving is ordinary and comes back as a value. Only asking for something that no
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
 from torch import Tensor
@@ -30,6 +30,8 @@ class Announcement:
     version: int
     digest: str
     """Digest of the module's state at that version."""
+    work: int = 0
+    """Tokens behind that state (`ModuleState.work`)."""
     tokens: int = 0
     """Tokens trained since that version."""
     tokens_per_second: float = 0.0
@@ -68,6 +70,10 @@ class Contribution:
     gradient: Tensor
     """Outer gradient, fp32, shape (parameters,)."""
     tokens: int
+    digest: str
+    """Of the state that the outer gradient starts from: all members of a round start from the same one."""
+    work: int = 0
+    """Behind that state."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,9 @@ class Agreed:
     """Weighted mean of the outer gradients, fp32, shape (parameters,), not yet rescaled."""
     spans: tuple[Span, ...]
     contributors: tuple[PeerName, ...]
+    """Everybody who is in some part of the mean."""
+    tokens: Mapping[PeerName, int] = field(default_factory=dict)
+    """Of those who are in most of the mean: together, what the next version has more of work than this one."""
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0

@@ -16,6 +16,10 @@ import msgpack
 from pydantic import ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+<<<<<<< HEAD
+=======
+from dipaco_swarm.algorithm.plan import Claim
+>>>>>>> 250fb4d (The better state is the one with more work behind it)
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.machine.clock import Clock
@@ -34,7 +38,7 @@ from dipaco_swarm.swarm.interface import (
     Traffic,
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
-from dipaco_swarm.swarm.round.leader import Standing
+from dipaco_swarm.swarm.round.leader import Member, Standing
 from dipaco_swarm.swarm.round.member import Rounds
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.store import Store
@@ -99,7 +103,7 @@ class NetworkedSwarm:
     def configure_rounds(self, codec: str, norm_clip: float, max_members: int = MAX_MEMBERS) -> None:
         self._directory.max_members = max_members
         standing = Standing(
-            version_of=self._version_of,
+            ours=self._ours,
             members_of=lambda stage, module: [
                 said.peer for said in self._directory.members(stage, module) if said.path is not None
             ],
@@ -110,17 +114,26 @@ class NetworkedSwarm:
             ],
             group_of=lambda stage, module: self._groups.get((stage, module)),
             called=lambda stage, module, version: self._called.add((stage, module, version)),
+            lately=self._directory.lately,
+            heard=self._heard,
         )
         if self._rounds is not None:
             self._call(self._rounds.stop(), 10)
         self._rounds = Rounds(self._transport, self._address.fingerprint, codec_of(codec), norm_clip, standing)
         self._call(self._rounds.serve(), 10)
 
-    def _version_of(self, stage: int, module: ModuleId) -> int | None:
+    def _ours(self, stage: int, module: ModuleId) -> Member | None:
+        """Where we stand with a module that we train."""
         for said in self._directory.ours:
             if (said.stage, said.module) == (stage, module) and said.path is not None:
-                return said.version
+                return Member(said.path, Claim.of(said))
         return None
+
+    def _heard(self, peer: str, stage: int, module: ModuleId, there: Member) -> None:
+        claim, path = there.claim, PathIndex(there.path)
+        self._directory.heard_directly(
+            Announcement(PeerName(peer), stage, module, path, claim.version, claim.digest, claim.work)
+        )
 
     # who is there ------------------------------------------------------------------------------------------------
 
@@ -273,6 +286,8 @@ class NetworkedSwarm:
             revision = open_manifest(newest, self._address.fingerprint).revision
         refused: ManifestError | None = None
         for signed in answers:
+            if signed == self._store.manifest:
+                continue  # most of the time: verified already
             try:
                 manifest = open_manifest(signed, self._address.fingerprint)
             except ManifestError as error:

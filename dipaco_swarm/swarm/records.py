@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.interface import Announcement, PeerName
-from dipaco_swarm.swarm.wire import Count, Message, ModuleName, Peer
+from dipaco_swarm.swarm.wire import Count, Digest, Message, ModuleName, Peer
 
 MAX_RECORD_BYTES = 2048
 MAX_LIFETIME_SECONDS = 120.0
@@ -32,7 +32,8 @@ class AnnouncementRecord(Message):
     module: ModuleName
     path: Count | None
     version: Count
-    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    digest: Digest
+    work: Count = 0
     tokens: Count
     tokens_per_second: float = Field(ge=0)
     loss: float | None
@@ -99,6 +100,7 @@ def encode_announcement(said: Announcement, addresses: Sequence[str]) -> Announc
         path=said.path,
         version=said.version,
         digest=said.digest,
+        work=said.work,
         tokens=said.tokens,
         tokens_per_second=said.tokens_per_second,
         loss=said.loss,
@@ -127,6 +129,7 @@ def decode_announcement(
         path=None if record.path is None else PathIndex(record.path),
         version=record.version,
         digest=record.digest,
+        work=record.work,
         tokens=record.tokens,
         tokens_per_second=record.tokens_per_second,
         loss=record.loss,

@@ -36,6 +36,8 @@ Peer = Annotated[str, Field(max_length=80)]
 ModuleName = Annotated[str, Field(pattern=r"^L\d{1,4}M\d{1,6}$")]
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
 Hash = Annotated[bytes, Field(min_length=32, max_length=32)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""Of a state or a blob, in hexadecimal."""
 
 
 # rounds: a member and the leader -------------------------------------------------------------------------------------
@@ -48,6 +50,10 @@ class Join(Message):
     stage: Count
     module: ModuleName
     version: Count
+    digest: Digest
+    """Of the state that the outer gradient starts from; a round has one."""
+    work: Count
+    """Behind that state."""
     path: Count
     tokens: Count
     norm: float = Field(ge=0)
@@ -61,11 +67,15 @@ class Join(Message):
 
 
 class Refuse(Message):
-    """Leader -> member: not this time, or not with me. `version` is where the group stands."""
+    """Leader -> member: not this time, or not with me. The rest is where the group stands, where that is known."""
 
     kind: Literal["refuse"] = "refuse"
     reason: Annotated[str, Field(max_length=200)]
     version: Count
+    digest: Digest | None = None
+    work: Count = 0
+    holder: Peer | None = None
+    """Who says that it is there."""
     leader: Peer | None = None
     """Somebody who comes before us and gathers the same round: join there."""
 
@@ -169,20 +179,27 @@ class Exchange(Message):
 
 
 class Where(Message):
-    """Are you there, and where do you stand with this module? The round that makes `version + 1` is gathering."""
+    """Are you there, and where do you stand with this module? The round that goes on from this state is gathering."""
 
     kind: Literal["where"] = "where"
     stage: Count
     module: ModuleName
     version: Count
+    digest: Digest
+    work: Count
+    path: Count | None = None
+    """That the asking peer trains; None: it only leads."""
 
 
 class Here(Message):
     """The answer: where we stand, and whom we have joined."""
 
     kind: Literal["here"] = "here"
-    version: int | None
+    version: Count | None
     """None: we do not train this module in this stage."""
+    digest: Digest | None = None
+    work: Count = 0
+    path: Count | None = None
     follows: Peer | None = None
     """With whom we wait for this round, ourselves if we gather it."""
 
@@ -202,6 +219,7 @@ class StateIs(Message):
     kind: Literal["state"] = "state"
     version: Count
     parameters: int = Field(gt=0, le=MAX_STATE_PARAMETERS)
+    work: Count
     hashes: Annotated[bytes, Field(max_length=HASH_BYTES * num_pieces(MAX_STATE_PARAMETERS))]
     """32 bytes for each piece of the parameters, then for each of the momentum."""
 

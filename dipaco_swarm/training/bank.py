@@ -29,7 +29,7 @@ def tensors_writer(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -
 
 def save_state(file: Path, state: ModuleState) -> None:
     """Keep a module's state, perhaps the only copy that there is. Raises HomeError."""
-    metadata = {"version": str(state.version), "digest": state.digest}
+    metadata = {"version": str(state.version), "work": str(state.work), "digest": state.digest}
     tensors = {"params": state.params, "momentum": state.momentum}
     write_whole(file, tensors_writer(tensors, metadata), durable=True, what="a module")
 
@@ -42,7 +42,10 @@ def load_state(file: Path) -> ModuleState | None:
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
             state = ModuleState(
-                int(metadata.get("version", "-1")), opened.get_tensor("params"), opened.get_tensor("momentum")
+                int(metadata.get("version", "-1")),
+                opened.get_tensor("params"),
+                opened.get_tensor("momentum"),
+                int(metadata.get("work", "0")),
             )
     except (OSError, SafetensorError, ValueError) as error:
         raise DamagedError(f"{file} cannot be read ({error}); move it away and it is fetched again") from None

@@ -28,7 +28,7 @@ from dipaco_swarm.files import write_whole
 from dipaco_swarm.training.bank import tensors_writer
 from dipaco_swarm.training.inner import InnerState
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +99,7 @@ def salvage(file: Path, run: str) -> dict[ModuleId, ModuleState]:
         numbers = json.loads(metadata["checkpoint"])
         if numbers["run"] != run:
             return {}
-        states = {
-            ModuleId.parse(module): _base(module, version, tensors) for module, version in numbers["versions"].items()
-        }
+        states = {ModuleId.parse(module): _base(module, numbers, tensors) for module in numbers["versions"]}
         return {module: state for module, state in states.items() if state.digest == numbers["digests"][str(module)]}
     except (CheckpointError, KeyError, ValueError, TypeError):
         return {}
@@ -155,6 +153,7 @@ def _numbers(checkpoint: Checkpoint) -> dict[str, Any]:
         "stage": checkpoint.stage,
         "path": checkpoint.path,
         "versions": {str(module): state.version for module, state in checkpoint.base.items()},
+        "work": {str(module): state.work for module, state in checkpoint.base.items()},
         "digests": {str(module): state.digest for module, state in checkpoint.base.items()},
         "tokens": {str(module): tokens for module, tokens in checkpoint.tokens.items()},
         "inner_steps": checkpoint.inner.steps_done,
@@ -170,7 +169,7 @@ def _assemble(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Chec
         run=numbers["run"],
         stage=numbers["stage"],
         path=PathIndex(numbers["path"]),
-        base={ModuleId.parse(module): _base(module, v, tensors) for module, v in numbers["versions"].items()},
+        base={ModuleId.parse(module): _base(module, numbers, tensors) for module in numbers["versions"]},
         local={ModuleId.parse(name): tensor for name, tensor in under("local/")},
         tokens={ModuleId.parse(name): tokens for name, tokens in numbers["tokens"].items()},
         inner=InnerState(numbers["inner_steps"], dict(under("inner/"))),
@@ -179,8 +178,9 @@ def _assemble(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Chec
     )
 
 
-def _base(module: str, version: int, tensors: Mapping[str, Tensor]) -> ModuleState:
-    return ModuleState(version, tensors[f"base/{module}/params"], tensors[f"base/{module}/momentum"])
+def _base(module: str, numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ModuleState:
+    params, momentum = tensors[f"base/{module}/params"], tensors[f"base/{module}/momentum"]
+    return ModuleState(numbers["versions"][module], params, momentum, numbers["work"][module])
 
 
 # --------------------------------------------------------------------------------------------------- bytes and the disk

@@ -1,8 +1,11 @@
 """What a peer does next: each row of the table in plan.py is a line here."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import (
@@ -70,21 +73,32 @@ A, B, C = (letter * 64 for letter in "abc")
 @pytest.mark.parametrize(
     ("ours", "others", "better"),
     [
-        (Claim(3, B), [], None),
-        (Claim(3, B), [Claim(3, B), Claim(2, A)], None),
-        (Claim(3, B), [Claim(4, C)], Claim(4, C)),
-        (Claim(3, B), [Claim(3, C), Claim(3, C)], Claim(3, C)),
-        (Claim(3, B), [Claim(3, B), Claim(3, C)], None),
-        (Claim(3, B), [Claim(3, A)], Claim(3, A)),
-        (Claim(3, A), [Claim(3, B)], None),
-        (Claim(3, B), [Claim(4, C), Claim(4, A), Claim(4, C)], Claim(4, C)),
+        (Claim(3, B, 30), [], None),
+        (Claim(3, B, 30), [Claim(3, B, 30), Claim(2, A, 20)], None),
+        (Claim(3, B, 30), [Claim(4, C, 40)], Claim(4, C, 40)),
+        (Claim(3, B, 30), [Claim(9, C, 29), Claim(9, C, 29)], None),
+        (Claim(9, B, 29), [Claim(3, C, 30)], Claim(3, C, 30)),
+        (Claim(3, B, 30), [Claim(4, B.upper(), 30)], Claim(4, B.upper(), 30)),
+        (Claim(3, B, 30), [Claim(3, A, 30)], Claim(3, A, 30)),
+        (Claim(3, A, 30), [Claim(3, B, 30), Claim(3, C, 30)], None),
     ],
-    ids=["alone", "older", "newer", "outvoted", "majority", "tie, smaller", "tie, ours smaller", "newer, by weight"],
+    ids=["alone", "older", "newer", "many versions, less work", "a lone fast peer", "as much work", "smaller", "ours"],
 )
-def test_the_newest_state_with_the_most_peers_behind_it_wins(
-    ours: Claim, others: list[Claim], better: Claim | None
-) -> None:
+def test_the_state_with_the_most_work_behind_it_wins(ours: Claim, others: list[Claim], better: Claim | None) -> None:
     assert better_claim(ours, others) == better
+
+
+# a digest covers version and work
+claims = st.builds(lambda v, w, d: Claim(v, f"{d}{v}{w}", w), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
+
+
+@given(claims, st.lists(claims), st.randoms())
+def test_whoever_is_heard_first_all_choose_the_same(ours: Claim, others: list[Claim], random: Random) -> None:
+    best = better_claim(ours, others) or ours
+    everybody = [ours, *others]
+    random.shuffle(everybody)
+    first, *rest = everybody
+    assert (better_claim(first, rest) or first) == best
 
 
 def test_two_halves_that_meet_again_choose_the_same() -> None:

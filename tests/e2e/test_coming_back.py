@@ -379,10 +379,12 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
             if not whole and state.version > 0:
                 holder = world.hub.swarm("another holder")
                 holder.hold(peer.stage, OWN, state)
-                holder.announce([Announcement(holder.peer, peer.stage, OWN, None, state.version, state.digest)])
+                holder.announce(
+                    [Announcement(holder.peer, peer.stage, OWN, None, state.version, state.digest, state.work)]
+                )
                 until(lambda: any(said.peer == holder.peer for said in peer.swarm.members(peer.stage, OWN)))
                 whole["digest"] = state.digest
-                flipped = ModuleState(state.version, state.params.clone(), state.momentum)
+                flipped = ModuleState(state.version, state.params.clone(), state.momentum, state.work)
                 assert flipped.digest == state.digest  # computed while it is whole
                 flipped.params[7] += 1.0
                 peer.base[OWN] = flipped

@@ -263,7 +263,7 @@ def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(
     peer.tokens[module] = 640
     if given is not None:
         peer.given[module] = given
-    newer = ModuleState(1, before - 1.0, torch.zeros_like(before))
+    newer = ModuleState(1, before - 1.0, torch.zeros_like(before), work=640)
     rebase(peer, module, newer)
     torch.testing.assert_close(peer.model.vector(0), newer.params + (0.5 if kept else 0.0))
     assert peer.tokens[module] == (640 if kept else 0)

@@ -74,7 +74,8 @@ class Member:
 
     def announce(self) -> None:
         self.swarm.hold(0, MODULE, self.state)
-        said = Announcement(self.swarm.peer, 0, MODULE, self.path, self.state.version, self.state.digest)
+        state = self.state
+        said = Announcement(self.swarm.peer, 0, MODULE, self.path, state.version, state.digest, state.work)
         self.swarm.announce([said], [GROUP])
 
     def keep(self, version: int) -> None:
@@ -96,13 +97,15 @@ class Member:
         before = checksum(gradient)
         started = time.monotonic()
         self.say("begun", version=self.state.version)
-        part = Contribution(GROUP, self.path, self.state.version, gradient, tokens=1)
+        state = self.state
+        part = Contribution(GROUP, self.path, state.version, gradient, 1, state.digest, state.work)
         outcome = self.swarm.all_reduce([part], patience=patience)[MODULE]
         seconds = time.monotonic() - started
         if isinstance(outcome, Agreed):
             mean = torch.cat([rescale(outcome.mean[s.start : s.stop], s.effective_paths) for s in outcome.spans])
             params, momentum = nesterov_step(self.state.params, self.state.momentum, mean, STEP)
-            self.state = ModuleState(self.state.version + 1, params, momentum)
+            work = self.state.work + sum(outcome.tokens.values())
+            self.state = ModuleState(self.state.version + 1, params, momentum, work)
             self.announce()
         self.say(
             "done",

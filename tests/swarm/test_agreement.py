@@ -43,7 +43,7 @@ class Peer:
         for module, state in self.states.items():
             self.swarm.hold(0, module, state)
         said = [
-            Announcement(self.swarm.peer, 0, module, self.path, state.version, state.digest)
+            Announcement(self.swarm.peer, 0, module, self.path, state.version, state.digest, state.work)
             for module, state in self.states.items()
         ]
         self.swarm.announce(said, [GROUPS[module] for module in self.states])
@@ -55,7 +55,15 @@ class Peer:
     def round(self, jitter: float) -> None:
         time.sleep(self.random.uniform(0, jitter))
         parts = [
-            Contribution(GROUPS[module], self.path, state.version, self._gradient(), tokens=self.random.randint(1, 9))
+            Contribution(
+                GROUPS[module],
+                self.path,
+                state.version,
+                self._gradient(),
+                self.random.randint(1, 9),
+                state.digest,
+                state.work,
+            )
             for module, state in self.states.items()
         ]
         for module, outcome in self.swarm.all_reduce(parts, patience=30.0).items():
@@ -63,7 +71,8 @@ class Peer:
             assert len(outcome.contributors) == 4
             mean = torch.cat([rescale(outcome.mean[s.start : s.stop], s.effective_paths) for s in outcome.spans])
             old = self.states[module]
-            new = ModuleState(old.version + 1, *nesterov_step(old.params, old.momentum, mean, STEP))
+            work = old.work + sum(outcome.tokens.values())
+            new = ModuleState(old.version + 1, *nesterov_step(old.params, old.momentum, mean, STEP), work)
             self.states[module] = new
             self.digests[module, new.version] = new.digest
         self.announce()

@@ -33,6 +33,10 @@ OTHER = ModuleId(1, 0)
 STATE = ModuleState(3, torch.arange(3000, dtype=torch.float32), torch.ones(3000))
 
 
+def digest_of(version: int) -> str:
+    return f"{version:064x}" if version else STATE.digest
+
+
 def group(*weights: float, module: ModuleId = MODULE) -> ModuleGroup:
     return ModuleGroup(0, module, {PathIndex(path): weight for path, weight in enumerate(weights)})
 
@@ -44,7 +48,8 @@ def announcement(swarm: Swarm, path: int | None, version: int = 0, module: Modul
         module=module,
         path=None if path is None else PathIndex(path),
         version=version,
-        digest=STATE.digest,
+        digest=digest_of(version),
+        work=version,
         catching_up=True,
     )
 
@@ -73,7 +78,7 @@ def reduce_together(
 
 
 def part(path: int, gradient: torch.Tensor, group: ModuleGroup, tokens: int = 1, version: int = 0) -> Contribution:
-    return Contribution(group, PathIndex(path), version, gradient, tokens)
+    return Contribution(group, PathIndex(path), version, gradient, tokens, digest_of(version), work=version)
 
 
 def agreed(outcome: Outcome) -> Agreed:

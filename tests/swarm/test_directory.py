@@ -44,7 +44,7 @@ class World:
         self.clock = HandClock()
         self.records = Written()
         transport = LocalTransport(LocalNetwork(timing=TIMING, clock=self.clock), "us")
-        transport.records = self.records  # type: ignore[assignment]
+        transport.records = self.records
         self._directory = Directory(transport, "run")
 
     def says(self, peer: str, later: float = 0.0, catching_up: bool = False) -> None:

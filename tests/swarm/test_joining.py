@@ -125,7 +125,12 @@ def wrong_from(state: ModuleState, piece: int) -> ModuleState:
 
 
 def outline_of(state: ModuleState, **changed: Any) -> StateIs:
-    said = {"version": state.version, "parameters": len(state.params), "hashes": state.outline.hashes}
+    said = {
+        "version": state.version,
+        "parameters": len(state.params),
+        "work": state.work,
+        "hashes": state.outline.hashes,
+    }
     return StateIs.model_construct(**(said | changed))  # type: ignore[arg-type]
 
 

@@ -12,6 +12,7 @@ outdated average may still write is overwritten by the current one, never the ot
 import asyncio
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.state import vector_bytes
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.interface import ModuleGroup, Span
+from dipaco_swarm.swarm.interface import ModuleGroup, PeerName, Span
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.reduction import (
     effective_paths_of,
@@ -136,6 +137,14 @@ class PieceExchange:
         for mask in self._masks.values():
             present.update(present_in(mask, len(self.roster.members)))
         return tuple(sorted(present))
+
+    def tokens(self) -> dict[PeerName, int]:
+        """Tokens of the members that are in most of the averages: the work of the version that they make."""
+        pieces: Counter[int] = Counter()
+        for mask in self._masks.values():
+            pieces.update(present_in(mask, len(self.roster.members)))
+        most = (self.roster.members[i] for i, count in sorted(pieces.items()) if 2 * count > len(self._masks))
+        return {PeerName(member.peer): member.tokens for member in most}
 
     @property
     def given(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
@@ -51,16 +52,27 @@ MAX_GATHERINGS = 1024
 SLOW_SHARE = 0.25
 """A slow line is waited for during this share of what training took (the patience), rather than never heard."""
 
+CLAIM_BELIEVED = 3
+"""So often the word of one peer that there is a better state stops the round of a state."""
+
 Key = tuple[int, ModuleId, int]
 """stage, module, version"""
+
+
+@dataclass(frozen=True)
+class Member:
+    """Where a peer that trains a module stands with it."""
+
+    path: int
+    claim: Claim
 
 
 @dataclass(frozen=True)
 class Standing:
     """What the rounds of a peer must know about it, asked anew each time."""
 
-    version_of: Callable[[int, ModuleId], int | None]
-    """The version of a module that we train at; None when we do not train it."""
+    ours: Callable[[int, ModuleId], Member | None]
+    """Where we stand with a module that we train; None when we do not train it."""
     members_of: Callable[[int, ModuleId], Sequence[str]]
     """Live members that train a module, by announcement."""
     leaders_of: Callable[[int, ModuleId], Sequence[str]]
@@ -68,6 +80,10 @@ class Standing:
     group_of: Callable[[int, ModuleId], ModuleGroup | None]
     called: Callable[[int, ModuleId, int], None]
     """Somebody gathers the round of this version."""
+    lately: Callable[[int, ModuleId], Sequence[str]]
+    """Members of which nothing was heard of late: gone, or parted from us."""
+    heard: Callable[[str, int, ModuleId, Member], None]
+    """A peer has said itself, over a stream, where it stands."""
 
 
 @dataclass(eq=False)
@@ -87,6 +103,8 @@ class Gathering:
 
     key: Key
     group: ModuleGroup
+    base: Claim
+    """The state that everybody in it starts from."""
     transport: Transport
     opened: float
     patience: float = 0.0
@@ -103,6 +121,14 @@ class Gathering:
         self.seats[seat.channel.peer] = seat
         self.patience = statistics.median(seat.join.patience for seat in self.seats.values())
         self.listeners.start(self._listen(seat))
+        self.changed.set()
+
+    def rebase(self, base: Claim, holder: str) -> None:
+        """Somebody has come with a better state; whoever is here fetches that first."""
+        refusal = ahead_of(self.base, base, holder)
+        self.base = base
+        for peer in list(self.seats):
+            self.listeners.start(_tell([self.seats.pop(peer)], refusal, self.transport.timing))
         self.changed.set()
 
     def leave(self, peer: str) -> None:
@@ -138,7 +164,7 @@ class Leader:
         transport: Transport,
         norm_clip: float,
         standing: Standing,
-        where: Callable[[str, Key], Coroutine[Any, Any, Here | None]],
+        where: Callable[[str, Key, Claim], Coroutine[Any, Any, Here | None]],
     ) -> None:
         self._transport = transport
         self._clock = transport.clock
@@ -149,6 +175,8 @@ class Leader:
         self._where = where
         self._gatherings: dict[Key, Gathering] = {}
         self._tasks = Tasks()
+        self._stopped_by: dict[tuple[int, ModuleId], tuple[str, Counter[str]]] = {}
+        """Digest of a state, and how often each peer has kept a round that starts from it from being made."""
 
     async def stop(self) -> None:
         await self._tasks.end()
@@ -159,26 +187,32 @@ class Leader:
     def admit(self, join: Join, channel: Channel) -> Gathering | Refuse:
         """Let a member into the gathering of its round, opening it if it is the first."""
         key = stage, module, version = join.stage, ModuleId.parse(join.module), join.version
+        theirs = Claim.of(join)
+        self._standing.heard(channel.peer, stage, module, Member(join.path, theirs))
         group = self._standing.group_of(stage, module)
         if group is None:
             return Refuse(reason="we do not take part in this module", version=0)
-        ours = self._standing.version_of(stage, module)
-        if ours is not None and ours > version:
-            return Refuse(reason=f"the group is at version {ours} already; catching up", version=ours)
+        ours = self._standing.ours(stage, module)
+        if ours is not None and ours.claim.beats(theirs):
+            return ahead_of(theirs, ours.claim, self._peer)
         if join.path not in group.path_weights:
             return Refuse(reason=f"path {join.path} does not use {module}", version=version)
         gathering = self._gatherings.get(key)
         if gathering is None:
             if len(self._gatherings) >= MAX_GATHERINGS:
                 return Refuse(reason="too many peers at once; trying the next round", version=version)
-            gathering = self._gatherings[key] = Gathering(key, group, self._transport, self._clock.monotonic())
+            gathering = self._gatherings[key] = Gathering(key, group, theirs, self._transport, self._clock.monotonic())
             self._tasks.start(self._lead(gathering))
-            if version == ours:
+            if ours is not None and ours.claim == theirs:
                 self._standing.called(stage, module, version)
         if gathering.closed:
             return Refuse(reason="came after the round had begun; the next one counts our progress", version=version)
         if len(gathering.seats) >= MAX_MEMBERS:
             return Refuse(reason="too many peers at once; trying the next round", version=version)
+        if gathering.base.beats(theirs):
+            return ahead_of(theirs, gathering.base, next(iter(gathering.seats), self._peer))
+        if theirs.beats(gathering.base):
+            gathering.rebase(theirs, channel.peer)
         # nobody waits in two rounds of one module
         for other in self._gatherings.values():
             if other is not gathering and other.key[:2] == key[:2] and not other.closed:
@@ -216,53 +250,76 @@ class Leader:
         """Wait for every live member that stands at this version; longest for what the members' patience allows.
 
         Who is missing is asked directly: an announcement may be old, an answer is not. The answers may say that there
-        is nothing to lead: the group has gone on already, or a leader who comes first gathers the same round (members
-        that had not heard of each other yet chose differently).
+        is nothing to lead: somebody is at a state with more work behind it, or a leader who comes first gathers the
+        same round (members that had not heard of each other yet chose differently).
         """
-        stage, module, version = gathering.key
+        version = gathering.key[2]
         failures: Counter[str] = Counter()
         elsewhere: set[str] = set()
-        ahead: dict[str, int] = {}
         asked = float("-inf")
         while True:
             gathering.changed.clear()
             for peer in [peer for peer, seat in gathering.seats.items() if seat.gone]:
                 gathering.leave(peer)
-            expected = set(self._standing.members_of(stage, module)) - elsewhere - set(ahead)
-            expected -= {peer for peer, count in failures.items() if count >= 2}
-            missing = sorted(expected - set(gathering.seats))
+            missing = self._missing(gathering, failures, elsewhere)
             now = self._clock.monotonic()
             patience = min(gathering.patience, MAX_PATIENCE_SECONDS)
-            if ahead and len(ahead) >= len(gathering.seats):
-                # as many as are here: one liar cannot stop the others
-                newest = max(ahead.values())
-                return Refuse(reason=f"the group is at version {newest} already; catching up", version=newest)
             if not gathering.seats or not missing or now - gathering.opened > patience:
                 return None
             if now - asked >= self._timing.ask_again:
                 asked = now
                 left = max(self._timing.answer, gathering.opened + patience - now)
-                answers = await self._where_they_are(missing, gathering.key, left)
+                base = gathering.base
+                answers = await self._where_they_are(missing, gathering, left)
+                if gathering.base != base:
+                    continue
                 leaders: set[str] = set()
                 for peer, answer in zip(missing, answers, strict=True):
                     if answer is None:
                         failures[peer] += 1
-                    elif answer.version is None:
+                    elif answer.version is None or answer.digest is None:
                         elsewhere.add(peer)
-                    elif answer.version > version:
-                        ahead[peer] = answer.version
+                    elif (claim := Claim(answer.version, answer.digest, answer.work)).beats(base):
+                        if not self._is_doubted(gathering.key, base, peer):
+                            return ahead_of(base, claim, peer)
+                        elsewhere.add(peer)
                     elif answer.follows is not None:
                         leaders.add(answer.follows)
-                first = await self._who_comes_first(gathering.key, leaders)
+                first = await self._who_comes_first(gathering, leaders)
                 if first is not None:
                     reason = f"{first[-8:]} leads this round"
                     return Refuse(reason=reason, version=version, leader=first)
                 continue
             await _or_a_pulse(gathering.changed, self._timing)
 
-    async def _where_they_are(self, peers: Sequence[str], key: Key, seconds: float) -> list[Here | None]:
+    def _missing(self, gathering: Gathering, failures: Counter[str], elsewhere: set[str]) -> list[str]:
+        """Live members that have not joined; and, where hardly anybody is live, those that were there lately.
+
+        Who hears nobody may be the one that is parted from the others: it asks before it goes on alone.
+        """
+        stage, module, _ = gathering.key
+        seated = set(gathering.seats)
+        live = {peer for peer in self._standing.members_of(stage, module) if failures[peer] < 2}
+        lately = {peer for peer in self._standing.lately(stage, module) if failures[peer] < 1}
+        if 2 * len(seated) > len(seated | lately):
+            lately = set()
+        return sorted((live | lately) - seated - elsewhere)
+
+    def _is_doubted(self, key: Key, base: Claim, peer: str) -> bool:
+        """Whether a peer has kept us from going on from this state before, by a better one that nobody could fetch.
+
+        Without certificates a claim is only a word: it is believed for some rounds' tries, not for ever.
+        """
+        about, stopped = self._stopped_by.get(key[:2], (base.digest, Counter[str]()))
+        if about != base.digest:
+            stopped = Counter()
+        self._stopped_by[key[:2]] = base.digest, stopped
+        stopped[peer] += 1
+        return stopped[peer] > CLAIM_BELIEVED
+
+    async def _where_they_are(self, peers: Sequence[str], gathering: Gathering, seconds: float) -> list[Here | None]:
         """The answers of all, asked at once; None for those who have not answered by then."""
-        asking = [asyncio.create_task(self._where(peer, key)) for peer in peers]
+        asking = [asyncio.create_task(self._where(peer, gathering.key, gathering.base)) for peer in peers]
         try:
             await asyncio.wait(asking, timeout=seconds)
             return [question.result() if question.done() else None for question in asking]
@@ -271,12 +328,12 @@ class Leader:
                 question.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
 
-    async def _who_comes_first(self, key: Key, leaders: set[str]) -> str | None:
+    async def _who_comes_first(self, gathering: Gathering, leaders: set[str]) -> str | None:
         """The leader among these that comes before us and says itself that it gathers the round."""
-        first = leader_order(*key, sorted(leaders | {self._peer}))[0]
+        first = leader_order(*gathering.key, sorted(leaders | {self._peer}))[0]
         if first == self._peer:
             return None
-        answer = await self._where(first, key)
+        answer = await self._where(first, gathering.key, gathering.base)
         return first if answer is not None and answer.follows == first else None
 
     async def _of_one_size(self, gathering: Gathering) -> list[Seat]:
@@ -449,6 +506,15 @@ class Decision:
 
     async def _tell_all(self, message: Message) -> None:
         await _tell([self._seats[i] for i in sorted(self._alive)], message, self._timing)
+
+
+def ahead_of(base: Claim, better: Claim, holder: str) -> Refuse:
+    """What a peer is told that would go on from a state although somebody has a better one."""
+    if better.version > base.version:
+        reason = f"the group is at version {better.version} already; catching up"
+    else:
+        reason = f"others have trained more on another version {better.version}; taking theirs"
+    return Refuse(reason=reason, version=better.version, digest=better.digest, work=better.work, holder=holder)
 
 
 def _some(names: Iterable[str]) -> str:

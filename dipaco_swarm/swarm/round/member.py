@@ -24,13 +24,18 @@ from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import Agreed, Contribution, ModuleGroup, NotAgreed, Outcome, PeerName
 from dipaco_swarm.swarm.round.channels import Channel, FailureDetector, HeartbeatReader, LocalChannel
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
+<<<<<<< HEAD
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.leader import Key, Leader, Standing
+=======
+from dipaco_swarm.swarm.round.leader import Key, Leader, Member, Standing
+>>>>>>> 250fb4d (The better state is the one with more work behind it)
 from dipaco_swarm.swarm.round.reduction import MAX_PIECE, claimed_norm, leader_order, roster_order
 from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
@@ -186,6 +191,8 @@ class Rounds:
             stage=group.stage,
             module=str(group.module),
             version=contribution.version,
+            digest=contribution.digest,
+            work=contribution.work,
             path=contribution.path,
             tokens=contribution.tokens,
             norm=norm,
@@ -244,8 +251,12 @@ class Rounds:
             if order[0] == message.leader:  # which also ends the chase
                 return Redirected(message.leader)
         if isinstance(message, Refuse):
-            if message.version <= contribution.version:
+            if message.digest is None:
                 self._failures_of(contribution)[channel.peer] += 1
+            else:
+                claim = Claim(message.version, message.digest, message.work)
+                there = Member(int(contribution.path), claim)
+                self._standing.heard(message.holder or channel.peer, join.stage, contribution.group.module, there)
             return NotAgreed(message.reason)
         if not isinstance(message, Roster):
             raise RemoteDataError(channel.peer, f"sends {type(message).__name__} instead of a roster")
@@ -283,6 +294,7 @@ class Rounds:
             mean=exchange.mean,
             spans=exchange.spans(),
             contributors=tuple(PeerName(message.members[i].peer) for i in exchange.contributors()),
+            tokens=exchange.tokens(),
             bytes_sent=exchange.bytes_sent,
             bytes_received=exchange.bytes_received,
             seconds=self._clock.monotonic() - started,
@@ -432,7 +444,11 @@ class Rounds:
             case AskOutcome(round_id=round_id):
                 await stream.send(OutcomeIs(commit=self._outcome_of(round_id, stream.peer)))
             case Where():
-                await stream.send(self._here((message.stage, ModuleId.parse(message.module), message.version)))
+                key = message.stage, ModuleId.parse(message.module), message.version
+                if message.path is not None:
+                    there = Member(message.path, Claim.of(message))
+                    self._standing.heard(stream.peer, message.stage, key[1], there)
+                await stream.send(self._here(key, Claim.of(message)))
             case Join():
                 answer = self._leader.admit(message, stream)
                 if isinstance(answer, Refuse):
@@ -455,20 +471,35 @@ class Rounds:
             self._given_up.add(round_id)
         return None
 
-    def _here(self, key: Key) -> Here:
+    def _here(self, key: Key, base: Claim) -> Here:
+        """Where we stand, for somebody who gathers the round that goes on from `base`."""
         stage, module, version = key
-        ours = self._standing.version_of(stage, module)
-        if ours == version:
+        follows = self._peer if self._leader.gathers(key) else self._following.get(key)
+        ours = self._standing.ours(stage, module)
+        if ours is None:
+            return Here(version=None, follows=follows)
+        if ours.claim == base:
             self._standing.called(stage, module, version)
-        return Here(version=ours, follows=self._peer if self._leader.gathers(key) else self._following.get(key))
+        claim = ours.claim
+        return Here(version=claim.version, digest=claim.digest, work=claim.work, path=ours.path, follows=follows)
 
-    async def _where(self, peer: str, key: Key) -> Here | None:
-        """Where a peer stands; None when it does not answer."""
+    async def _where(self, peer: str, key: Key, base: Claim) -> Here | None:
+        """Where a peer stands, asked by who gathers the round that goes on from `base`; None: it does not answer."""
         stage, module, version = key
         if peer == self._peer:
-            return self._here(key)
-        answer = await self._ask(peer, Where(stage=stage, module=str(module), version=version))
-        return answer if isinstance(answer, Here) else None
+            return self._here(key, base)
+        ours = self._standing.ours(stage, module)
+        path = None if ours is None or ours.claim != base else ours.path
+        question = Where(
+            stage=stage, module=str(module), version=version, digest=base.digest, work=base.work, path=path
+        )
+        answer = await self._ask(peer, question)
+        if not isinstance(answer, Here):
+            return None
+        if answer.version is not None and answer.digest is not None and answer.path is not None:
+            claim = Claim(answer.version, answer.digest, answer.work)
+            self._standing.heard(peer, stage, module, Member(answer.path, claim))
+        return answer
 
     async def _on_exchange_stream(self, stream: Stream) -> None:
         """A member of a round sends us its contributions; its roster may have reached it before ours reached us."""

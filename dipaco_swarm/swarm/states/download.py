@@ -135,7 +135,7 @@ class Download:
 
     def _learn(self, peer: str, answer: StateIs) -> ModuleState:
         """Check what a holder says that the state consists of; the first one that is right makes the tensors."""
-        outline = StateOutline(answer.version, answer.parameters, answer.hashes)
+        outline = StateOutline(answer.version, answer.parameters, answer.hashes, answer.work)
         if outline.digest != self.digest or len(outline.hashes) != HASH_BYTES * outline.num_pieces:
             raise RemoteDataError(peer, f"offers a state of {self._module} that is not the one it was asked for")
         if self._parameters not in (None, outline.parameters):

@@ -95,7 +95,11 @@ class Store:
         outline = state.outline
         self._readers[ask.digest] += 1
         try:
-            await stream.send(StateIs(version=outline.version, parameters=outline.parameters, hashes=outline.hashes))
+            await stream.send(
+                StateIs(
+                    version=outline.version, parameters=outline.parameters, work=outline.work, hashes=outline.hashes
+                )
+            )
             # looked up each time: who reads cannot make us keep what we have let go
             while (piece := await self._asked_piece(stream)) is not None and (state := self._held(ask)) is not None:
                 if piece >= outline.num_pieces:
