@@ -6,10 +6,10 @@ what `simulate` and the reference runs use; `dipaco_swarm.testing` has one with 
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from functools import partial
 from random import Random, SystemRandom
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.threads import LoopPortal, Threads
 from dipaco_swarm.swarm.timing import Timing
-from dipaco_swarm.swarm.transport import Executor, Meter, NotOfThisRun, Portal, Record, Stream, StreamHandler
+from dipaco_swarm.swarm.transport import Executor, Meter, NotOfThisRun, Portal, Record, Records, Stream, StreamHandler
 from dipaco_swarm.swarm.wire import Message, PieceHeader
 
 
@@ -46,15 +46,15 @@ class Link(Protocol):
         """Return once a stream could be open. Raises ConnectionError when the peer cannot be reached."""
         ...
 
-    async def carry(self, sender: str, receiver: str, item: object, size: int, arrive: Callable[[], None]) -> int:
-        """Have `arrive` called when `item` comes; in order of sending on each stream. Returns its size in bytes.
+    async def carry(self, stream: "LocalStream", item: object, size: int) -> None:
+        """Have `item` arrive at the other end of a stream, after all that was sent before. `size`: in bytes.
 
-        `size`: bytes of a raw run; 0 for a message. Returns once the sender's line has taken it.
+        Returns once the sender's line has taken it. `size` is 0 for a message and a header.
         """
         ...
 
-    def end(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
-        """Have `arrive` called when the end of a stream comes, after all that was sent on it."""
+    def end(self, stream: "LocalStream") -> None:
+        """Have the end of a stream arrive at its other end, after all that was sent on it."""
         ...
 
 
@@ -64,17 +64,17 @@ class Direct:
     async def dial(self, caller: str, peer: str) -> None:
         """Whoever is there can be dialled."""
 
-    async def carry(self, sender: str, receiver: str, item: object, size: int, arrive: Callable[[], None]) -> int:
-        arrive()
+    async def carry(self, stream: "LocalStream", item: object, size: int) -> None:
+        stream.other.arrive(item, size)
         if size:
             await asyncio.sleep(0)  # others have their turn between two pieces
-        return size or 1
 
-    def end(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
-        arrive()
+    def end(self, stream: "LocalStream") -> None:
+        stream.other.arrive(END, 0)
 
 
-_END = object()
+END = object()
+"""What arrives last on a stream."""
 _PLACE = "/ip4/127.0.0.1/tcp/1"
 """Where all peers of a process are, in the form of an address."""
 
@@ -85,10 +85,11 @@ class LocalStream:
     def __init__(self, me: str, peer: str, link: Link, meter: Meter) -> None:
         self.peer = peer
         self.address = ""
-        self._me = me
+        self.me = me
         self._link = link
         self._meter = meter
-        self._other: LocalStream | None = None
+        self.other: LocalStream = self
+        """The other end."""
         self._inbox: deque[object] = deque()
         self._news = asyncio.Event()
         self._rest = memoryview(b"")
@@ -101,7 +102,7 @@ class LocalStream:
     def pair(cls, caller: "LocalTransport", callee: "LocalTransport", link: Link) -> "tuple[LocalStream, LocalStream]":
         one = cls(caller.peer, callee.peer, link, caller.meter)
         two = cls(callee.peer, caller.peer, link, callee.meter)
-        one._other, two._other = two, one
+        one.other, two.other = two, one
         return one, two
 
     @property
@@ -162,24 +163,20 @@ class LocalStream:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            assert self._other is not None
-            self._link.end(self._me, self.peer, partial(self._other._arrive, _END, 0))
-
-    def broken(self) -> None:
-        """The connection is lost: both sides see its end."""
-        self._arrive(_END, 0)
+            self._link.end(self)
+            self._news.set()
 
     async def _put(self, item: object, size: int) -> None:
         if self._closed or self._ended:
             raise ConnectionResetError("the stream is closed")
-        assert self._other is not None
-        await self._link.carry(self._me, self.peer, item, size, partial(self._other._arrive, item, size or 1))
+        await self._link.carry(self, item, size)
 
-    def _arrive(self, item: object, size: int) -> None:
+    def arrive(self, item: object, size: int) -> None:
+        """Something has come from the other end; after the END nothing more does."""
         if self._ended:
             return
-        self._ended = item is _END
-        self._arrived += size
+        self._ended = item is END
+        self._arrived += size or 1
         self._inbox.append(item)
         self._news.set()
 
@@ -189,7 +186,7 @@ class LocalStream:
                 raise EOFError("the stream is closed")
             self._news.clear()
             await self._news.wait()
-        if self._inbox[0] is _END:
+        if self._inbox[0] is END:
             raise EOFError("the other side went away")
         return self._inbox.popleft()
 
@@ -239,21 +236,34 @@ class LocalRecords:
 class LocalTransport:
     """One peer's door to a `LocalNetwork`."""
 
-    def __init__(self, network: LocalNetwork, name: str) -> None:
+    def __init__(
+        self,
+        network: LocalNetwork,
+        name: str,
+        *,
+        clock: Clock | None = None,
+        records: Records | None = None,
+        executor: Callable[[], Executor] = Threads,
+        reachable: bool = True,
+        random: Random | None = None,
+    ) -> None:
         self._network = network
         self.peer = PeerName(name)
-        self.clock = network.clock
+        self.clock = clock or network.clock
         self.timing = network.timing
-        self.random = network.random
-        self.records = LocalRecords(network, self.peer)
-        self.meter = Meter(network.clock)
-        self.reachable = True
+        self.random = random or network.random
+        self.records: Records = records or LocalRecords(network, self.peer)
+        self.meter = Meter(self.clock)
+        self.reachable = reachable
         self.lost = False
+        self.executor = executor
         self._handlers: dict[str, StreamHandler] = {}
         self._tasks = Tasks()
+        self._context: contextvars.Context | None = None
 
     def open(self) -> None:
-        """From now on we can be dialled."""
+        """From now on we can be dialled; what others have us do belongs to who calls this."""
+        self._context = contextvars.copy_context()
         self._network.transports[self.peer] = self
 
     async def close(self) -> None:
@@ -261,9 +271,6 @@ class LocalTransport:
         if self._network.transports.get(self.peer) is self:
             del self._network.transports[self.peer]
         await self._tasks.end()
-
-    def executor(self) -> Executor:
-        return Threads()
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         self._handlers[protocol] = handler
@@ -289,7 +296,7 @@ class LocalTransport:
             ours.close()
 
     def _accept(self, stream: LocalStream, handler: StreamHandler) -> None:
-        self._tasks.start(self._handle(stream, handler))
+        self._tasks.start(self._handle(stream, handler), self._context.copy() if self._context else None)
 
     async def _handle(self, stream: LocalStream, handler: StreamHandler) -> None:
         try:

@@ -16,10 +16,7 @@ import msgpack
 from pydantic import ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
-<<<<<<< HEAD
-=======
 from dipaco_swarm.algorithm.plan import Claim
->>>>>>> 250fb4d (The better state is the one with more work behind it)
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.machine.clock import Clock

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -17,9 +18,9 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._running)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, None], context: Context | None = None) -> asyncio.Task[None]:
         """Run in the background, remembered until it ends; a bug in it is logged, not lost."""
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(work, context=context)
         self._running[task] = None
         task.add_done_callback(self._ended)
         return task

@@ -30,12 +30,8 @@ from dipaco_swarm.swarm.interface import Agreed, Contribution, ModuleGroup, NotA
 from dipaco_swarm.swarm.round.channels import Channel, FailureDetector, HeartbeatReader, LocalChannel
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
-<<<<<<< HEAD
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
-from dipaco_swarm.swarm.round.leader import Key, Leader, Standing
-=======
 from dipaco_swarm.swarm.round.leader import Key, Leader, Member, Standing
->>>>>>> 250fb4d (The better state is the one with more work behind it)
 from dipaco_swarm.swarm.round.reduction import MAX_PIECE, claimed_norm, leader_order, roster_order
 from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (

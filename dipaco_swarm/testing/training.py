@@ -1,0 +1,153 @@
+"""Training that takes virtual time: a model of some numbers a level, and steps that move them and sleep."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from random import Random
+
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.manifest import Manifest
+from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
+
+Sleep = Callable[[float], None]
+
+
+class SimulatedModel:
+    """One short vector a level, fp32 (parameters,)."""
+
+    def __init__(self, levels: int, parameters: int) -> None:
+        self._vectors = [torch.zeros(parameters) for _ in range(levels)]
+
+    def vector(self, level: int) -> Tensor:
+        return self._vectors[level].clone()
+
+    def load(self, level: int, vector: Tensor) -> None:
+        self._vectors[level] = vector.clone()
+
+    def move(self, random: Random) -> None:
+        """What a step does: every peer moves its own way, so that states differ by who is in them."""
+        for vector in self._vectors:
+            vector[random.randrange(len(vector))] += random.uniform(-1e-2, 1e-2)
+
+
+class SimulatedTrainer:
+    """`Trainer` whose steps sleep. `trained` is told the tokens of every step that counts."""
+
+    def __init__(
+        self,
+        model: SimulatedModel,
+        *,
+        tokens: int,
+        seconds: Callable[[], float],
+        sleep: Sleep,
+        now: Callable[[], float],
+        random: Random,
+        trained: Callable[[int], None],
+    ) -> None:
+        self._model = model
+        self._tokens = tokens
+        self._seconds = seconds
+        self._sleep = sleep
+        self._now = now
+        self._random = random
+        self._trained = trained
+        self._steps_done = 0
+
+    @property
+    def steps_done(self) -> int:
+        return self._steps_done
+
+    def skip_to(self, steps: int) -> None:
+        self._steps_done = max(self._steps_done, steps)
+
+    def state(self) -> InnerState:
+        return InnerState(self._steps_done, {})
+
+    def load_state(self, state: InnerState) -> None:
+        self._steps_done = state.steps_done
+
+    def train(
+        self,
+        batches: Iterator[Tensor],
+        steps: int,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        on_step: Callable[[StepReport], None] | None = None,
+    ) -> TrainReport:
+        started, taken = self._now(), 0
+        while taken < steps and not stop():
+            next(batches)
+            began = self._now()
+            self._sleep(self._seconds())
+            self._model.move(self._random)
+            self._steps_done += 1
+            taken += 1
+            self._trained(self._tokens)
+            loss = 2.0 + 5.0 / (1 + self._steps_done)
+            if on_step is not None:
+                on_step(StepReport(self._steps_done, loss, 1e-3, self._tokens, self._now() - began))
+        return TrainReport(taken, taken * self._tokens, 2.0, self._now() - started)
+
+
+class SimulatedBench:
+    """One path, ready to be trained in virtual time."""
+
+    def __init__(self, model: SimulatedModel, trainer: SimulatedTrainer) -> None:
+        self.model = model
+        self.trainer = trainer
+
+    def batches(self, seed: int, consumed: int) -> Iterator[Tensor]:
+        return itertools.repeat(torch.zeros(1, 1, dtype=torch.int64))
+
+    def scores(self, sample: bytes) -> bytes:
+        raise NotImplementedError("a simulated run has no discriminative stage")
+
+    def loss_on_slice(self, max_sequences: int) -> None:
+        return None
+
+
+class SimulatedWorkbench:
+    """The training of a simulated machine."""
+
+    def __init__(
+        self,
+        *,
+        parameters: int,
+        seconds: Callable[[], float],
+        preparing: float,
+        sleep: Sleep,
+        now: Callable[[], float],
+        random: Random,
+        trained: Callable[[PathIndex, int], None],
+    ) -> None:
+        """`seconds`: of one inner step. `preparing`: of reading a shard. `trained`: is told path and tokens."""
+        self._parameters = parameters
+        self._seconds = seconds
+        self._preparing = preparing
+        self._sleep = sleep
+        self._now = now
+        self._random = random
+        self._trained = trained
+
+    def prepare(
+        self,
+        manifest: Manifest,
+        path: PathIndex,
+        fetch: Callable[[str], bytes],
+        tell: Callable[[str], None],
+        stop: Callable[[], bool],
+    ) -> SimulatedBench:
+        self._sleep(self._preparing)
+        model = SimulatedModel(len(manifest.config.levels), self._parameters)
+        trainer = SimulatedTrainer(
+            model,
+            tokens=manifest.config.tokens_per_step,
+            seconds=self._seconds,
+            sleep=self._sleep,
+            now=self._now,
+            random=self._random,
+            trained=lambda tokens: self._trained(path, tokens),
+        )
+        return SimulatedBench(model, trainer)

@@ -1,0 +1,351 @@
+"""Virtual time: an event loop that jumps from one event to the next, and programs that live in it.
+
+Everything in a loop belongs to somebody: the *owner*, a name in a context variable. So a peer can be frozen, as by
+SIGSTOP (its callbacks and timers wait), or killed, as by SIGKILL (they never run).
+
+A program is ordinary blocking code, as a real peer's is. It has a thread of its own, and only one thread runs at any
+moment: the loop's, or that of the one program that the loop has handed over to. So a run repeats itself exactly.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from typing import Any, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+OWNER: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="")
+"""To whom a callback belongs; empty: to the simulation itself."""
+
+EPOCH = 1_700_000_000.0
+"""Wall time of a simulated machine with a right clock, when the loop stands at 0."""
+
+
+END_ATTEMPTS = 100
+"""A task that is cancelled may begin others; so often they are cancelled as well."""
+
+
+class Deadlock(RuntimeError):
+    """Everybody waits, and nobody for time or for a message."""
+
+
+class _Handle(asyncio.Handle):
+    __slots__ = ("owner",)
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], loop: "VirtualLoop", context: Any
+    ) -> None:
+        context = context if context is not None else contextvars.copy_context()
+        super().__init__(callback, args, loop, context)
+        self.owner: str = context.get(OWNER, "")
+
+
+class _Timer(asyncio.TimerHandle):
+    __slots__ = ("number", "owner")
+
+    def __init__(
+        self, when: float, number: int, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Any
+    ) -> None:
+        context = context if context is not None else contextvars.copy_context()
+        super().__init__(when, callback, args, loop, context)
+        self.number = number
+        self.owner: str = context.get(OWNER, "")
+
+    def __lt__(self, other: Any) -> bool:
+        return (self.when(), self.number) < (other.when(), other.number)
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """An event loop without a clock and without sockets."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._count = 0
+        self._ready: deque[_Handle | _Timer] = deque()
+        self._timers: list[_Timer] = []
+        self._parked: dict[str, list[_Handle | _Timer]] = {}
+        """Owner that is frozen -> what would have run."""
+        self._dead: set[str] = set()
+        self._running = False
+        self.events = 0
+        """Callbacks that have run."""
+        self.after_each: Callable[[], None] | None = None
+        """Called after every callback: invariants are looked at here."""
+        self.unhandled: list[str] = []
+        """What a task raised that nobody awaited."""
+
+    # what asyncio asks of a loop -------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return False
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
+        return asyncio.Task(coro, loop=self, **options)
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)  # only one thread runs at any moment
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self._count += 1
+        timer = _Timer(when, self._count, callback, args, self, context)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Its turn comes, and nothing happens."""
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.unhandled.append(f"{context.get('message')}: {error!r}")
+
+    # running ---------------------------------------------------------------------------------------------------------
+
+    def run_until_complete(self, future: "Generator[Any, None, T] | Coroutine[Any, Any, T] | asyncio.Future[T]") -> T:  # type: ignore[override]
+        """Run until it is done. Raises Deadlock when nothing is left that could make it so."""
+        with self._as_running_loop():
+            task: asyncio.Future[T] = asyncio.ensure_future(future, loop=self)  # type: ignore[arg-type]
+            while not task.done():
+                self._run_one()
+        return task.result()
+
+    def end(self) -> None:
+        """Cancel every task and let it end, those of the dead as well: nothing of a world is left behind."""
+        self._dead.clear()
+        for owner in list(self._parked):
+            self.thaw(owner)
+        self.after_each = None
+        with self._as_running_loop():
+            for _ in range(END_ATTEMPTS):
+                left = [task for task in asyncio.all_tasks(self) if not task.done()]
+                for task in left:
+                    task.cancel()
+                while self._ready:
+                    self._run_one()
+                if not left:
+                    break
+        self._timers.clear()
+
+    @contextlib.contextmanager
+    def _as_running_loop(self) -> Iterator[None]:
+        before, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=lambda generator: None)  # what the killed leave is not run
+        self._running = True
+        try:
+            yield
+        finally:
+            self._running = False
+            sys.set_asyncgen_hooks(*hooks)
+            asyncio._set_running_loop(before)
+
+    def _run_one(self) -> None:
+        if not self._ready:
+            self._jump()
+        handle = self._ready.popleft()
+        if handle.cancelled() or handle.owner in self._dead:
+            return
+        if handle.owner in self._parked:
+            self._parked[handle.owner].append(handle)
+            return
+        self.events += 1
+        handle._run()
+        if self.after_each is not None:
+            self.after_each()
+
+    def _jump(self) -> None:
+        while self._timers and self._timers[0].cancelled():
+            heapq.heappop(self._timers)
+        if not self._timers:
+            raise Deadlock(f"nobody waits for time or for a message, at {self._now:.3f} s")
+        self._now = max(self._now, self._timers[0].when())
+        while self._timers and self._timers[0].when() <= self._now:
+            self._ready.append(heapq.heappop(self._timers))
+
+    # owners ----------------------------------------------------------------------------------------------------------
+
+    def freeze(self, owner: str) -> None:
+        """Nothing of the owner runs until it is thawed; time goes on without it."""
+        self._parked.setdefault(owner, [])
+
+    def thaw(self, owner: str) -> None:
+        self._ready.extend(self._parked.pop(owner, []))
+
+    def is_frozen(self, owner: str) -> bool:
+        return owner in self._parked
+
+    def kill(self, owner: str) -> None:
+        """Nothing of the owner ever runs again. Somebody who comes back needs another owner's name."""
+        self._dead.add(owner)
+        self._parked.pop(owner, None)
+
+
+def context_of(owner: str) -> contextvars.Context:
+    """A context in which everything belongs to an owner."""
+    context = contextvars.copy_context()
+    context.run(OWNER.set, owner)
+    return context
+
+
+class VirtualClock:
+    """The clocks of a simulated machine; `offset`: by how many seconds its wall clock is wrong."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, offset: float = 0.0) -> None:
+        self._loop = loop
+        self.offset = offset
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    def boottime(self) -> float:
+        return self._loop.time()
+
+    def wall(self) -> float:
+        return EPOCH + self._loop.time() + self.offset
+
+
+class Inline:
+    """`transport.Executor` that does its work at once; in virtual time arithmetic takes none."""
+
+    async def in_order(self, work: Callable[..., T], *args: Any) -> T:
+        await asyncio.sleep(0)
+        return work(*args)
+
+    aside = in_order
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+class Killed(BaseException):
+    """The program was killed; it unwinds, and nobody hears of it."""
+
+
+class Program:
+    """Blocking code in virtual time, in a thread of its own; also its `transport.Portal` into the loop.
+
+    The loop and the program's thread take turns: while one runs, the other waits.
+    """
+
+    def __init__(self, loop: VirtualLoop, owner: str) -> None:
+        self._loop = loop
+        self._context = context_of(owner)
+        self._to_program = threading.Semaphore(0)
+        self._to_loop = threading.Semaphore(0)
+        self._work: Coroutine[Any, Any, Any] | None = None
+        """What the program waits for, when the loop has its turn."""
+        self._task: asyncio.Task[Any] | None = None
+        self._killed = False
+        self._thread: threading.Thread | None = None
+        self.ended: asyncio.Future[BaseException | None] = loop.create_future()
+        """Done when the program has ended; its result is what the program raised."""
+
+    def start(self, life: Callable[[], object]) -> None:
+        """Begin, when the loop gets to it."""
+
+        def run() -> None:
+            self._to_program.acquire()
+            error: BaseException | None = None
+            try:
+                if not self._killed:
+                    life()
+            except Killed:
+                error = None
+            except BaseException as raised:  # noqa: BLE001  # whatever it is, whoever awaits `ended` is told
+                error = raised
+            self._work = None
+            if not self._killed:
+                self._loop.call_soon(self._end, error, context=self._context)
+            self._to_loop.release()
+
+        self._thread = threading.Thread(target=run, name="program", daemon=True)
+        self._thread.start()
+        self._loop.call_soon(self._let_it_run, context=self._context)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Called by the program: run in the loop, and wait in virtual time."""
+        if self._killed:
+            work.close()
+            raise Killed
+        self._work = work
+        self._to_loop.release()
+        self._to_program.acquire()
+        if self._killed:
+            raise Killed
+        assert self._task is not None
+        result: T = self._task.result()
+        return result
+
+    def soon(self, work: Callable[..., object], *args: Any) -> None:
+        if not self._killed:
+            self._loop.call_soon(work, *args, context=self._context)
+
+    def sleep(self, seconds: float) -> None:
+        """Called by the program: let so much virtual time pass."""
+        self.run(asyncio.sleep(seconds))
+
+    def kill(self) -> None:
+        """Called by the simulation: the program never goes on; its thread unwinds now."""
+        self._killed = True
+        if self._thread is not None and self._thread.is_alive():
+            self._to_program.release()
+            self._to_loop.acquire()
+            self._thread.join()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _let_it_run(self, task: "asyncio.Task[Any] | None" = None) -> None:
+        if self._killed:
+            return
+        self._task = task
+        self._to_program.release()
+        self._to_loop.acquire()
+        if self._work is not None:
+            work, self._work = self._work, None
+            waiting = self._loop.create_task(work, context=self._context)
+            waiting.add_done_callback(self._let_it_run, context=self._context)
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(error)
