@@ -3,13 +3,13 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
 import pytest
 
-from dipaco_swarm.swarm.local import LocalNetwork, LocalTransport
+from dipaco_swarm.swarm.local import END, LocalNetwork, LocalStream, LocalTransport
 from dipaco_swarm.swarm.states.blob_download import CHUNK
 from dipaco_swarm.swarm.states.blobs import MemoryBlobs
 from dipaco_swarm.swarm.states.store import MAX_UNFINISHED, Store
@@ -34,17 +34,16 @@ class Line:
     async def dial(self, caller: str, peer: str) -> None:
         """Whoever is there can be dialled."""
 
-    async def carry(self, sender: str, receiver: str, item: object, size: int, arrive: Callable[[], None]) -> int:
+    async def carry(self, stream: LocalStream, item: object, size: int) -> None:
         if size and not self.left:
             await asyncio.Event().wait()
         if size:
             self.left, self.carried = self.left - 1, self.carried + 1
             await asyncio.sleep(self.seconds)
-        arrive()
-        return size or 1
+        stream.other.arrive(item, size)
 
-    def end(self, sender: str, receiver: str, arrive: Callable[[], None]) -> None:
-        arrive()
+    def end(self, stream: LocalStream) -> None:
+        stream.other.arrive(END, 0)
 
 
 class World:

@@ -29,7 +29,7 @@ def begin(swarm: Swarm, codec: str = "int8") -> None:
 def average(swarm: Swarm, version: int) -> Tensor:
     """A round of a peer alone, from this version."""
     swarm.announce([Announcement(swarm.peer, 0, MODULE, PATH, version, DIGEST)], [GROUP])
-    part = Contribution(group=GROUP, path=PATH, version=version, gradient=GRADIENTS[version], tokens=1)
+    part = Contribution(group=GROUP, path=PATH, version=version, gradient=GRADIENTS[version], tokens=1, digest=DIGEST)
     outcome = swarm.all_reduce([part], patience=5.0)[MODULE]
     assert isinstance(outcome, Agreed), outcome
     return outcome.mean
