@@ -36,7 +36,7 @@ def prepare() -> None:
     """Load what all programs need into the server, once. One thread of arithmetic each; call it before any start."""
     os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1")
     MAKE.set_forkserver_preload(
-        ["dipaco_swarm.peer.volunteer", "dipaco_swarm.operator.program", "dipaco_swarm.swarm.networked"]
+        ["dipaco_swarm.peer.program", "dipaco_swarm.operator.program", "dipaco_swarm.swarm.networked"]
     )
 
 

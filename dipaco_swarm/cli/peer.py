@@ -80,7 +80,7 @@ def peer(
             rounds=rounds,
             screen=screen_choice(screen),
         )
-        from dipaco_swarm.peer.volunteer import run_peer  # torch and hivemind load only when needed
+        from dipaco_swarm.peer.program import run_peer  # torch and hivemind load only when needed
 
         run_peer(settings)
 

@@ -18,6 +18,7 @@ from tokenizers.decoders import DecodeStream
 from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.status import status_of
@@ -25,6 +26,7 @@ from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
 from dipaco_swarm.errors import CheckpointError, UnreachableError, UsageError
 from dipaco_swarm.manifest import DataConfig, Manifest, RunAddress, open_manifest, signer_of
 from dipaco_swarm.snapshots import Offers
+from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import load_path, load_state, module_file
 from dipaco_swarm.training.documents import Split, read_documents
@@ -47,7 +49,8 @@ Tell = Callable[[str], None]
 
 MANIFEST_SECONDS = 30.0
 LOOK_UP_SECONDS = 30.0
-STATE_SECONDS = 600.0
+NOTHING = Claim(-1, "")
+"""The word of a guest, who has no state."""
 BLOB_SECONDS = 600.0
 PIECES_PER_DOMAIN = 200
 """Held-out pieces scored of each domain."""
@@ -161,9 +164,11 @@ def _state_in_swarm(swarm: "NetworkedSwarm", manifest: Manifest, module: ModuleI
     """The newest state of a module that anybody sends. Raises UnreachableError when nobody does."""
     stage = manifest.stage.index
     swarm.look_up(stage, [module], timeout=LOOK_UP_SECONDS)  # what was heard a minute ago has expired
-    members = sorted(swarm.members(stage, module), key=lambda said: -said.version)
-    for digest in dict.fromkeys(said.digest for said in members):
-        state = swarm.fetch_state(stage, module, digest, timeout=STATE_SECONDS)
+    members = swarm.members(stage, module)
+    claims = [Claim.of(said) for said in members]
+    newest = NewestStates(swarm, give_up_after=0.0)  # each state once, the newest first
+    while (claim := newest.better(module, NOTHING, claims)) is not None:
+        state = newest.fetch(stage, module, claim)
         if state is not None:
             return state
     raise UnreachableError(

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable
-from dipaco_swarm.algorithm.plan import Claim, better_claim
+from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError
 from dipaco_swarm.manifest import Stage
-from dipaco_swarm.operator.surroundings import STATE_SECONDS, Disk, Surroundings
+from dipaco_swarm.operator.surroundings import Disk, Surroundings
 from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.newest import NewestStates
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ class Keeping:
     def __init__(self, around: Surroundings, disk: Disk) -> None:
         self._around = around
         self._disk = disk
+        self._newest = NewestStates(around.swarm)
         self._states: dict[ModuleId, ModuleState] = {}
         self._unwritten: set[ModuleId] = set()
         """Modules that are newer in memory than on the disk."""
@@ -58,9 +60,7 @@ class Keeping:
                 return
             claim, staying = newer[module]
             parameters = len(self._states[module].params)
-            state = around.swarm.fetch_state(
-                stage.index, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters
-            )
+            state = self._newest.fetch(stage.index, module, claim, parameters=parameters)
             if state is None:
                 continue
             self._states[module] = state
@@ -95,8 +95,7 @@ class Keeping:
         """A newer state that the group has, and how many train on from it; None when ours is the newest."""
         held, swarm = self._states[module], self._around.swarm
         members = [s for s in swarm.members(stage.index, module) if s.peer != swarm.peer]
-        claims = [Claim.of(s) for s in members]
-        better = better_claim(Claim.of(held), claims)
+        better = self._newest.better(module, Claim.of(held), [Claim.of(s) for s in members])
         if better is None:
             return None
         # who trains it will have it a moment from now as well; who has stopped training may be about to leave

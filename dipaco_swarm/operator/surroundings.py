@@ -16,7 +16,7 @@ from dipaco_swarm.swarm.interface import Swarm
 
 T = TypeVar("T")
 
-STATE_SECONDS = 600.0
+BLOB_SECONDS = 600.0
 """A holder that has not sent a file by then is not sending it."""
 WRITE_AGAIN_SECONDS = 20.0
 """After a full disk. Opening a stage is much work to do in vain every second."""
@@ -36,7 +36,7 @@ class Surroundings:
     def fetch(self, digest: str) -> bytes:
         """A blob of the run. Raises UnreachableError when nobody sends it, Stopped when asked to stop meanwhile."""
         try:
-            return self.swarm.fetch_blob(digest, timeout=STATE_SECONDS)
+            return self.swarm.fetch_blob(digest, timeout=BLOB_SECONDS)
         except UnreachableError:
             if self.stop():
                 raise Stopped from None

@@ -1,5 +1,7 @@
 """What a volunteer's screen shows: a peer's state and its rounds as views, redrawn while it trains."""
 
+import math
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +10,11 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.dashboard.views import ModuleView, PeerView
+from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.manifest import Manifest
-from dipaco_swarm.outer_round import PathInTraining
-from dipaco_swarm.swarm.interface import Announcement, Swarm
+from dipaco_swarm.outer_round import RoundReport
+from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Swarm
 from dipaco_swarm.training.inner import StepReport
 
 REDRAW_SECONDS = 0.5
@@ -19,17 +23,18 @@ REDRAW_SECONDS = 0.5
 class PeerPresenter:
     """Keeps what the volunteer's screen shows between two redraws."""
 
-    def __init__(self, screen: Screen, swarm: Swarm, run: str, metrics: Metrics) -> None:
+    def __init__(self, screen: Screen, swarm: Swarm, run: str, metrics: Metrics, notices: Notices) -> None:
         self._screen = screen
         self._swarm = swarm
         self._run = run
         self._metrics = metrics
+        self._notices = notices
         self._losses: deque[float] = deque(maxlen=400)
         self._tokens = 0
         self._drawn = 0.0
         self._steps_in_round = 0
-        self.rounds = 0
-        self.last_agreed: str | None = None
+        self._rounds = 0
+        self._last_agreed: str | None = None
 
     def watching(self, peer: PathInTraining, manifest: Manifest) -> "Watching":
         self._steps_in_round = 0
@@ -43,6 +48,34 @@ class PeerPresenter:
         if self._swarm.clock.monotonic() - self._drawn > REDRAW_SECONDS:
             self._drawn = self._swarm.clock.monotonic()
             self.now(peer, manifest, "training")
+
+    def round_over(self, peer: PathInTraining, report: RoundReport, rounds: int, *, quiet: bool) -> None:
+        """Tell what came out of a round. `rounds`: made so far. `quiet`: not what failed, as we are about to leave."""
+        if not report.outcomes:
+            return
+        self._rounds = rounds
+        agreed = []
+        noted = {}
+        for module, outcome in report.outcomes.items():
+            version = report.versions[module]
+            if isinstance(outcome, Agreed):
+                self._notices.recovered(f"round of {module}")
+                noted[str(module)] = {
+                    "version": version,
+                    "digest": peer.progress[module].base.digest,
+                    "peers": len(outcome.contributors),
+                    "tokens": report.contributed[module],
+                }
+                others = len(outcome.contributors) - 1
+                agreed.append(f"{module} v{version} with {others} other{'' if others == 1 else 's'}")
+            elif not quiet:
+                self._notices.failing(f"round of {module}", f"{module}: {outcome.reason}; nothing lost")
+        self._metrics.round(peer.stage, peer.path, peer.trainer.steps_done, rounds, noted)
+        if agreed:
+            now = time.localtime(self._swarm.clock.wall())
+            self._last_agreed = f"{', '.join(agreed)}, at {time.strftime('%H:%M:%S', now)}"
+            loss = "" if math.isnan(report.loss) else f"loss {report.loss:.3f}, "
+            self._screen.event(f"round {rounds}: {loss}{', '.join(agreed)}")
 
     def now(self, peer: PathInTraining, manifest: Manifest, activity: str) -> None:
         """Redraw."""
@@ -58,7 +91,7 @@ class PeerPresenter:
                 path=peer.path,
                 num_paths=peer.table.num_paths,
                 activity=activity,
-                rounds=self.rounds,
+                rounds=self._rounds,
                 peers=len({said.peer for all_said in members.values() for said in all_said if said.path is not None}),
                 modules=tuple(_module_view(peer, module, said) for module, said in members.items()),
                 losses=tuple(self._losses),
@@ -66,7 +99,7 @@ class PeerPresenter:
                 tokens=self._tokens,
                 bytes_sent=traffic.sent,
                 bytes_received=traffic.received,
-                last_agreed=self.last_agreed,
+                last_agreed=self._last_agreed,
                 round_progress=min(1.0, self._steps_in_round / inner_steps),
                 next_round_seconds=left / peer.tokens_per_second if peer.tokens_per_second else None,
             )

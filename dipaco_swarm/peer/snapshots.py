@@ -7,7 +7,7 @@ from pathlib import Path
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.files import write_whole
-from dipaco_swarm.outer_round import PathInTraining
+from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.snapshots import snapshot_at_home
 from dipaco_swarm.training.early import (
     BestSoFar,
@@ -35,17 +35,13 @@ class OwnSnapshots:
         self._unsaved: Snapshot | None = None
         """The best one, while the disk is full."""
         self._best = snapshot_at_home(self._file, run)
-        self._so_far = BestSoFar(every, self._version, math.inf if self._best is None else self._best.loss)
+        self._so_far = BestSoFar(every, peer.version, math.inf if self._best is None else self._best.loss)
 
     def offer_kept(self) -> None:
         """Offer the snapshot that the last time left at home, if there is one."""
         if self._best is not None:
             self._offer(self._best)
         self._best = None  # it is large
-
-    @property
-    def _version(self) -> int:
-        return min(state.version for state in self._peer.base.values())
 
     @property
     def too_small(self) -> str | None:
@@ -61,8 +57,7 @@ class OwnSnapshots:
         """
         if self._unsaved is not None:
             return self._keep(self._unsaved)
-        peer, version = self._peer, self._version
-        done = all(peer.is_done(module) for module in peer.modules)
+        peer, version, done = self._peer, self._peer.version, self._peer.is_done
         if self._loss_of is None or not self._so_far.is_due(version, done):
             return None
         loss = self._loss_of(peer.base)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.manifest import Manifest
-from dipaco_swarm.outer_round import Trainable, Trainer
+from dipaco_swarm.path_in_training import Trainable, Trainer
 from dipaco_swarm.peer.snapshots import LossOf
 
 Fetch = Callable[[str], bytes]

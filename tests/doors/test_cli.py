@@ -201,7 +201,7 @@ def test_ctrl_c_is_how_a_peer_ends_and_how_status_is_broken_off(program: Install
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    program("peer.volunteer", run_peer=interrupted)
+    program("peer.program", run_peer=interrupted)
     program("client.visits", status=interrupted)
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS]).exit_code == 0
     assert runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS]).exit_code == 130
@@ -212,7 +212,7 @@ def test_ctrl_c_is_how_a_peer_ends_and_how_status_is_broken_off(program: Install
 
 def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
     got: list[PeerSettings] = []
-    program("peer.volunteer", run_peer=got.append)
+    program("peer.program", run_peer=got.append)
     options = ["--path", "3", "--home", str(tmp_path), "--listen", "/ip4/127.0.0.1/tcp/0", "--cache", "c"]
     options += [
         "--device",
@@ -239,7 +239,7 @@ def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
 
 def test_a_peer_has_calm_defaults(program: Install) -> None:
     got: list[PeerSettings] = []
-    program("peer.volunteer", run_peer=got.append)
+    program("peer.program", run_peer=got.append)
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS]).exit_code == 0
     address = RunAddress.parse(ADDRESS)
     home = default_home("python-2x2", "peer")

@@ -18,9 +18,14 @@ from dipaco_swarm.errors import HomeError
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.operator import home as operator_home
 from dipaco_swarm.operator import surroundings
-from dipaco_swarm.outer_round import PathInTraining, RoundReport
-from dipaco_swarm.peer import volunteer as peer_program
+from dipaco_swarm.outer_round import RoundReport
+from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer import company, entering, keeping
+from dipaco_swarm.peer.entering import Entering
 from dipaco_swarm.peer.handover import HAND_OVER_SECONDS
+from dipaco_swarm.peer.keeping import Keeping
+from dipaco_swarm.peer.presenter import PeerPresenter
+from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.training import bank, checkpoint
@@ -217,7 +222,7 @@ def test_progress_that_is_two_versions_old_is_dropped_and_said(make_world: MakeW
     checkpoint.save(file, behind)
     peer, leave = world.peer("one", 0)
     peer.until("round 1:")
-    if before.base[OWN].version - base[OWN].version > peer_program.ACCEPTED_STALENESS:
+    if before.base[OWN].version - base[OWN].version > entering.ACCEPTED_STALENESS:
         assert peer.said("the group has gone on too far: 1,280 tokens trained before that are dropped")
     leave()
 
@@ -235,15 +240,15 @@ def test_progress_that_the_others_have_counted_does_not_count_again(
     checkpoint.save(file, replace(left, base=base, local=local, tokens=dict.fromkeys(base, 1280)))
     checkpoint.note_given(file, {} if given is None else {m: state.version + given for m, state in base.items()})
     seen: list[float] = []
-    load = peer_program.Volunteer._load
+    load = Entering._load
 
-    def look(self: peer_program.Volunteer, peer: PathInTraining, *rest: Any) -> None:
+    def look(self: Entering, peer: PathInTraining, *rest: Any) -> None:
         load(self, peer, *rest)
         for module in peer.modules:
             seen.append(float((peer.model.vector(module.level) - peer.base[module].params).mean()))
-            assert peer.tokens[module] == (1280 if given is None else 0)
+            assert peer.progress[module].tokens == (1280 if given is None else 0)
 
-    monkeypatch.setattr(peer_program.Volunteer, "_load", look)
+    monkeypatch.setattr(Entering, "_load", look)
     again, leave = world.peer("one", 0)
     again.until("round")
     leave()
@@ -257,18 +262,18 @@ def test_who_was_killed_while_others_went_on_with_its_progress_does_not_bring_it
     world = make_world(FOUR_PATHS)
     left, file = left_after_two_rounds(world), checkpoint_file(world, "one")
     checkpoint.note_given(file, {OWN: left.base[OWN].version, OTHERS: left.base[OTHERS].version - 1})
-    seen: list[dict[ModuleId, int]] = []
-    load = peer_program.Volunteer._load
+    seen: list[dict[ModuleId, int | None]] = []
+    load = Entering._load
 
-    def look(self: peer_program.Volunteer, peer: PathInTraining, *rest: Any) -> None:
+    def look(self: Entering, peer: PathInTraining, *rest: Any) -> None:
         load(self, peer, *rest)
-        seen.append(dict(peer.given))
+        seen.append({m: p.given_at for m, p in peer.progress.items()})
 
-    monkeypatch.setattr(peer_program.Volunteer, "_load", look)
+    monkeypatch.setattr(Entering, "_load", look)
     again, leave = world.peer("one", 0)
     again.until("round")
     leave()
-    assert seen == [{OWN: left.base[OWN].version}]
+    assert seen == [{OWN: left.base[OWN].version, OTHERS: left.base[OTHERS].version - 1}]
 
 
 def test_what_a_damaged_checkpoint_had_is_not_taken_into_the_next_stage(make_world: MakeWorld) -> None:
@@ -298,7 +303,7 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
     world.operator().until("run address")
     file = checkpoint_file(world, "one")
     remembered: list[tuple[int, dict[ModuleId, int]]] = []
-    reduce, play = NetworkedSwarm.all_reduce, peer_program.Volunteer._round
+    reduce, tell = NetworkedSwarm.all_reduce, PeerPresenter.round_over
 
     def half(
         self: NetworkedSwarm, contributions: Sequence[Contribution], *, patience: float
@@ -307,14 +312,13 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
         others = {part.group.module: NotAgreed("nobody else was there") for part in contributions if part not in own}
         return {**reduce(self, own, patience=patience), **others}
 
-    def look(self: peer_program.Volunteer, peer: PathInTraining, *rest: Any) -> RoundReport:
-        report = play(self, peer, *rest)
+    def look(self: PeerPresenter, peer: PathInTraining, report: RoundReport, *rest: Any, **more: Any) -> None:
         if isinstance(report.outcomes.get(OWN), Agreed):
             remembered.append((report.versions[OWN] - 1, checkpoint.given(file)))
-        return report
+        tell(self, peer, report, *rest, **more)
 
     monkeypatch.setattr(NetworkedSwarm, "all_reduce", half)
-    monkeypatch.setattr(peer_program.Volunteer, "_round", look)
+    monkeypatch.setattr(PeerPresenter, "round_over", look)
     peer, leave = world.peer("one", 0)
     peer.until("round 3:")
     leave()
@@ -373,8 +377,8 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
     world.operator().until("run address")
     whole: dict[str, str] = {}
 
-    class Bits(peer_program.Volunteer):
-        def _mend(self, peer: PathInTraining) -> None:
+    class Bits(Keeping):
+        def mend(self, peer: PathInTraining) -> None:
             state = peer.base[OWN]
             if not whole and state.version > 0:
                 holder = world.hub.swarm("another holder")
@@ -387,14 +391,14 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
                 flipped = ModuleState(state.version, state.params.clone(), state.momentum, state.work)
                 assert flipped.digest == state.digest  # computed while it is whole
                 flipped.params[7] += 1.0
-                peer.base[OWN] = flipped
-                super()._mend(peer)
+                peer.progress[OWN] = replace(peer.progress[OWN], base=flipped)
+                super().mend(peer)
                 assert peer.base[OWN].digest == whole["digest"]
                 assert torch.equal(peer.base[OWN].params, state.params)
                 return
-            super()._mend(peer)
+            super().mend(peer)
 
-    monkeypatch.setattr("tests.e2e.world.Volunteer", Bits)
+    monkeypatch.setattr("dipaco_swarm.peer.volunteer.Keeping", Bits)
     peer, leave = world.peer("one", 0)
     peer.until("L0M0 was damaged in this machine's memory; it was fetched again")
     peer.until("round", times=3)
@@ -428,7 +432,7 @@ def test_who_was_asleep_says_so_once_and_looks_for_the_group_before_it_goes_on(
     skew = Skew()
     looked: list[str] = []
     look_up = NetworkedSwarm.look_up
-    sleeper = partial(peer_program.Volunteer, missed=SleepDetector(skew).missed)
+    sleeper = partial(Volunteer, missed=SleepDetector(skew).missed)
     monkeypatch.setattr("tests.e2e.world.Volunteer", sleeper)
 
     def noted(self: NetworkedSwarm, *arguments: object, **more: object) -> None:
@@ -456,8 +460,8 @@ def test_who_was_asleep_says_so_once_and_looks_for_the_group_before_it_goes_on(
 def test_a_bootstrap_node_that_is_gone_is_said_once_and_its_return_too(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_program, "LOOK_AROUND_SECONDS", 0.05)
-    monkeypatch.setattr(peer_program, "UNHEARD_SECONDS", 0.2)
+    monkeypatch.setattr(company, "LOOK_AROUND_SECONDS", 0.05)
+    monkeypatch.setattr(company, "UNHEARD_SECONDS", 0.2)
     world = make_world(FOUR_PATHS)
     operator, operator_leaves = world.operator_that_ends()
     operator.until("run address")
@@ -482,8 +486,8 @@ def test_a_bootstrap_node_that_is_gone_is_said_once_and_its_return_too(
 def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_later(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_program, "CHECKPOINT_SECONDS", 0.1)
-    monkeypatch.setattr(peer_program, "SAVING_SHARE", 1.0)
+    monkeypatch.setattr(keeping, "CHECKPOINT_SECONDS", 0.1)
+    monkeypatch.setattr(keeping, "SAVING_SHARE", 1.0)
     monkeypatch.setattr(surroundings, "WRITE_AGAIN_SECONDS", 0.3)
     full = False
 
@@ -498,7 +502,7 @@ def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_
     monkeypatch.setattr(checkpoint, "save", or_full(checkpoint.save))
     monkeypatch.setattr(operator_home, "save_state", or_full(bank.save_state))
     monkeypatch.setattr(operator_home, "write_whole", or_full(files.write_whole))
-    monkeypatch.setattr(peer_program, "write_whole", or_full(files.write_whole))
+    monkeypatch.setattr(keeping, "write_whole", or_full(files.write_whole))
     world = make_world(SINGLE + FOUR_PATHS, min_peers=1)
     operator = world.operator()
     operator.until("run address")
@@ -525,7 +529,7 @@ def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_
 def test_a_state_that_somebody_claims_and_nobody_sends_stops_nobody(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer_program, "UNSENT_SECONDS", 0.5)
+    monkeypatch.setattr(entering, "UNSENT_SECONDS", 0.5)
     world = make_world(FOUR_PATHS)
     world.operator().until("run address")
     liar = world.hub.swarm("a liar")

@@ -28,7 +28,8 @@ from dipaco_swarm.manifest import (
 )
 from dipaco_swarm.operator.snapshots import SnapshotKeeper
 from dipaco_swarm.operator.training_workshop import CLAIM_MARGIN, SnapshotAudit
-from dipaco_swarm.outer_round import PathInTraining
+from dipaco_swarm.outer_round import adopt
+from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.snapshots import LossOf, OwnSnapshots
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.snapshots import Offers
@@ -89,7 +90,7 @@ def to_version(peer: PathInTraining, version: int) -> None:
     """As if so many rounds had been made; each version has parameters of its own."""
     for module, state in peer.base.items():
         params = torch.full_like(state.params, float(version))
-        peer.base[module] = ModuleState(version, params, state.momentum)
+        adopt(peer, module, ModuleState(version, params, state.momentum))
 
 
 def said(peer: PathInTraining) -> SnapshotStatement | None:
@@ -150,7 +151,7 @@ def test_the_agreed_modules_are_kept_and_local_progress_is_neither_kept_nor_lost
     assert own(peer, tmp_path / "late").look() is None  # nothing has happened since it began
     early = a_peer(make_hub())
     snapshots = own(early, tmp_path)
-    early.base = peer.base
+    early.progress = peer.progress
     for level, vector in enumerate(progress):
         early.model.load(level, vector)
     assert snapshots.look() is not None

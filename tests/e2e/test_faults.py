@@ -24,7 +24,7 @@ from .conftest import Commands, write_run_file
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(400)]
 
 PATIENCE = 120.0
-SAVE_OFTEN = "from dipaco_swarm.peer import volunteer; volunteer.CHECKPOINT_SECONDS = 1.0"
+SAVE_OFTEN = "from dipaco_swarm.peer import keeping; keeping.CHECKPOINT_SECONDS = 1.0"
 ROUND = re.compile(r"round \d+: .*L0M0 v(\d+) with")
 
 
@@ -136,8 +136,8 @@ def fill(file: Path) -> None:
 def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: Path, small_disk: Path) -> None:
     run_file = write_run_file(tmp_path / "RUN.toml", min_peers=1, inner_steps=40, warmup=10_000)
     commands.prelude = (
-        f"{SAVE_OFTEN}; from dipaco_swarm.operator import operator; operator.WRITE_AGAIN_SECONDS = 1.0; "
-        "operator.REPUBLISH_SECONDS = 2.0"
+        f"{SAVE_OFTEN}; from dipaco_swarm.operator import publishing, surroundings; "
+        "surroundings.WRITE_AGAIN_SECONDS = 1.0; publishing.REPUBLISH_SECONDS = 2.0"
     )
     for home in ("bootstrap", "one", "cache"):
         (small_disk / home).mkdir()

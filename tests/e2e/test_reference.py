@@ -12,22 +12,15 @@ import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
+from dipaco_swarm.algorithm.progress import ModuleProgress
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.manifest import InnerConfig, LevelConfig, ModelConfig, OuterConfig, RoundsConfig
-from dipaco_swarm.outer_round import (
-    CATCH_UP_ROUNDS,
-    PathInTraining,
-    RoundRules,
-    adopt,
-    announce,
-    catch_up,
-    catch_ups,
-    modules_due,
-    rebase,
-    run_outer_round,
-)
+from dipaco_swarm.outer_round import adopt, announce, catch_up, catch_ups, rebase, run_outer_round
+from dipaco_swarm.pacing import CATCH_UP_ROUNDS, modules_due
+from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup
 from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings, TrainReport
 from dipaco_swarm.training.modules import PathModel, build_network
 from tests.hub import Hub, hear, until
@@ -88,8 +81,8 @@ def make_peers(
                 model=model,
                 trainer=trainer(model),
                 batches=batches(i),
-                base={m: ModuleState.seed(model.vector(m.level)) for m in modules},
-                tokens=dict.fromkeys(modules, 0),
+                newest=NewestStates(swarm),
+                progress={m: ModuleProgress(ModuleState.seed(model.vector(m.level))) for m in modules},
             )
         )
         announce(peers[-1])
@@ -260,15 +253,13 @@ def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(
     module = peer.modules[0]
     before = peer.base[module].params
     peer.model.load(0, before + 0.5)
-    peer.tokens[module] = 640
-    if given is not None:
-        peer.given[module] = given
+    peer.progress[module] = replace(peer.progress[module], tokens=640, given_at=given)
     newer = ModuleState(1, before - 1.0, torch.zeros_like(before), work=640)
     rebase(peer, module, newer)
     torch.testing.assert_close(peer.model.vector(0), newer.params + (0.5 if kept else 0.0))
-    assert peer.tokens[module] == (640 if kept else 0)
+    assert peer.progress[module].tokens == (640 if kept else 0)
     assert peer.base[module] is newer
-    assert module not in peer.given
+    assert peer.progress[module].given_at == given  # of an earlier version: a checkpoint may be that old
 
 
 @pytest.mark.parametrize(
@@ -326,12 +317,12 @@ def test_whose_round_failed_trains_a_little_before_it_tries_again(hub: Hub) -> N
     module, other = peer.modules
     peer.rules = replace(peer.rules, rounds=RoundsConfig(pacing="paced", inner_steps=40))
     step = peer.rules.tokens_per_step
-    peer.tokens = dict.fromkeys(peer.modules, 40 * step)
-    peer.failed_at[module] = 40 * step
+    peer.progress = {m: progress.trained(40 * step) for m, progress in peer.progress.items()}
+    peer.progress[module] = replace(peer.progress[module], failed_at=40 * step)
     assert modules_due(peer) == [other]
-    peer.tokens[module] += step
+    peer.progress[module] = peer.progress[module].trained(step)
     assert modules_due(peer) == [other]
-    peer.tokens[module] += step
+    peer.progress[module] = peer.progress[module].trained(step)
     assert modules_due(peer) == [module, other]
 
 
@@ -339,15 +330,16 @@ def _is_due_after(hub: Hub, full_rounds: int, other_at: int, *, catches_up: bool
     """Whether ours, at version 20, asks for a round after so much training and not a token sooner."""
     ours, other = make_peers(hub, grid([1, 2]), [0, 1], TWO_LEVELS, OuterConfig(), inner_steps=3)
     shared, own = ours.modules
-    other.catching_up = {shared} if catches_up else set()
     for peer, version in ((ours, 20), (other, other_at)):
-        peer.base[shared] = replace(peer.base[shared], version=version)
+        state = replace(peer.base[shared], version=version)
+        peer.progress[shared] = ModuleProgress(state, catching_up=catches_up and peer is other)
         announce(peer)
     hear_all([ours, other])
     paced = RoundsConfig(pacing="paced", inner_steps=3)
     ours.rules = replace(ours.rules, rounds=paced)
     round_tokens = paced.inner_steps * ours.rules.tokens_per_step
-    ours.tokens = {shared: full_rounds * round_tokens - 1, own: round_tokens}
+    for module, tokens in ((shared, full_rounds * round_tokens - 1), (own, round_tokens)):
+        ours.progress[module] = ours.progress[module].trained(tokens)
     too_soon = modules_due(ours)
-    ours.tokens[shared] += 1
+    ours.progress[shared] = ours.progress[shared].trained(1)
     return (too_soon, modules_due(ours)) == ([own], [shared, own])

@@ -1,0 +1,63 @@
+"""One module of a path between two rounds: what the group agreed on, and what was trained here since. Pure."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.algorithm.state import ModuleState
+
+
+@dataclass(frozen=True, eq=False)
+class ModuleProgress:
+    """How far a peer has come with one of its modules."""
+
+    base: ModuleState
+    """The last agreed state; what the model has beyond it is local progress."""
+    tokens: int = 0
+    """Tokens trained since that state."""
+    given_at: int | None = None
+    """The last version from which others may have our progress: if they went on from there, it is in what they have."""
+    failed_at: int | None = None
+    """`tokens` when the round of this version failed the last time; None: it has not."""
+    catching_up: bool = False
+    """Whether a newer state is on its way to us."""
+
+    @property
+    def version(self) -> int:
+        return self.base.version
+
+    @property
+    def claim(self) -> Claim:
+        """Our word on what we have."""
+        return Claim.of(self.base)
+
+    def trained(self, tokens: int) -> "ModuleProgress":
+        """After so many tokens more."""
+        return replace(self, tokens=self.tokens + tokens)
+
+
+def adopted(progress: ModuleProgress, state: ModuleState) -> tuple[ModuleProgress, Tensor]:
+    """The successor of a module's agreed state, with our progress in it or dropped; and the parameters to go on with.
+
+    Parameters are fp32, shape (parameters,).
+    """
+    return ModuleProgress(state, given_at=_still_given(progress, state)), state.params
+
+
+def rebased(progress: ModuleProgress, state: ModuleState, local: Tensor) -> tuple[ModuleProgress, Tensor]:
+    """The state that others agreed on, with our local progress on top; and the parameters to go on with.
+
+    `local`: the parameters now, fp32 (parameters,). Progress that is in the others' state already is dropped: it would
+    count twice.
+    """
+    if state.work > progress.base.work and progress.version == progress.given_at:
+        return adopted(progress, state)
+    ours = state.params + (local - progress.base.params)
+    return ModuleProgress(state, progress.tokens, _still_given(progress, state)), ours
+
+
+def _still_given(progress: ModuleProgress, state: ModuleState) -> int | None:
+    """`given_at` once this state is the base: another history of that version was made without what we gave."""
+    given_at = progress.given_at
+    return given_at if given_at is not None and given_at < state.version else None

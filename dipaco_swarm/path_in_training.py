@@ -1,0 +1,126 @@
+"""A path on this machine during one stage: what an outer round works on, and all that it changes."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.progress import ModuleProgress
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.manifest import OuterConfig, RoundsConfig
+from dipaco_swarm.swarm.interface import ModuleGroup, Swarm
+from dipaco_swarm.swarm.newest import NewestStates
+from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
+
+
+@dataclass(frozen=True)
+class RoundRules:
+    """The parts of the manifest that a round needs."""
+
+    outer: OuterConfig
+    rounds: RoundsConfig
+    tokens_per_step: int
+    """Tokens in the batch of one inner step."""
+    last_version: int | None
+    """The stage ends when a module has this version; None: when the operator says so."""
+    first_step: int = 0
+    """Inner steps of a path before this stage."""
+
+    @property
+    def round_tokens(self) -> int:
+        """Tokens that a path trains on in a full round."""
+        return self.rounds.inner_steps * self.tokens_per_step
+
+
+class Trainable(Protocol):
+    """The parameters of a path, level by level."""
+
+    def vector(self, level: int) -> Tensor:
+        """A copy of the level's parameters: fp32 on the CPU, shape (parameters,)."""
+        ...
+
+    def load(self, level: int, vector: Tensor) -> None:
+        """Replace the level's parameters by such a vector."""
+        ...
+
+
+class Trainer(Protocol):
+    """The inner optimizer of a path, as `training.inner.InnerTrainer` has it."""
+
+    @property
+    def steps_done(self) -> int:
+        """Inner steps of the path so far: the clock of the learning rate."""
+        ...
+
+    def skip_to(self, steps: int) -> None:
+        """Advance the schedule to `steps`, never back: other peers trained this path meanwhile."""
+        ...
+
+    def train(
+        self,
+        batches: Iterator[Tensor],
+        steps: int,
+        *,
+        stop: Callable[[], bool],
+        on_step: Callable[[StepReport], None],
+    ) -> TrainReport:
+        """Take up to `steps` inner steps, one batch each, or fewer once `stop` says so."""
+        ...
+
+    def state(self) -> InnerState: ...
+
+    def load_state(self, state: InnerState) -> None: ...
+
+
+@dataclass
+class PathInTraining:
+    """A path and this peer's part in it. Only `outer_round.py` and `pacing.py` change what is in it."""
+
+    swarm: Swarm
+    stage: int
+    table: PathTable
+    path: PathIndex
+    groups: Mapping[ModuleId, ModuleGroup]
+    rules: RoundRules
+    model: Trainable
+    trainer: Trainer
+    batches: Iterator[Tensor]
+    newest: NewestStates
+    """Where newer states of our modules come from."""
+    progress: dict[ModuleId, ModuleProgress]
+    """How far we have come with each module of the path."""
+    tokens_per_second: float = 0.0
+    loss: float | None = None
+    batches_consumed: int = 0
+    moves: bool = False
+    """Whether this peer goes to other paths when it is needed there."""
+    left_behind: Mapping[ModuleId, ModuleState] = field(default_factory=dict)
+    """Modules of the path that it was on before, held until others have them."""
+
+    @property
+    def modules(self) -> tuple[ModuleId, ...]:
+        return self.table.modules_of(self.path)
+
+    @property
+    def base(self) -> dict[ModuleId, ModuleState]:
+        """The last agreed state of each module."""
+        return {module: progress.base for module, progress in self.progress.items()}
+
+    @property
+    def version(self) -> int:
+        """Of the module that has come least far: so many rounds of this stage the path has done."""
+        return min(progress.version for progress in self.progress.values())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all modules have come to the stage's end."""
+        return all(self.module_is_done(module) for module in self.modules)
+
+    def module_is_done(self, module: ModuleId) -> bool:
+        return self.rules.last_version is not None and self.progress[module].version >= self.rules.last_version
+
+    def ends_at(self, last_version: int | None) -> None:
+        """The operator has said when the stage ends."""
+        self.rules = replace(self.rules, last_version=last_version)

@@ -1,0 +1,87 @@
+"""Who else is there: whether the others are still heard, and finding them again after a sleep."""
+
+import logging
+from collections.abc import Callable
+
+from dipaco_swarm.machine.sleep import Missed
+from dipaco_swarm.outer_round import catch_ups
+from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer.handover import is_keeper
+from dipaco_swarm.peer.path_choice import trainers_of
+from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.swarm.interface import Announcement
+
+log = logging.getLogger(__name__)
+
+LOOK_UP_SECONDS = 20.0
+LOOK_AROUND_SECONDS = 3.0
+UNHEARD_SECONDS = 10.0
+"""Say that the bootstrap node is silent after this long: stages end and begin in less."""
+WAKING_SECONDS = 15.0
+"""Grace after a sleep before we conclude that we are alone."""
+WAKING_PAUSE_SECONDS = 1.0
+
+
+class Company:
+    """The other peers of our modules, as far as they are heard."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._looked = 0.0
+        self._has_others = False
+        """Whether others were heard at the last look."""
+        self._met_keeper = False
+
+    def look_around(self, peer: PathInTraining) -> None:
+        """Now and then, look whether the others are still heard; says when the bootstrap node or everybody is not."""
+        now = self._around.clock.boottime()
+        if now - self._looked < LOOK_AROUND_SECONDS:
+            return
+        self._looked = now
+        others, notices = _others(peer), self._around.notices
+        self._has_others = bool(others)
+        if any(is_keeper(said) for said in others):
+            self._met_keeper = True
+            notices.recovered("bootstrap", "the bootstrap node answers again")
+        elif self._met_keeper and others:
+            line = "the bootstrap node is not to be heard; training goes on without it"
+            notices.failing("bootstrap", line, after=UNHEARD_SECONDS)
+        elif self._met_keeper:
+            line = "nobody else is to be heard; training goes on alone, and is shared when they are back"
+            notices.failing("bootstrap", line, after=UNHEARD_SECONDS)
+
+    def find_again(self, missed: Missed, peer: PathInTraining, has_moved_on: Callable[[], bool]) -> bool:
+        """After time that passed without us, find the others; whether they have gone on meanwhile.
+
+        `has_moved_on`: whether the run is in a later stage.
+        """
+        around = self._around
+        for line in missed.lines:
+            around.screen.event(line)
+        deadline = around.clock.monotonic() + WAKING_SECONDS
+        while True:
+            around.swarm.look_up(peer.stage, peer.modules, timeout=WAKING_SECONDS)
+            lonely = self._has_others and not _others(peer)
+            late = around.clock.monotonic() > deadline
+            if not lonely or has_moved_on() or late or around.stop.wait(WAKING_PAUSE_SECONDS):
+                return bool(catch_ups(peer)) or has_moved_on()
+
+
+def peers_in_sight(peer: PathInTraining) -> int:
+    """Live peers of the stage that train, not counting those whose records have reached only some of our groups yet.
+
+    A round that begins on half a view of its group would leave somebody out.
+    """
+    trainers = {s.peer: s.path for s in trainers_of(peer.swarm, peer.stage, peer.table)}
+    peer.swarm.look_up(peer.stage, peer.modules, timeout=LOOK_UP_SECONDS)
+    for module in peer.modules:
+        seen = {said.peer for said in peer.swarm.members(peer.stage, module)}
+        through = peer.table.paths_through(module)
+        trainers = {name: path for name, path in trainers.items() if path not in through or name in seen}
+    return len(trainers)
+
+
+def _others(peer: PathInTraining) -> list[Announcement]:
+    """What others say about our modules."""
+    said = [said for module in peer.modules for said in peer.swarm.members(peer.stage, module)]
+    return [each for each in said if each.peer != peer.swarm.peer]

@@ -1,0 +1,197 @@
+"""Into a stage: path, shard, model, the newest state of each module, and what is left of our own progress."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.algorithm.progress import ModuleProgress
+from dipaco_swarm.algorithm.stages import state_at_start
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.dashboard.metrics import steps_after
+from dipaco_swarm.machine.stopping import Stopped
+from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage
+from dipaco_swarm.outer_round import announce
+from dipaco_swarm.path_in_training import PathInTraining, RoundRules
+from dipaco_swarm.peer.keeping import Keeping
+from dipaco_swarm.peer.path_choice import PathChoice, number_of
+from dipaco_swarm.peer.presenter import names
+from dipaco_swarm.peer.snapshots import OwnSnapshots
+from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.peer.workbench import Bench
+from dipaco_swarm.swarm.interface import ModuleGroup, Residual
+from dipaco_swarm.swarm.newest import NewestStates
+from dipaco_swarm.training.checkpoint import Checkpoint
+from dipaco_swarm.training.inner import InnerState
+
+LOOK_UP_SECONDS = 20.0
+UNSENT_SECONDS = 30.0
+"""Give up an announced state that no holder has sent for this long."""
+ASK_AGAIN_SECONDS = 10.0
+"""In training, a state that nobody sent is asked for again after this."""
+STATE_PAUSE_SECONDS = 2.0
+"""... and before training after this."""
+ACCEPTED_STALENESS = 1
+"""Local progress from an older version than this is dropped when catching up (docs/paper.md#late-contributions)."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """A path of a stage, entered."""
+
+    manifest: Manifest
+    """Of when it was entered."""
+    peer: PathInTraining
+    bench: Bench
+    snapshots: OwnSnapshots | None
+    """In a run with early stopping."""
+
+
+class Entering:
+    """Makes a post of a manifest."""
+
+    def __init__(self, around: Surroundings, keeping: Keeping, choice: PathChoice) -> None:
+        self._around = around
+        self._keeping = keeping
+        self._choice = choice
+
+    def enter(self, manifest: Manifest, left_behind: Mapping[ModuleId, ModuleState]) -> Post:
+        """Get ready for the manifest's stage. `left_behind`: modules of the path that we were on in this stage.
+
+        Raises Stopped when asked to stop meanwhile, SwarmError when this machine cannot train the stage.
+        """
+        around, stage = self._around, manifest.stage
+        table = PathTable(stage.table)
+        path = self._choice.on_entering(stage, table)
+        modules = table.modules_of(path)
+        self._keeping.keep_manifest()
+        around.screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {names(modules)}")
+        bench = around.workbench.prepare(manifest, path, around.fetch, around.screen.event, around.stop)
+        saved = self._keeping.load(stage.index, path)
+        at_hand = [left_behind, self._keeping.salvaged]
+        base = {module: self._state_of(stage, module, saved, at_hand) for module in modules}
+        peer = PathInTraining(
+            swarm=around.swarm,
+            stage=stage.index,
+            table=table,
+            path=path,
+            groups={module: _group(manifest.config, stage, table, module) for module in modules},
+            rules=_rules(manifest),
+            model=bench.model,
+            trainer=bench.trainer,
+            batches=iter(()),
+            newest=NewestStates(around.swarm, again_after=ASK_AGAIN_SECONDS),
+            progress={module: ModuleProgress(state) for module, state in base.items()},
+            moves=self._choice.moves,
+            left_behind={module: state for module, state in left_behind.items() if module not in modules},
+        )
+        self._load(peer, saved, manifest)
+        # replicas of a path read the shard in different orders, or they would do the same work
+        peer.batches = bench.batches(manifest.config.seed + number_of(around.swarm.peer), peer.batches_consumed)
+        announce(peer)
+        snapshots = self._own_snapshots(manifest, peer, bench)
+        self._choice.arrived()
+        return Post(manifest, peer, bench, snapshots)
+
+    def _state_of(
+        self, stage: Stage, module: ModuleId, saved: Checkpoint | None, at_hand: list[Mapping[ModuleId, ModuleState]]
+    ) -> ModuleState:
+        """The state that the group is at: from the checkpoint, the seed, what is at hand, or whoever holds it."""
+        around = self._around
+        ours = saved.base[module] if saved is not None else state_at_start(stage, module, around.fetch)
+        for own in at_hand:
+            if module in own and Claim.of(own[module]).beats(Claim.of(ours)):
+                ours = own[module]
+        newest = NewestStates(around.swarm, give_up_after=UNSENT_SECONDS)
+        while not around.stop():
+            around.swarm.look_up(stage.index, [module], timeout=LOOK_UP_SECONDS)
+            members = around.swarm.members(stage.index, module)
+            others = [Claim.of(said) for said in members if said.peer != around.swarm.peer]
+            better = newest.better(module, Claim.of(ours), others)
+            if better is None:
+                return ours
+            state = newest.fetch(stage.index, module, better, parameters=len(ours.params))
+            if state is not None:
+                around.notices.recovered(f"state of {module}")
+                around.screen.event(f"fetched {module} at version {state.version}")
+                return state
+            line = (
+                f"nobody sends {module} at version {better.version} just now; "
+                f"asking again every {STATE_PAUSE_SECONDS:.0f} s"
+            )
+            around.notices.failing(f"state of {module}", line)
+            around.stop.wait(STATE_PAUSE_SECONDS)
+        raise Stopped
+
+    def _load(self, peer: PathInTraining, saved: Checkpoint | None, manifest: Manifest) -> None:
+        """Put the agreed states into the model, and on top of them the local progress that is still of use."""
+        given, dropped = self._keeping.given(peer.stage, peer.path), 0
+        for module, state in peer.base.items():
+            progress = ModuleProgress(state, given_at=given.get(module))
+            vector = state.params
+            if saved is not None:
+                before = saved.base[module].version
+                if before < state.version and before <= given.get(module, -1):
+                    pass  # what we had trained is in the newest state already; it would count twice
+                elif state.version - before <= ACCEPTED_STALENESS:
+                    progress = progress.trained(saved.tokens[module])
+                    vector = state.params + (saved.local[module] - saved.base[module].params)
+                else:
+                    dropped = max(dropped, saved.tokens[module])
+            peer.progress[module] = progress
+            peer.model.load(module.level, vector)
+            peer.swarm.hold(peer.stage, module, state)
+        if saved is None:
+            steps = manifest.stage.first_step + peer.version * manifest.config.rounds.inner_steps
+            peer.trainer.load_state(InnerState(steps, self._moments_before(manifest.stage, peer.path)))
+            return
+        peer.trainer.load_state(saved.inner)
+        peer.batches_consumed = saved.shard_cursor
+        residuals = {module: Residual(saved.base[module].version, left) for module, left in saved.residuals.items()}
+        peer.swarm.resume_residuals(peer.stage, peer.path, residuals)
+        self._say_what_is_lost(peer, saved, dropped)
+
+    def _say_what_is_lost(self, peer: PathInTraining, saved: Checkpoint, dropped: int) -> None:
+        """`dropped`: tokens trained on a version that the group has left behind."""
+        screen, steps = self._around.screen, saved.inner.steps_done
+        screen.event(f"going on from the checkpoint at step {steps}")
+        lost = steps_after(self._around.metrics.file, peer.stage, peer.path, steps)
+        if lost > 0:
+            screen.event(f"this peer was ended before it could save again: about {lost} steps are lost")
+        if dropped:
+            screen.event(f"the group has gone on too far: {dropped:,} tokens trained before that are dropped")
+
+    def _moments_before(self, stage: Stage, path: PathIndex) -> Mapping[str, Tensor]:
+        """Of the inner optimizer, from the stage before, where the path goes on and was ours; else none."""
+        before = self._keeping.load(stage.index - 1, path) if stage.momenta else None
+        return {} if before is None else before.inner.tensors
+
+    def _own_snapshots(self, manifest: Manifest, peer: PathInTraining, bench: Bench) -> OwnSnapshots | None:
+        config, around = manifest.config.early_stopping, self._around
+        if config is None:
+            return None
+        loss_of = bench.loss_on_slice(config.max_sequences)
+        own = OwnSnapshots(peer, config.every, loss_of, around.settings.home, around.run)
+        if own.too_small is not None:
+            around.screen.event(own.too_small)
+        own.offer_kept()
+        return own
+
+
+def _rules(manifest: Manifest) -> RoundRules:
+    config, stage = manifest.config, manifest.stage
+    return RoundRules(
+        _outer_rules(config, stage), config.rounds, config.tokens_per_step, stage.rounds, stage.first_step
+    )
+
+
+def _outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:
+    """A ramp is for modules that have no outer momentum yet."""
+    return config.outer.model_copy(update={"ramp_rounds": 0}) if stage.momenta else config.outer
+
+
+def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
+    weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
+    return ModuleGroup(stage.index, module, weights, config.outer.averaging, config.round_tokens)

@@ -1,0 +1,157 @@
+"""What a volunteer keeps on its disk, so that a restart costs little: checkpoints, the manifest, what was given."""
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from torch import Tensor
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import DamagedError, HomeError
+from dipaco_swarm.files import set_aside, write_whole
+from dipaco_swarm.outer_round import adopt
+from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer.presenter import names
+from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.training import checkpoint as checkpoints
+from dipaco_swarm.training.checkpoint import Checkpoint
+
+log = logging.getLogger(__name__)
+
+MANIFEST_FILE = "manifest.json"
+MANIFEST_SECONDS = 20.0
+CHECKPOINT_SECONDS = 2.0
+"""A crash loses at most this much local progress of a small path; a clean end loses none."""
+CHECKPOINT_BYTES_PER_SECOND = 5e6
+"""More is not written on average: 3 GB of a path of 150 million parameters every ten minutes. Disks wear out."""
+SAVING_SHARE = 0.05
+"""The next checkpoint waits until saving has taken no more of the time than this."""
+MENDING_SECONDS = 60.0
+
+
+class Keeping:
+    """The files of one volunteer."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._saved_at = around.clock.monotonic()
+        self._pause = CHECKPOINT_SECONDS
+        self._salvaged: dict[ModuleId, ModuleState] = {}
+        self._noted: tuple[Path, Mapping[ModuleId, int]] | None = None
+        """Where and what was noted last of what was given."""
+
+    @property
+    def salvaged(self) -> Mapping[ModuleId, ModuleState]:
+        """Modules out of a damaged checkpoint of the current stage."""
+        return self._salvaged
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to save again."""
+        return self._around.clock.monotonic() - self._saved_at > self._pause
+
+    def keep_manifest(self) -> None:
+        """Keep the manifest beside the checkpoints, so that they can be used without the swarm."""
+        signed = self._around.swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+        if signed is None:
+            return
+        try:
+            write_whole(self._around.settings.home / MANIFEST_FILE, signed, durable=True)
+        except HomeError as error:
+            self._around.screen.event(f"{error}; training goes on")
+
+    def load(self, stage: int, path: PathIndex) -> Checkpoint | None:
+        """What we saved of this path; a damaged one is set aside, as the swarm has all of it but the latest steps."""
+        self._salvaged = {}
+        file, run = self._file(stage, path), self._around.run
+        try:
+            return checkpoints.load(file, run)
+        except DamagedError as error:
+            log.debug("%s", error)
+        self._salvaged = checkpoints.salvage(file, run)
+        set_aside(file)
+        whole = f"{names(tuple(self._salvaged))} of it can be used" if self._salvaged else "starting from the swarm's"
+        self._around.screen.event(f"the checkpoint of path {path} is damaged and was set aside; {whole}")
+        return None
+
+    def save(self, peer: PathInTraining) -> bool:
+        """Write the checkpoint; False when that is not possible now: training goes on, and the old one is intact."""
+        clock, notices = self._around.clock, self._around.notices
+        started = clock.monotonic()
+        self.mend(peer)
+        file = self._file(peer.stage, peer.path)
+        try:
+            checkpoints.save(
+                file,
+                Checkpoint(
+                    run=self._around.run,
+                    stage=peer.stage,
+                    path=peer.path,
+                    base=peer.base,
+                    local={module: peer.model.vector(module.level) for module in peer.modules},
+                    tokens={module: progress.tokens for module, progress in peer.progress.items()},
+                    inner=peer.trainer.state(),
+                    shard_cursor=peer.batches_consumed,
+                    residuals=_unsent(peer),
+                ),
+            )
+        except HomeError as error:
+            notices.failing("checkpoint", f"{error}; training goes on")
+            return False
+        finally:
+            self._saved_at = clock.monotonic()
+            seconds, size = self._saved_at - started, file.stat().st_size if file.exists() else 0
+            self._pause = max(CHECKPOINT_SECONDS, seconds / SAVING_SHARE, size / CHECKPOINT_BYTES_PER_SECOND)
+        notices.recovered("checkpoint", "the checkpoint can be saved again")
+        return True
+
+    def given(self, stage: int, path: PathIndex) -> Mapping[ModuleId, int]:
+        """The last version of each module whose progress others may have: newer than the checkpoint, mostly."""
+        return checkpoints.given(self._file(stage, path))
+
+    def note_given(self, peer: PathInTraining) -> None:
+        """Write down whose progress the others are about to have; after a crash it must not count once more."""
+        versions = {m: progress.given_at for m, progress in peer.progress.items() if progress.given_at is not None}
+        file = self._file(peer.stage, peer.path)
+        if self._noted == (file, versions):
+            return
+        try:
+            checkpoints.note_given(file, versions)
+            self._noted = file, versions
+        except HomeError as error:
+            log.debug("%s", error)  # the checkpoint says so to the person
+
+    def forget_before(self, stage: int) -> None:
+        """Remove the checkpoints of stages before this one: the next stage looks at the last one alone."""
+        folder = self._around.settings.home / "checkpoints"
+        for earlier in range(stage):
+            for ending in ("safetensors", "given.json"):
+                for file in folder.glob(f"stage-{earlier}-path-*.{ending}"):
+                    with suppress(OSError):  # a file that cannot be removed is no reason to stop
+                        file.unlink()
+
+    def mend(self, peer: PathInTraining) -> None:
+        """Replace agreed states that have changed in this machine's memory, before they are saved or built upon."""
+        for module, state in peer.base.items():
+            now = ModuleState(state.version, state.params, state.momentum, state.work)
+            if now.digest == state.digest:
+                continue
+            whole = self._around.swarm.fetch_state(peer.stage, module, state.digest, timeout=MENDING_SECONDS)
+            if whole is None and (saved := self.load(peer.stage, peer.path)) is not None:
+                whole = saved.base[module] if saved.base[module].digest == state.digest else None
+            adopt(peer, module, whole or now)
+            found = "it was fetched again" if whole is not None else "nobody has another; going on with it"
+            self._around.screen.event(
+                f"{module} was damaged in this machine's memory; {found}. Is the memory in order?"
+            )
+
+    def _file(self, stage: int, path: PathIndex) -> Path:
+        return self._around.settings.home / "checkpoints" / f"stage-{stage}-path-{path}.safetensors"
+
+
+def _unsent(peer: PathInTraining) -> dict[ModuleId, Tensor]:
+    """Error feedback of the states that we have; what belongs to another version counts no more."""
+    residuals = peer.swarm.residuals(peer.stage, peer.path)
+    return {m: left.vector for m, left in residuals.items() if left.version == peer.progress[m].version}

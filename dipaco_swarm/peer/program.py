@@ -1,0 +1,63 @@
+"""`dipaco-peer`: from its settings to a volunteer on a real swarm, and again when the network is lost."""
+
+import logging
+
+from dipaco_swarm.dashboard.screens import open_screen
+from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.machine.clock import SYSTEM_CLOCK
+from dipaco_swarm.machine.notices import Notices
+from dipaco_swarm.machine.sleep import SleepDetector
+from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals, until_stopped
+from dipaco_swarm.peer.keeping import MANIFEST_FILE
+from dipaco_swarm.peer.training_workbench import workbench_of
+from dipaco_swarm.peer.volunteer import Volunteer
+from dipaco_swarm.settings import PeerSettings
+
+log = logging.getLogger(__name__)
+
+KNOCK_SECONDS = 10
+DEFAULT_LISTEN = "/ip4/0.0.0.0/tcp/0"
+REACHABLE = {"auto": None, "yes": True, "no": False}
+
+
+def run_peer(settings: PeerSettings) -> None:
+    """Train one path of a run until Ctrl+C, or until what the settings say. Raises SwarmError."""
+    from dipaco_swarm.swarm.libp2p.node import NodeSettings
+    from dipaco_swarm.swarm.libp2p.opening import open_swarm
+
+    workbench = workbench_of(settings)  # before anything slow: a wrong device should cost no waiting
+    node = NodeSettings(
+        listen=settings.listen or DEFAULT_LISTEN,
+        reachable=REACHABLE[settings.reachable],
+        bandwidth=settings.bandwidth,
+    )
+    with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
+        screen.event(f"joining {settings.address.name}")
+        notices = Notices(screen.event, SYSTEM_CLOCK)
+
+        def again(nobody: UnreachableError) -> bool:
+            """Whoever has been in the run waits for the others to come back; a newcomer may have a wrong address."""
+            if not (settings.home / MANIFEST_FILE).exists():
+                return False
+            log.debug("%s", nobody)
+            line = f"nobody of {settings.address.name} answers just now; knocking every {KNOCK_SECONDS} s"
+            notices.failing("door", line)
+            stop.wait(KNOCK_SECONDS)
+            return True
+
+        def take_part(stop: Stopping) -> bool:
+            """Join and train; whether the swarm was lost."""
+            with open_swarm(settings.address, settings.home, node, stop, again) as swarm:
+                stop.tell(swarm.interrupt)
+                notices.recovered("door", f"{settings.address.name} answers again")
+                if not swarm.reachable:
+                    screen.event(
+                        "others cannot dial this machine: they come through the bootstrap node, which relays; "
+                        "dipaco-swarm doctor says what would be faster"
+                    )
+                with SleepDetector(swarm.clock) as detector:
+                    Volunteer(settings, swarm, screen, stop, workbench, detector.missed).live()
+                return swarm.lost
+
+        until_stopped(take_part, stop, screen.event)
+        screen.event("left the swarm; the same command goes on from here")

@@ -1,0 +1,51 @@
+"""What all parts of the volunteer's program work with."""
+
+from dataclasses import dataclass
+
+from dipaco_swarm.dashboard.metrics import Metrics
+from dipaco_swarm.dashboard.screens import Screen
+from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.machine.clock import Clock
+from dipaco_swarm.machine.notices import Notices
+from dipaco_swarm.machine.stopping import Stopped, Stopping
+from dipaco_swarm.peer.workbench import Workbench
+from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.swarm.interface import Swarm
+
+BLOB_SECONDS = 600.0
+"""A holder that has not sent a file by then is not sending it."""
+FETCH_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The run, and the machine that its volunteer lives on."""
+
+    settings: PeerSettings
+    swarm: Swarm
+    screen: Screen
+    stop: Stopping
+    workbench: Workbench
+    notices: Notices
+    metrics: Metrics
+    run: str
+    """How checkpoints and snapshots name the run."""
+
+    @property
+    def clock(self) -> Clock:
+        return self.swarm.clock
+
+    def fetch(self, digest: str) -> bytes:
+        """A blob of the run; keeps asking while nobody has it. Raises Stopped when asked to stop meanwhile."""
+        while True:
+            try:
+                blob = self.swarm.fetch_blob(digest, timeout=BLOB_SECONDS)
+                self.notices.recovered("files", "the run's files come again")
+                return blob
+            except UnreachableError:
+                if self.stop():
+                    raise Stopped from None
+                line = f"nobody sends the run's files just now; asking again every {FETCH_PAUSE_SECONDS:.0f} s"
+                self.notices.failing("files", line)
+                if self.stop.wait(FETCH_PAUSE_SECONDS):
+                    raise Stopped from None

@@ -1,0 +1,50 @@
+"""The newest state of a module that others announce: which one to ask for, and what to do when nobody sends it."""
+
+import math
+from collections.abc import Sequence
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.plan import Claim, better_claim
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.swarm.interface import Swarm
+
+STATE_SECONDS = 600.0
+"""A holder that has not sent a state by then is not sending it."""
+
+
+class NewestStates:
+    """Fetches states of modules, and remembers which ones were asked for in vain."""
+
+    def __init__(self, swarm: Swarm, *, again_after: float = 0.0, give_up_after: float = math.inf) -> None:
+        """`again_after`: seconds in which a module that nobody sent is not asked for again. `give_up_after`: seconds
+        after which a state that nobody sends is not believed to exist; 0: it is asked for once."""
+        self._swarm = swarm
+        self._again_after = again_after
+        self._give_up_after = give_up_after
+        self._asked_in_vain: dict[ModuleId, float] = {}
+        """Module -> when fetching a state of it last failed."""
+        self._unsent: dict[tuple[ModuleId, Claim], float] = {}
+        """State -> when fetching it first failed."""
+
+    def better(self, module: ModuleId, ours: Claim, others: Sequence[Claim]) -> Claim | None:
+        """The state that we should have instead of ours, and can ask for now; None when there is none."""
+        now = self._swarm.clock.monotonic()
+        if now - self._asked_in_vain.get(module, -math.inf) < self._again_after:
+            return None
+        believed = [claim for claim in others if self._is_believed(module, claim, now)]
+        return better_claim(ours, believed)
+
+    def fetch(self, stage: int, module: ModuleId, claim: Claim, *, parameters: int | None = None) -> ModuleState | None:
+        """That state; None when nobody sent it. `parameters`: how many the module has, where that is known."""
+        state = self._swarm.fetch_state(stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters)
+        if state is None:
+            now = self._swarm.clock.monotonic()
+            self._asked_in_vain[module] = now
+            self._unsent.setdefault((module, claim), now)
+        else:
+            self._asked_in_vain.pop(module, None)
+        return state
+
+    def _is_believed(self, module: ModuleId, claim: Claim, now: float) -> bool:
+        first = self._unsent.get((module, claim))
+        return first is None or now - first < self._give_up_after
