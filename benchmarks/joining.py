@@ -88,11 +88,11 @@ class Ours:
 
     def prepare(self, holders: int, rank: int) -> None:
         """Holders say what they have, or goodbye; the joiner waits until it sees as many as there are to be."""
-        from dipaco_swarm.swarm.interface import Announcement
+        from dipaco_swarm.swarm.interface import Announcement, Role
 
         if self._states:
             said = [
-                Announcement(self._swarm.peer, STAGE, module, None, state.version, state.digest)
+                Announcement(self._swarm.peer, STAGE, module, None, state.version, state.digest, role=Role.KEEPS)
                 for module, state in self._states.items()
             ]
             self._swarm.announce(said if rank < holders else [])

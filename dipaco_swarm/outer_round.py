@@ -20,7 +20,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.manifest import OuterConfig
 from dipaco_swarm.pacing import modules_due, patience_of
 from dipaco_swarm.path_in_training import PathInTraining
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
 from dipaco_swarm.training.inner import StepReport
 
 ANNOUNCE_SECONDS = 2.0
@@ -150,7 +150,7 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
     found = []
     for module in peer.modules:
         members = peer.swarm.members(peer.stage, module)
-        others = [Claim.of(m) for m in members if m.path is not None and m.peer != peer.swarm.peer]
+        others = [Claim.of(m) for m in members if m.trains and m.peer != peer.swarm.peer]
         better = peer.newest.better(module, peer.progress[module].claim, others)
         if better is not None:
             found.append(CatchUp(module, better))
@@ -176,12 +176,10 @@ def _say_what_is_coming(peer: PathInTraining, coming: Collection[ModuleId]) -> N
     announce(peer)
 
 
-def holdings(peer: PeerName, stage: int, states: Mapping[ModuleId, ModuleState]) -> list[Announcement]:
-    """What a peer says about modules that it holds and does not train, because it has moved to another path."""
+def holdings(peer: PeerName, stage: int, states: Mapping[ModuleId, ModuleState], *, moves: bool) -> list[Announcement]:
+    """What a peer says about modules that it has trained and now holds. `moves`: to another path; else it leaves."""
     return [
-        Announcement(
-            peer, stage, module, path=None, version=state.version, digest=state.digest, work=state.work, moves=True
-        )
+        Announcement(peer, stage, module, None, state.version, state.digest, state.work, moves=moves, role=Role.HOLDS)
         for module, state in states.items()
     ]
 
@@ -190,7 +188,7 @@ def announce(peer: PathInTraining) -> None:
     """Tell the swarm about our modules and our progress."""
     peer.swarm.announce(
         [
-            *holdings(peer.swarm.peer, peer.stage, peer.left_behind),
+            *holdings(peer.swarm.peer, peer.stage, peer.left_behind, moves=peer.moves),
             *(
                 Announcement(
                     peer=peer.swarm.peer,

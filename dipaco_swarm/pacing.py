@@ -41,7 +41,7 @@ def _group_has_enough(peer: PathInTraining, module: ModuleId) -> bool:
     version = peer.progress[module].version
     if peer.swarm.is_gathering(peer.stage, module, version):
         return True
-    others = [m for m in peer.swarm.members(peer.stage, module) if m.path is not None and m.peer != peer.swarm.peer]
+    others = [m for m in peer.swarm.members(peer.stage, module) if m.trains and m.peer != peer.swarm.peer]
     staffed = {peer.path, *(m.path for m in others)}
     tokens = peer.progress[module].tokens + sum(m.tokens for m in others if m.version == version)
     target = peer.rules.round_tokens * len(staffed)

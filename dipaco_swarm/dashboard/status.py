@@ -5,7 +5,7 @@ from statistics import fmean
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.dashboard.views import ModuleStatus, PathStatus, SwarmStatus
 from dipaco_swarm.manifest import Manifest
-from dipaco_swarm.swarm.interface import Announcement, Swarm
+from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
 
 
 def status_of(swarm: Swarm, manifest: Manifest) -> SwarmStatus:
@@ -13,8 +13,8 @@ def status_of(swarm: Swarm, manifest: Manifest) -> SwarmStatus:
     stage = manifest.stage
     table = PathTable(stage.table)
     said = {module: swarm.members(stage.index, module) for module in table.modules}
-    trainers = {s.peer: s for members in said.values() for s in members if s.path is not None}
-    keepers = {s.peer for members in said.values() for s in members if s.path is None} - trainers.keys()
+    trainers = {s.peer: s for members in said.values() for s in members if s.trains}
+    keepers = {s.peer for members in said.values() for s in members if s.role is Role.KEEPS}
     modules = tuple(_module_status(module, members) for module, members in said.items())
     versions = {module.name: module.version for module in modules}
     losses = [s.loss for s in trainers.values() if s.loss is not None]
@@ -50,8 +50,8 @@ def _module_status(module: ModuleId, members: tuple[Announcement, ...]) -> Modul
         name=str(module),
         version=version,
         holders=len(newest),
-        keepers=sum(1 for s in newest if s.path is None),
-        peers=sum(1 for s in members if s.path is not None),
+        keepers=sum(1 for s in newest if s.role is Role.KEEPS),
+        peers=sum(1 for s in members if s.trains),
         digests_agree=len({s.digest for s in newest}) <= 1,
     )
 

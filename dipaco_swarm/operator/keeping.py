@@ -11,7 +11,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError
 from dipaco_swarm.manifest import Stage
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
-from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.newest import NewestStates
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Keeping:
             said.peer
             for module in self._states
             for said in self._around.swarm.members(stage.index, module)
-            if said.path is not None
+            if said.trains
         }
 
     def is_done(self, stage: Stage) -> bool:
@@ -99,7 +99,7 @@ class Keeping:
         if better is None:
             return None
         # who trains it will have it a moment from now as well; who has stopped training may be about to leave
-        return better, sum(1 for s in members if s.path is not None and Claim.of(s) == better)
+        return better, sum(1 for s in members if s.trains and Claim.of(s) == better)
 
     def _at_home(self, stage: Stage, module: ModuleId) -> ModuleState | None:
         """What we have kept of a module; a damaged file is set aside, as others have the module too."""
@@ -116,7 +116,9 @@ class Keeping:
         swarm = self._around.swarm
         swarm.announce(
             [
-                Announcement(swarm.peer, stage.index, module, None, state.version, state.digest, state.work)
+                Announcement(
+                    swarm.peer, stage.index, module, None, state.version, state.digest, state.work, role=Role.KEEPS
+                )
                 for module, state in self._states.items()
             ]
         )

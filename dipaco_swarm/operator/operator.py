@@ -145,7 +145,7 @@ class Operator:
         for index in range(manifest.stage.index + 1, len(config.stages)):
             modules = table_of(config, index).modules
             swarm.look_up(index, modules, timeout=LOOK_UP_SECONDS)
-            if not any(said.path is not None for module in modules for said in swarm.members(index, module)):
+            if not any(said.trains for module in modules for said in swarm.members(index, module)):
                 continue
             signed = swarm.newest_manifest(timeout=LOOK_UP_SECONDS)
             newest = None if signed is None else open_manifest(signed, self._publisher.fingerprint)

@@ -1,6 +1,6 @@
 """Who else is there: whether the others are still heard, and finding them again after a sleep."""
 
-import logging
+import math
 from collections.abc import Callable
 
 from dipaco_swarm.machine.sleep import Missed
@@ -10,8 +10,6 @@ from dipaco_swarm.peer.handover import is_keeper
 from dipaco_swarm.peer.path_choice import trainers_of
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.swarm.interface import Announcement
-
-log = logging.getLogger(__name__)
 
 LOOK_UP_SECONDS = 20.0
 LOOK_AROUND_SECONDS = 3.0
@@ -27,7 +25,7 @@ class Company:
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
-        self._looked = 0.0
+        self._looked = -math.inf
         self._has_others = False
         """Whether others were heard at the last look."""
         self._met_keeper = False

@@ -6,7 +6,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.outer_round import holdings
-from dipaco_swarm.swarm.interface import Announcement, Swarm
+from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
 
 HAND_OVER_SECONDS = 3.0
 """How long after Ctrl+C a peer waits for a keeper: it has ended within five seconds."""
@@ -43,7 +43,7 @@ def hand_over(
             say(f"handing {_some(alone)} to a keeper")
             told = True
         # says again that we have them and train no more; whoever speaks also hears what the others say
-        swarm.announce(holdings(swarm.peer, stage, states))
+        swarm.announce(holdings(swarm.peer, stage, states, moves=False))
         if stop():
             stop.pause(LOOK_SECONDS)  # the event that others wait for here has come already
         else:
@@ -64,7 +64,7 @@ def other_holders(swarm: Swarm, stage: int, module: ModuleId, version: int) -> l
 
 def is_keeper(said: Announcement) -> bool:
     """Whether it is of a peer that is there to hold modules, as the bootstrap node is."""
-    return said.path is None and not said.moves
+    return said.role is Role.KEEPS
 
 
 def _some(modules: Sequence[ModuleId]) -> str:

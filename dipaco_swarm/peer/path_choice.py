@@ -11,7 +11,7 @@ from dipaco_swarm.algorithm.assignment import Staffing, neediest_path, path_to_b
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
 from dipaco_swarm.algorithm.stages import covering_modules
 from dipaco_swarm.manifest import Stage
-from dipaco_swarm.swarm.interface import Announcement, Swarm
+from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
 
 LOOK_UP_SECONDS = 20.0
 STAY_FACTOR = 5.0
@@ -26,7 +26,7 @@ class PathChoice:
         self._told = told
         self._home = home
         self._path: PathIndex | None = None
-        """The path of now, or the one to move to; None before a stage with several paths."""
+        """The current path, or the one to move to; None before a stage with several paths."""
         self._stays: Counter[PathIndex] = Counter()
         """How often it has stayed on each path, in this stage."""
         self._stage = -1
@@ -63,7 +63,7 @@ class PathChoice:
         self._swarm.look_up(stage.index, table.modules, timeout=LOOK_UP_SECONDS)
         said = [s for module in table.modules for s in self._swarm.members(stage.index, module)]
         staying: dict[str, PathIndex] = {s.peer: s.path for s in said if s.path is not None and not s.moves}
-        moving: dict[str, PathIndex | None] = {s.peer: None for s in said if s.moves}
+        moving: dict[str, PathIndex | None] = {s.peer: None for s in said if s.role is Role.HOLDS and s.moves}
         moving |= {s.peer: s.path for s in said if s.path is not None and s.moves}
         staffing = Staffing(
             staying=staying,
@@ -102,7 +102,7 @@ def trainers_of(swarm: Swarm, stage: int, table: PathTable) -> Sequence[Announce
     """One announcement of every live peer that trains in the stage."""
     modules = covering_modules(table)
     swarm.look_up(stage, modules, timeout=LOOK_UP_SECONDS)
-    return [said for module in modules for said in swarm.members(stage, module) if said.path is not None]
+    return [said for module in modules for said in swarm.members(stage, module) if said.trains]
 
 
 def number_of(peer: str) -> int:

@@ -92,7 +92,7 @@ class PeerPresenter:
                 num_paths=peer.table.num_paths,
                 activity=activity,
                 rounds=self._rounds,
-                peers=len({said.peer for all_said in members.values() for said in all_said if said.path is not None}),
+                peers=len({said.peer for all_said in members.values() for said in all_said if said.trains}),
                 modules=tuple(_module_view(peer, module, said) for module, said in members.items()),
                 losses=tuple(self._losses),
                 tokens_per_second=peer.tokens_per_second,
@@ -123,7 +123,7 @@ class Watching:
 
 def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announcement]) -> ModuleView:
     state = peer.base[module]
-    trainers = [s for s in said if s.path is not None]
+    trainers = [s for s in said if s.trains]
     same_version = [s for s in trainers if s.version == state.version]
     agree = sum(1 for s in same_version if s.digest == state.digest)
     return ModuleView(

@@ -4,6 +4,7 @@ What to do next is decided in `algorithm/plan.py`; a round is `outer_round.run_o
 situation, asks for the decision, and acts on it.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -75,7 +76,7 @@ class Volunteer:
         """Modules of the path that we moved away from within this stage."""
         self._look_at = 0
         """The round before which we look where we are needed."""
-        self._looked_at = 0.0
+        self._looked_at = -math.inf
         """When we looked last, with nothing to do."""
         self._reason = ""
         """Why we wait, as we said last."""
@@ -128,7 +129,7 @@ class Volunteer:
         """Rounds of one stage. Returns the manifest of the next post, or None to leave."""
         peer = post.peer
         begun = any(progress.version > 0 for progress in peer.progress.values())
-        self._reason, self._looked_at = "", 0.0
+        self._reason, self._looked_at = "", -math.inf
         self._look_at = self._rounds + (STAY_ROUNDS if self._left else 0)  # who has just moved stays for a while
         while True:
             newest = self._watch.newest or post.manifest
@@ -268,7 +269,8 @@ class Volunteer:
                 around.swarm.release(peer.stage, module)
             else:
                 self._left[module] = state
-        around.swarm.announce(holdings(peer.swarm.peer, peer.stage, self._left))  # nobody waits for us there any more
+        # nobody waits for us there any more
+        around.swarm.announce(holdings(around.swarm.peer, peer.stage, self._left, moves=True))
         return True
 
     def _look_at_snapshots(self, post: Post) -> None:

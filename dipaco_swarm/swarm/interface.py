@@ -6,6 +6,7 @@ leaving is ordinary and comes back as a value. Only asking for something that no
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NewType, Protocol
 
 from torch import Tensor
@@ -18,15 +19,29 @@ PeerName = NewType("PeerName", str)
 """A libp2p peer id in base 58. It contains the peer's Ed25519 public key, so it is also how we check signatures."""
 
 
+class Role(StrEnum):
+    """What a peer does with a module that it announces."""
+
+    TRAINS = "trains"
+    """It trains a path through the module."""
+    HOLDS = "holds"
+    """It has trained the module, and holds it until others have it: it moved to another path, or is leaving."""
+    KEEPS = "keeps"
+    """It trains nothing, and is there to hold modules, as the bootstrap node is."""
+
+
 @dataclass(frozen=True)
 class Announcement:
-    """What a peer says about itself and one of its modules: signed, short-lived, repeated while it lives."""
+    """What a peer says about itself and one of its modules: signed, short-lived, repeated while it lives.
+
+    Raises ValueError when it names a path and does not train, or the other way round.
+    """
 
     peer: PeerName
     stage: int
     module: ModuleId
     path: PathIndex | None
-    """The path it trains; None for a keeper, which trains nothing and holds the module."""
+    """The path that it trains through the module; None: it does not train it."""
     version: int
     digest: str
     """Digest of the module's state at that version."""
@@ -42,8 +57,17 @@ class Announcement:
     """Whether it goes to other paths when it is needed there."""
     catching_up: bool = False
     """Whether it is fetching a newer state just now."""
+    role: Role = Role.TRAINS
     awake: bool = True
     """Whether word of it still comes about as often as it did. What is said has no say in it: who listens knows."""
+
+    def __post_init__(self) -> None:
+        if self.trains == (self.path is None):
+            raise ValueError(f"{self.peer} says that it {self.role} {self.module}, on path {self.path}")
+
+    @property
+    def trains(self) -> bool:
+        return self.role is Role.TRAINS
 
 
 @dataclass(frozen=True)

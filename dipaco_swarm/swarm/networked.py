@@ -102,12 +102,12 @@ class NetworkedSwarm:
         standing = Standing(
             ours=self._ours,
             members_of=lambda stage, module: [
-                said.peer for said in self._directory.members(stage, module) if said.path is not None
+                said.peer for said in self._directory.members(stage, module) if said.trains
             ],
             leaders_of=lambda stage, module: [
                 said.peer
                 for said in self._directory.members(stage, module)
-                if said.path is not None and said.reduces and said.peer != self.peer
+                if said.trains and said.reduces and said.peer != self.peer
             ],
             group_of=lambda stage, module: self._groups.get((stage, module)),
             called=lambda stage, module, version: self._called.add((stage, module, version)),
@@ -205,7 +205,7 @@ class NetworkedSwarm:
         members = list(self.members(stage, module))
         self._transport.random.shuffle(members)  # joiners spread over the holders
         # who announces it first; keepers, which are in no round, before who trains; then who may have had it before
-        members.sort(key=lambda said: (said.digest != digest, said.path is not None))
+        members.sort(key=lambda said: (said.digest != digest, said.trains))
         asked = dict.fromkeys((*(said.peer for said in members), *self._bootstrap_peers()))
         peers = [peer for peer in asked if peer != self.peer]
         return self._call(self._store.fetch_state(peers, stage, module, digest, parameters), timeout)

@@ -5,13 +5,13 @@ readers take at most `limits.max_members` of them and depend on no single one.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgpack
 from pydantic import Field, ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
-from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.wire import Count, Digest, Message, ModuleName, Peer
 
 MAX_RECORD_BYTES = 2048
@@ -40,6 +40,7 @@ class AnnouncementRecord(Message):
     reduces: bool
     moves: bool
     catching_up: bool = False
+    role: Literal["trains", "holds", "keeps"]
     addresses: tuple[Address, ...] = Field(default=(), max_length=MAX_ADDRESSES)
     """Where the peer can be dialled. libp2p's own search for a peer forgets and fails; this does not."""
 
@@ -107,6 +108,7 @@ def encode_announcement(said: Announcement, addresses: Sequence[str]) -> Announc
         reduces=said.reduces,
         moves=said.moves,
         catching_up=said.catching_up,
+        role=said.role.value,
         addresses=tuple(addresses[:MAX_ADDRESSES]),
     )
 
@@ -122,6 +124,8 @@ def decode_announcement(
         return None
     if record.peer != signer or record.stage != stage or record.module != str(module):
         return None
+    if (record.role == "trains") == (record.path is None):
+        return None
     said = Announcement(
         peer=PeerName(record.peer),
         stage=record.stage,
@@ -136,5 +140,6 @@ def decode_announcement(
         reduces=record.reduces,
         moves=record.moves,
         catching_up=record.catching_up,
+        role=Role(record.role),
     )
     return said, record.addresses

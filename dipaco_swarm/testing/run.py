@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dipaco_swarm.algorithm.paths import PathTable
 from dipaco_swarm.algorithm.state import ModuleState, vector_to_bytes
 from dipaco_swarm.manifest import Manifest, RunAddress, Stage, fingerprint_of, parse_run_file, sign_manifest
-from dipaco_swarm.swarm.interface import Announcement
+from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.local import LocalTransport
 from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm
 from dipaco_swarm.swarm.states.blobs import MemoryBlobs
@@ -121,7 +121,7 @@ class SimulatedRun:
             swarm.publish_manifest(sign_manifest(manifest, KEY))
             swarm.announce(
                 [
-                    Announcement(swarm.peer, 0, module, None, state.version, state.digest)
+                    Announcement(swarm.peer, 0, module, None, state.version, state.digest, role=Role.KEEPS)
                     for module, state in states.items()
                 ]
             )

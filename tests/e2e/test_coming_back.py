@@ -26,7 +26,7 @@ from dipaco_swarm.peer.handover import HAND_OVER_SECONDS
 from dipaco_swarm.peer.keeping import Keeping
 from dipaco_swarm.peer.presenter import PeerPresenter
 from dipaco_swarm.peer.volunteer import Volunteer
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.training import bank, checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
@@ -384,7 +384,11 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
                 holder = world.hub.swarm("another holder")
                 holder.hold(peer.stage, OWN, state)
                 holder.announce(
-                    [Announcement(holder.peer, peer.stage, OWN, None, state.version, state.digest, state.work)]
+                    [
+                        Announcement(
+                            holder.peer, peer.stage, OWN, None, state.version, state.digest, state.work, role=Role.KEEPS
+                        )
+                    ]
                 )
                 until(lambda: any(said.peer == holder.peer for said in peer.swarm.members(peer.stage, OWN)))
                 whole["digest"] = state.digest

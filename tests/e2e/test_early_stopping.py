@@ -33,7 +33,7 @@ from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.snapshots import LossOf, OwnSnapshots
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.snapshots import Offers
-from dipaco_swarm.swarm.interface import Announcement
+from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
 from dipaco_swarm.training.early import (
@@ -206,7 +206,10 @@ class Node:
         self.honest = self.snapshot(P0, 0.0)
         self.honest = replace(self.honest, loss=self.found(self.honest))
         self.swarm.announce(
-            [Announcement(self.swarm.peer, 0, m, None, 0, self.states[m].digest) for m in TABLE.modules]
+            [
+                Announcement(self.swarm.peer, 0, m, None, 0, self.states[m].digest, role=Role.KEEPS)
+                for m in TABLE.modules
+            ]
         )
 
     def found(self, snapshot: Snapshot) -> float:
@@ -292,7 +295,7 @@ def test_a_peer_that_is_about_to_leave_is_still_heard(node: Node) -> None:
     ada = node.peer("ada")
     assert keeper.collect(node.states, stage_done=True) == []
     node.offer(ada, node.honest)
-    ada.announce([Announcement(ada.peer, 0, m, None, 3, "d" * 64) for m in TABLE.modules_of(P0)])
+    ada.announce([Announcement(ada.peer, 0, m, None, 3, "d" * 64, role=Role.HOLDS) for m in TABLE.modules_of(P0)])
     hear([node.swarm, ada], 0, TABLE.modules)
     assert len(keeper.collect(node.states, stage_done=True)) == 1
 
@@ -511,7 +514,9 @@ def test_guests_serve_what_peers_offer(simulated: Simulated, monkeypatch: pytest
     with Hub("small", signer) as hub:
         # all have left, and come back
         keeper = hub.swarm(BOOTSTRAP, BlobStore(simulated.bootstrap / "blobs"))
-        keeper.announce([Announcement(keeper.peer, 1, m, None, 3, simulated.states[m].digest) for m in modules])
+        keeper.announce(
+            [Announcement(keeper.peer, 1, m, None, 3, simulated.states[m].digest, role=Role.KEEPS) for m in modules]
+        )
         for module in modules:
             keeper.hold(1, module, simulated.states[module])
         peers = [simulated.comes_back(hub, name, path) for name, path in (("ada", P0), ("ben", PathIndex(3)))]

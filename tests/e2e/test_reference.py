@@ -259,7 +259,7 @@ def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(
     torch.testing.assert_close(peer.model.vector(0), newer.params + (0.5 if kept else 0.0))
     assert peer.progress[module].tokens == (640 if kept else 0)
     assert peer.base[module] is newer
-    assert peer.progress[module].given_at == given  # of an earlier version: a checkpoint may be that old
+    assert peer.progress[module].given_at == (0 if given == 0 else None)  # a checkpoint may be as old as version 0
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step, rescale
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
 from dipaco_swarm.manifest import RunAddress
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Role
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
@@ -82,7 +82,8 @@ class Member:
         params, momentum = (gradient_of(path, version, len(self.state.params)) for path in range(2))
         self.state = ModuleState(version, params, momentum)
         self.swarm.hold(0, MODULE, self.state)
-        self.swarm.announce([Announcement(self.swarm.peer, 0, MODULE, None, version, self.state.digest)])
+        digest = self.state.digest
+        self.swarm.announce([Announcement(self.swarm.peer, 0, MODULE, None, version, digest, role=Role.KEEPS)])
         self.say("kept", digest=self.state.digest)
 
     def wait_for(self, version: int, among: set[str]) -> None:

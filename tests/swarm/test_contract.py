@@ -18,6 +18,7 @@ from dipaco_swarm.swarm.interface import (
     ModuleGroup,
     NotAgreed,
     Outcome,
+    Role,
     Swarm,
 )
 from dipaco_swarm.swarm.networked import NetworkedSwarm
@@ -51,6 +52,7 @@ def announcement(swarm: Swarm, path: int | None, version: int = 0, module: Modul
         digest=digest_of(version),
         work=version,
         catching_up=True,
+        role=Role.KEEPS if path is None else Role.TRAINS,
     )
 
 

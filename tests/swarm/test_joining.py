@@ -14,7 +14,7 @@ import torch
 
 from dipaco_swarm.algorithm.state import HASH_BYTES, PIECE_BYTES, ModuleState, num_pieces
 from dipaco_swarm.manifest import RunAddress
-from dipaco_swarm.swarm.interface import Announcement
+from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
@@ -52,7 +52,7 @@ class Trio:
     def announce(self, *swarms: NetworkedSwarm, state: ModuleState) -> None:
         """These, and nobody else, hold this state; returns when the joiner has heard."""
         for swarm in (self.holder, self.stranger):
-            said = Announcement(swarm.peer, 0, MODULE, None, state.version, state.digest)
+            said = Announcement(swarm.peer, 0, MODULE, None, state.version, state.digest, role=Role.KEEPS)
             swarm.announce([said] if swarm in swarms else [])
 
         def heard() -> bool:
