@@ -278,6 +278,9 @@ class NetworkedSwarm:
         answers = [answer for answer in found if isinstance(answer, bytes)]
         if not answers and (signed := await self._manifest_from_dht()) is not None:
             answers.append(signed)
+        answers = [signed for signed in answers if signed != self._store.manifest]
+        if not answers:  # nearly always: it need not be read again
+            return self._store.manifest
         newest, revision = self._store.manifest, -1
         if newest is not None:
             revision = open_manifest(newest, self._address.fingerprint).revision
