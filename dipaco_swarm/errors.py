@@ -16,7 +16,7 @@
     RemoteDataError            another peer sent something that breaks the protocol. Raised only at the wire, names the
                                peer, ends as a logged line; it is *not* a SwarmError because no person here caused it.
 
-Anything else is a bug of ours and shows its traceback. Ordinary weather (a peer left, a round failed) is a value.
+Anything else is a bug of ours and shows its traceback. What is ordinary (a peer left, a round failed) is a value.
 """
 
 import errno

@@ -31,17 +31,12 @@ class SystemClock:
         return time.monotonic()
 
     def boottime(self) -> float:
-        return seconds()
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.monotonic()
 
     def wall(self) -> float:
         return time.time()
 
 
 SYSTEM_CLOCK = SystemClock()
-
-
-def seconds() -> float:
-    """`SystemClock.boottime`, for code that nobody hands a clock."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()

@@ -1,6 +1,6 @@
 """The bootstrap node: publishes the run, answers the first call of newcomers, keeps every module, opens the stages.
 
-It trains nothing and is in nobody's way: peers go on while it is down. Killed and started again it goes on with its
+It trains nothing and is in nobody's way: peers go on while it is down. After a restart it goes on with its
 state: the operator's key, the newest manifest and the kept modules are files in its home folder.
 """
 

@@ -29,7 +29,7 @@ class Publisher:
 
     def publish(self, manifest: Manifest) -> None:
         signed = sign_manifest(manifest, self._key)
-        if signed != self._on_disk:  # before anybody hears of it: a node that is started again must not know less
+        if signed != self._on_disk:  # before anybody hears of it: after a restart we must not know less
             self._around.home.keep_manifest(signed)
             self._on_disk = signed
         self._around.swarm.publish_manifest(signed)

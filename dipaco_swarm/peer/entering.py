@@ -16,8 +16,8 @@ from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage
 from dipaco_swarm.outer_round import announce
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.peer.keeping import Keeping
+from dipaco_swarm.peer.names import names
 from dipaco_swarm.peer.path_choice import PathChoice, number_of
-from dipaco_swarm.peer.presenter import names
 from dipaco_swarm.peer.snapshots import OwnSnapshots
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.peer.workbench import Bench

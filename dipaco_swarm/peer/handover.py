@@ -1,11 +1,12 @@
 """Before a peer goes: what nobody else holds is handed to a keeper, calmly and not for long."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.outer_round import holdings
+from dipaco_swarm.peer.names import some
 from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
 
 HAND_OVER_SECONDS = 3.0
@@ -16,7 +17,6 @@ UNHURRIED_HAND_OVER_SECONDS = 60.0
 """The same for one that leaves because it has done what it was told to."""
 LOOK_SECONDS = 0.3
 LOOK_UP_SECONDS = 20.0
-NAMED = 4
 
 
 def hand_over(
@@ -40,7 +40,7 @@ def hand_over(
         if not alone or swarm.clock.monotonic() > over or not any(is_keeper(said) for said in heard):
             break
         if not told:
-            say(f"handing {_some(alone)} to a keeper")
+            say(f"handing {some(alone)} to a keeper")
             told = True
         # says again that we have them and train no more; whoever speaks also hears what the others say
         swarm.announce(holdings(swarm.peer, stage, states, moves=False))
@@ -51,7 +51,7 @@ def hand_over(
     alone = [m for m in alone if not other_holders(swarm, stage, m, states[m].version)]
     if alone:
         only = "is" if len(alone) == 1 else "are"
-        say(f"{_some(alone)} {only} only in this machine's checkpoint; start again here to bring it back")
+        say(f"{some(alone)} {only} only in this machine's checkpoint; start again here to bring it back")
     elif told:
         say("a keeper has it; nothing is lost")
 
@@ -65,10 +65,3 @@ def other_holders(swarm: Swarm, stage: int, module: ModuleId, version: int) -> l
 def is_keeper(said: Announcement) -> bool:
     """Whether it is of a peer that is there to hold modules, as the bootstrap node is."""
     return said.role is Role.KEEPS
-
-
-def _some(modules: Sequence[ModuleId]) -> str:
-    """Modules for a line that must not become long."""
-    named = modules if len(modules) <= NAMED else modules[: NAMED - 1]
-    more = "" if len(named) == len(modules) else f" and {len(modules) - len(named)} more"
-    return ", ".join(str(module) for module in named) + more

@@ -13,7 +13,7 @@ from dipaco_swarm.errors import DamagedError, HomeError
 from dipaco_swarm.files import set_aside, write_whole
 from dipaco_swarm.outer_round import adopt
 from dipaco_swarm.path_in_training import PathInTraining
-from dipaco_swarm.peer.presenter import names
+from dipaco_swarm.peer.names import names
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.checkpoint import Checkpoint

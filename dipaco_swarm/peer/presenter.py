@@ -14,6 +14,7 @@ from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.manifest import Manifest
 from dipaco_swarm.outer_round import RoundReport
 from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer.names import names
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Swarm
 from dipaco_swarm.training.inner import StepReport
 
@@ -134,8 +135,3 @@ def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announce
         differ=len(same_version) - agree,
         paths=len(peer.table.paths_through(module)),
     )
-
-
-def names(modules: Sequence[ModuleId]) -> str:
-    """Modules as people read them."""
-    return ", ".join(str(module) for module in modules)

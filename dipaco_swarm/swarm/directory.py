@@ -31,7 +31,7 @@ class Heard:
     expiration: float
     """As its peer wrote it, by its own clock: another one is another record, and the peer was there to write it."""
     until: float
-    """By `clock.seconds`."""
+    """By the boottime clock."""
     since: float
     """When it was read first."""
     pause: float

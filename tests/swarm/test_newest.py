@@ -1,0 +1,74 @@
+"""Which announced state is asked for, when nobody sends some of them."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.swarm.interface import Swarm
+from dipaco_swarm.swarm.newest import NewestStates
+
+MODULE, OTHER = ModuleId(0, 0), ModuleId(1, 0)
+SEED = ModuleState.seed(torch.zeros(3))
+OURS, NEWER, NEWEST = Claim.of(SEED), Claim(1, "a" * 64, 100), Claim(2, "b" * 64, 200)
+
+
+class Holders:
+    """A swarm in which only some states are sent, at a time that the test sets."""
+
+    def __init__(self, sent: Sequence[Claim] = ()) -> None:
+        self.sent = {claim.digest for claim in sent}
+        self.now = 1000.0
+        self.clock = self
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def fetch_state(self, stage: int, module: ModuleId, digest: str, **_: object) -> ModuleState | None:
+        return SEED if digest in self.sent else None
+
+    def newest(self, *, again_after: float = 0.0, give_up_after: float = float("inf")) -> NewestStates:
+        return NewestStates(cast(Swarm, self), again_after=again_after, give_up_after=give_up_after)
+
+
+def test_the_best_state_is_asked_for_and_ours_is_not() -> None:
+    newest = Holders([NEWEST]).newest()
+    assert newest.better(MODULE, OURS, [NEWER, NEWEST, OURS]) == NEWEST
+    assert newest.better(MODULE, NEWEST, [NEWER, NEWEST]) is None
+    assert newest.better(MODULE, OURS, []) is None
+    assert newest.fetch(0, MODULE, NEWEST) is SEED
+
+
+def test_a_module_that_nobody_sent_is_left_alone_for_a_while_and_the_others_are_not() -> None:
+    holders = Holders()
+    newest = holders.newest(again_after=10)
+    assert newest.fetch(0, MODULE, NEWEST) is None
+    holders.now += 9.9
+    assert newest.better(MODULE, OURS, [NEWEST]) is None
+    assert newest.better(OTHER, OURS, [NEWEST]) == NEWEST
+    holders.now += 0.1
+    assert newest.better(MODULE, OURS, [NEWEST]) == NEWEST
+
+
+def test_a_state_that_nobody_sends_for_long_is_not_believed_any_more() -> None:
+    holders = Holders()
+    newest = holders.newest(give_up_after=30)
+    newest.fetch(0, MODULE, NEWEST)
+    holders.now += 29
+    newest.fetch(0, MODULE, NEWEST)  # it counts from the first time
+    assert newest.better(MODULE, OURS, [NEWER, NEWEST]) == NEWEST
+    holders.now += 1
+    assert newest.better(MODULE, OURS, [NEWER, NEWEST]) == NEWER
+
+
+def test_a_guest_asks_once_for_each_state_the_best_first() -> None:
+    newest = Holders([NEWER]).newest(give_up_after=0)
+    asked = []
+    while (claim := newest.better(MODULE, Claim(-1, ""), [OURS, NEWER, NEWEST])) is not None:
+        asked.append(claim)
+        if newest.fetch(0, MODULE, claim) is not None:
+            break
+    assert asked == [NEWEST, NEWER]
