@@ -25,7 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic_core import PydanticKnownError
 
 from dipaco_swarm.errors import AddressError, ManifestError, RunFileError
-from dipaco_swarm.strategies import AVERAGING, CODECS, ROUTERS, SOURCES, Choices
+from dipaco_swarm.strategies import AVERAGING, CODECS, PACING, ROUTERS, SOURCES, Choices
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 of a blob, in hexadecimal."""
@@ -172,7 +172,7 @@ class OuterConfig(Frozen):
 class RoundsConfig(Frozen):
     """When an outer round of a module is due."""
 
-    pacing: Literal["synchronous", "paced"] = "paced"
+    pacing: Annotated[str, one_of(PACING)] = "paced"
     """synchronous: every member takes exactly inner_steps. paced: when the group's tokens reach the target."""
     inner_steps: int = Field(default=150, gt=0)  # tau, paper figure 9
 

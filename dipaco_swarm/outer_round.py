@@ -18,7 +18,7 @@ from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, adopted, rebased
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.manifest import OuterConfig
-from dipaco_swarm.pacing import modules_due, patience_of
+from dipaco_swarm.pacing import modules_due, pacing_of_run
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
 from dipaco_swarm.training.inner import StepReport
@@ -76,7 +76,8 @@ def run_outer_round(
     if due:
         _give(peer, due)
         on_due(due)
-    outcomes = peer.swarm.all_reduce(contributions, patience=patience_of(peer, seconds)) if contributions else {}
+    patience = pacing_of_run(peer).patience(seconds)
+    outcomes = peer.swarm.all_reduce(contributions, patience=patience) if contributions else {}
 
     # 4. Where a group agreed, everybody in it takes the same outer step.
     for module, outcome in outcomes.items():
@@ -225,7 +226,7 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
     """Inner steps until a round is due: exactly `inner_steps` of them, or as many as fit until the group is there."""
     for module, progress in peer.progress.items():  # what was newer elsewhere is here by now, or nobody sends it
         peer.progress[module] = replace(progress, catching_up=False)
-    synchronous = peer.rules.rounds.pacing == "synchronous"
+    ends_early = pacing_of_run(peer).ends_early
     announced = peer.swarm.clock.monotonic()
     # a path's steps are its rounds', however many peers share the work of a round
     peer.trainer.skip_to(peer.rules.first_step + peer.version * peer.rules.rounds.inner_steps)
@@ -244,7 +245,7 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
         on_step(report)
 
     def is_time() -> bool:
-        return stop() or (not synchronous and bool(modules_due(peer)))
+        return stop() or (ends_early and bool(modules_due(peer)))
 
     # a paced round ends by the group's tokens; the bound only returns control now and then
     steps = peer.rules.rounds.inner_steps

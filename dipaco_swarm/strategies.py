@@ -3,6 +3,7 @@
     RUN.toml             here         an object of type
     [wire] codec         CODECS       swarm.round.codecs.codec.Codec
     [outer] averaging    AVERAGING    algorithm.averaging.rule.Averaging
+    [rounds] pacing      PACING       algorithm.pacing.pacing.Pacing
     [data] source        SOURCES      training.documents.Source
     [[stages]] router    ROUTERS      algorithm.routers.router.RouterKind
 
@@ -96,6 +97,13 @@ AVERAGING = Choices(
     "outer.averaging",
     AveragingChoice("mean", "algorithm.averaging.mean:MEAN"),
     AveragingChoice("radial", "algorithm.averaging.radial:RADIAL", keeps_length=True),
+)
+
+
+PACING = Choices(
+    "rounds.pacing",
+    Choice("synchronous", "algorithm.pacing.synchronous:SYNCHRONOUS"),
+    Choice("paced", "algorithm.pacing.paced:PACED"),
 )
 
 

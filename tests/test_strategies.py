@@ -1,4 +1,4 @@
-"""A codec, an averaging rule, a router and a data source that only this file knows, each added by one call."""
+"""A codec, averaging rule, pacing, router and data source that only this file knows, each added by one call."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.averaging.rule import Averaging, Member, PieceAverage, coefficients
+from dipaco_swarm.algorithm.pacing.pacing import GroupView, Pacing
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.routers.router import (
     Arrays,
@@ -30,6 +31,7 @@ from dipaco_swarm.simulate import simulate
 from dipaco_swarm.strategies import (
     AVERAGING,
     CODECS,
+    PACING,
     ROUTERS,
     SOURCES,
     AveragingChoice,
@@ -108,6 +110,19 @@ class Quantiles(RouterKind):
         return ByFirstNumber(arrays["borders"])
 
 
+class Eager(Pacing):
+    """Due as soon as anybody has something."""
+
+    name = "toy-eager"
+    ends_early = True
+
+    def is_due(self, view: GroupView) -> bool:
+        return view.gathering or view.tokens > 0
+
+    def patience(self, training_seconds: float) -> float:
+        return 5.0
+
+
 def count_upwards(data: DataConfig, base: Path | None) -> Iterator[Document]:
     """Sums, some of them right."""
     for i in range(400):
@@ -117,6 +132,7 @@ def count_upwards(data: DataConfig, base: Path | None) -> Iterator[Document]:
 TOYS = (
     (CODECS, Choice("toy-fp16", HalfPrecision())),
     (AVERAGING, AveragingChoice("toy-trimmed", WithoutTheLongest())),
+    (PACING, Choice("toy-eager", Eager())),
     (ROUTERS, RouterChoice("toy-quantiles", Quantiles())),
     (SOURCES, SourceChoice("toy-sums", count_upwards, needs_path=False)),
 )
@@ -166,7 +182,7 @@ batch_sequences = 2
 averaging = "toy-trimmed"
 
 [rounds]
-pacing = "synchronous"
+pacing = "toy-eager"
 inner_steps = 2
 
 [wire]
@@ -241,6 +257,7 @@ def test_a_run_file_knows_them_all_and_lists_them_where_a_name_is_wrong() -> Non
     for good, key in (
         ("toy-fp16", "wire.codec"),
         ("toy-trimmed", "outer.averaging"),
+        ("toy-eager", "rounds.pacing"),
         ("toy-quantiles", r"stages\[0\].router"),
         ("toy-sums", "data.source"),
     ):
@@ -261,7 +278,7 @@ def test_a_whole_run_is_made_with_them(tmp_path: Path) -> None:
 
 
 def test_every_line_has_its_code() -> None:
-    for choices in (CODECS, AVERAGING, ROUTERS, SOURCES):
+    for choices in (CODECS, AVERAGING, PACING, ROUTERS, SOURCES):
         for name in choices:
             code = choices.load(name)
             assert getattr(code, "name", name) == name

@@ -1,0 +1,57 @@
+"""Paced: a round is due when the group's tokens reach the target, however many members bring them (DeDLOC).
+
+target = tokens of a full round x staffed paths. A fast peer brings more, a slow one what it has, and nobody idles.
+"""
+
+from dipaco_swarm.algorithm.pacing.pacing import GroupView, Pacing
+
+CATCH_UP_ROUNDS = 8
+"""So many rounds' worth of training a group waits with its round for a path that is behind, and for so many rounds."""
+RETRY_SHARE = 0.05
+"""Of a round's training: so much passes after a round that failed before the next try."""
+PATIENCE_FLOOR_SECONDS = 3.0
+"""A member that is called stops at its next inner step; this covers a slow step."""
+
+
+class Paced(Pacing):
+    name = "paced"
+    ends_early = True
+
+    def is_due(self, view: GroupView) -> bool:
+        return _is_ready(view) and _group_has_enough(view)
+
+    def patience(self, training_seconds: float) -> float:
+        return max(PATIENCE_FLOOR_SECONDS, training_seconds)
+
+
+def _is_ready(view: GroupView) -> bool:
+    """Whether we have something new to contribute; who was not let in would otherwise knock without a pause."""
+    if view.failed_at is None:
+        return view.tokens > 0
+    if view.gathering:
+        return view.tokens > view.failed_at
+    return view.tokens >= view.failed_at + RETRY_SHARE * view.round_tokens
+
+
+def _group_has_enough(view: GroupView) -> bool:
+    """Whether the group's tokens reach the target, or somebody who sees more than we do says so."""
+    if view.gathering:
+        return True
+    staffed = {view.path, *(other.path for other in view.others)}
+    tokens = view.tokens + sum(other.tokens for other in view.others if other.version == view.version)
+    target = view.round_tokens * len(staffed)
+    return tokens >= target * (CATCH_UP_ROUNDS if _a_path_catches_up(view) else 1)
+
+
+def _a_path_catches_up(view: GroupView) -> bool:
+    """Whether all that train some path of the module are behind this version, and one of them may be on its way to it.
+
+    On a line that needs longer for a module than a round takes, whoever is behind would always be behind. Who falls
+    asleep is waited for no longer than it takes to notice, and who is too far behind not at all.
+    """
+    here = {view.path, *(other.path for other in view.others if other.version >= view.version)}
+    coming = [other for other in view.others if other.speaks and other.path not in here]
+    return any(other.version >= view.version - CATCH_UP_ROUNDS for other in coming)
+
+
+PACED = Paced()

@@ -1,0 +1,66 @@
+"""What a pacing is: decisions over one frozen view of a module's group."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.strategies import PACING
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another member of the group that trains, as it says itself."""
+
+    path: PathIndex
+    version: int
+    tokens: int
+    """Trained since that version."""
+    speaks: bool
+    """Whether it may come: it is fetching a newer state just now, or word of it comes as often as it did."""
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """Where the group of a module stands, as one of its members sees it."""
+
+    path: PathIndex
+    """The member's own path."""
+    version: int
+    """The version that it trains on from."""
+    tokens: int
+    """What it has trained since that version."""
+    failed_at: int | None
+    """Its tokens when the round of this version failed the last time; None: it has not failed."""
+    gathering: bool
+    """Whether somebody gathers the round of this version."""
+    others: tuple[Other, ...]
+    round_tokens: int
+    """Tokens that a path trains on in a full round."""
+
+
+class Pacing(ABC):
+    """A rule for when rounds are due."""
+
+    name: str
+    """As the run file names it."""
+    ends_early: bool
+    """Whether inner training ends as soon as a round is due. Else it takes exactly `inner_steps`."""
+
+    @abstractmethod
+    def is_due(self, view: GroupView) -> bool:
+        """Whether the module's round is due, after some training or none."""
+
+    @abstractmethod
+    def patience(self, training_seconds: float) -> float:
+        """Seconds that a round waits for members who are alive but not there yet.
+
+        `training_seconds`: how long our own training of this round took.
+        """
+
+
+def pacing_of(name: str) -> Pacing:
+    """The pacing that the run file calls so. Raises ValueError when there is none."""
+    pacing = PACING.load(name)
+    if not isinstance(pacing, Pacing):
+        raise TypeError(f"the pacing {name!r} is a {type(pacing).__name__}, which is not a Pacing")
+    return pacing

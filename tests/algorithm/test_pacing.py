@@ -1,0 +1,62 @@
+"""When a round is due: pacings over one view of a group."""
+
+from dataclasses import replace
+
+import pytest
+
+from dipaco_swarm.algorithm.pacing.paced import CATCH_UP_ROUNDS, PACED, PATIENCE_FLOOR_SECONDS
+from dipaco_swarm.algorithm.pacing.pacing import GroupView, Other
+from dipaco_swarm.algorithm.pacing.synchronous import SYNCHRONOUS
+from dipaco_swarm.algorithm.paths import PathIndex
+
+OURS, THEIRS = PathIndex(0), PathIndex(1)
+ALONE = GroupView(OURS, version=20, tokens=100, failed_at=None, gathering=False, others=(), round_tokens=100)
+BESIDE = Other(THEIRS, version=20, tokens=60, speaks=True)
+
+
+def beside(*others: Other, **changes: object) -> GroupView:
+    return replace(ALONE, others=others, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("view", "due"),
+    [
+        (ALONE, True),
+        (replace(ALONE, tokens=99), False),
+        # every staffed path adds a full round to the target, every member brings what it has
+        (beside(BESIDE), False),
+        (beside(BESIDE, tokens=140), True),
+        (beside(BESIDE, replace(BESIDE, tokens=40)), True),
+        # who is at another version brings nothing
+        (beside(BESIDE, replace(BESIDE, version=19, tokens=900)), False),
+        # somebody gathers: come with whatever there is, and not without anything
+        (beside(BESIDE, tokens=1, gathering=True), True),
+        (beside(BESIDE, tokens=0, gathering=True), False),
+        # after a failure: something new if we are called, a twentieth of a round if not
+        (replace(ALONE, failed_at=100), False),
+        (replace(ALONE, failed_at=100, tokens=105), True),
+        (replace(ALONE, failed_at=100, tokens=101, gathering=True), True),
+        (replace(ALONE, failed_at=100, gathering=True), False),
+        # a path that is behind and speaks is waited for, some rounds' worth of training; one too far behind is not
+        (beside(replace(BESIDE, version=19), tokens=200), False),
+        (beside(replace(BESIDE, version=19), tokens=200 * CATCH_UP_ROUNDS), True),
+        (beside(replace(BESIDE, version=19, speaks=False), tokens=200), True),
+        (beside(replace(BESIDE, version=19 - CATCH_UP_ROUNDS), tokens=200), True),
+        (beside(replace(BESIDE, version=19), BESIDE, tokens=140), True),  # another on its path is here
+    ],
+)
+def test_a_paced_round_is_due_when_the_group_has_enough(view: GroupView, due: bool) -> None:
+    assert PACED.is_due(view) == due
+
+
+def test_a_synchronous_round_is_due_whatever_others_have_after_exactly_its_steps() -> None:
+    assert SYNCHRONOUS.is_due(beside(BESIDE, tokens=1))
+    assert not SYNCHRONOUS.ends_early
+    assert PACED.ends_early
+
+
+def test_synchronous_rounds_wait_much_longer_than_paced_ones() -> None:
+    assert SYNCHRONOUS.patience(1.0) == 120.0
+    assert SYNCHRONOUS.patience(60.0) == 600.0
+    assert PACED.patience(60.0) == 60.0
+    assert PACED.patience(0.1) == PATIENCE_FLOOR_SECONDS
