@@ -8,21 +8,23 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.testing.ranges import Ranges
 
 Place = tuple[int, ModuleId]
 """Stage and module."""
+REPLACED = "in versions that another replaced"
 
 
 @dataclass(frozen=True)
 class Version:
-    """A committed version of a module: who is in it, with how many tokens, and what it came from."""
+    """A committed version of a module: who is in it, with which tokens, and what it came from."""
 
     digest: str
     parent: str
     number: int
     work: int
-    tokens: dict[str, int] = field(default_factory=dict, hash=False)
-    """Peer -> tokens behind its outer gradient."""
+    tokens: dict[str, Ranges] = field(default_factory=dict, hash=False, compare=False)
+    """Peer -> the tokens behind its outer gradient."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,24 @@ class Violation:
         return f"{self.at:10.3f} s  {self.rule}: {self.what}"
 
 
+@dataclass(frozen=True)
+class Balance:
+    """Trained = counted + local + lost, to the token."""
+
+    trained: int
+    counted: int
+    local: int
+    lost: dict[str, int]
+    nowhere: dict[str, int]
+    """Peer and module -> tokens that nobody can account for."""
+    twice: dict[str, int]
+    """Peer and module -> tokens that are counted more than once, or will be."""
+
+    @property
+    def lost_share(self) -> float:
+        return sum(self.lost.values()) / max(1, self.trained)
+
+
 class Ledger:
     """All tokens of a simulated run, and all versions."""
 
@@ -46,49 +66,44 @@ class Ledger:
         """By digest."""
         self.trained: Counter[tuple[str, Place]] = Counter()
         """(peer, module) -> tokens trained in all its lives."""
-        self.committed: Counter[tuple[str, Place]] = Counter()
-        """(peer, module) -> tokens in versions, also in those that another replaced."""
         self.local: dict[tuple[str, Place], int] = {}
-        """(peer, module) -> tokens that it has beyond its version."""
-        self.lost: Counter[str] = Counter()
-        """Reason -> tokens."""
-        self._lost_of: Counter[tuple[str, Place]] = Counter()
+        """(peer, module) -> tokens that it has beyond its version when all is over: the last ones that it trained."""
+        self._given: dict[tuple[str, Place, str, int], Ranges] = {}
+        """(peer, module, digest of the base, tokens) -> which tokens these are."""
+        self._lost: dict[tuple[str, Place], list[tuple[str, Ranges]]] = defaultdict(list)
 
     # what happens ----------------------------------------------------------------------------------------------------
 
     def train(self, peer: str, place: Place, tokens: int) -> None:
         self.trained[peer, place] += tokens
 
-    def commit(self, now: float, peer: str, place: Place, version: Version) -> None:
+    def give(self, peer: str, place: Place, base: str, tokens: int) -> None:
+        """A peer comes to a round with the last tokens that it trained."""
+        trained = self.trained[peer, place]
+        self._given[peer, place, base, tokens] = Ranges([(trained - tokens, trained)])
+
+    def commit(self, now: float, place: Place, version: Version, tokens: dict[str, int]) -> None:
         """A peer takes the outer step of a round that it was in."""
-        known = self.versions[place].get(version.digest)
-        if known is None:
-            self.versions[place][version.digest] = version
-            for contributor, tokens in version.tokens.items():
-                self.committed[contributor, place] += tokens
-                self._check_once(now, contributor, place)
-        elif known.tokens != version.tokens or known.parent != version.parent:
-            self.violate(now, "one history", f"{peer} and another made {version.digest[:8]} of different contributions")
+        ranges = {peer: self._given[peer, place, version.parent, count] for peer, count in tokens.items()}
+        version = Version(version.digest, version.parent, version.number, version.work, ranges)
+        known = self.versions[place].setdefault(version.digest, version)
+        if known.parent != version.parent or known.tokens.keys() != ranges.keys():
+            self.violate(now, "one history", f"{place[1]} {version.digest[:8]} was made of different contributions")
 
-    def lose(self, peer: str, place: Place, tokens: int, reason: str) -> None:
-        """Tokens that are written down as lost."""
-        self.lost[reason] += tokens
-        self._lost_of[peer, place] += tokens
-
-    def outstanding(self, peer: str, place: Place) -> int:
-        """Tokens that a peer has trained, and that are in no version and not written down as lost."""
-        return self.trained[peer, place] - self.committed[peer, place] - self._lost_of[peer, place]
+    def drop(self, peer: str, place: Place, local: int, reason: str) -> None:
+        """A peer goes on with only its last `local` tokens; what is in no version is lost, and that is written down."""
+        older = Ranges([(0, self.trained[peer, place] - local)])
+        in_versions = Ranges(
+            part for version in self.versions[place].values() for part in version.tokens.get(peer, Ranges()).ranges
+        )
+        gone = older - in_versions - Ranges(part for _, lost in self._lost[peer, place] for part in lost.ranges)
+        if len(gone):
+            self._lost[peer, place].append((reason, gone))
 
     def violate(self, now: float, rule: str, what: str) -> None:
         self.violations.append(Violation(now, rule, what))
 
-    # what must hold --------------------------------------------------------------------------------------------------
-
-    def _check_once(self, now: float, peer: str, place: Place) -> None:
-        """Nothing is committed that was not trained, or that was committed before in the same line of versions."""
-        if self.committed[peer, place] > self.trained[peer, place]:
-            more = self.committed[peer, place] - self.trained[peer, place]
-            self.violate(now, "every token once", f"{more} tokens of {peer} in {place[1]} are committed twice")
+    # what came of it -------------------------------------------------------------------------------------------------
 
     def line_of(self, place: Place, digest: str) -> list[Version]:
         """A version and all that it came from, newest first."""
@@ -103,35 +118,36 @@ class Ledger:
         children = Counter(version.parent for version in self.versions[place].values())
         return sum(count - 1 for count in children.values())
 
-    def balance(self, final: dict[Place, str]) -> "Balance":
+    def balance(self, final: dict[Place, str]) -> Balance:
         """Where all tokens are, when these digests are what the run ends on."""
-        trained = sum(self.trained.values())
-        counted = replaced = 0
-        for place, versions in self.versions.items():
-            line = {version.digest for version in self.line_of(place, final.get(place, ""))}
-            for version in versions.values():
-                tokens = sum(version.tokens.values())
-                if version.digest in line:
-                    counted += tokens
-                else:
-                    replaced += tokens
-        local = sum(self.local.values())
-        lost = dict(self.lost)
-        if replaced:
-            lost["in versions that another replaced"] = replaced
-        return Balance(trained, counted, local, lost)
-
-
-@dataclass(frozen=True)
-class Balance:
-    """Trained = counted + local + lost, to the token."""
-
-    trained: int
-    counted: int
-    local: int
-    lost: dict[str, int]
-
-    @property
-    def missing(self) -> int:
-        """Tokens that nobody can account for; negative: counted more than once."""
-        return self.trained - self.counted - self.local - sum(self.lost.values())
+        counted = local = 0
+        lost: Counter[str] = Counter()
+        nowhere, twice = {}, {}
+        lines = {place: self.line_of(place, final.get(place, "")) for place in self.versions}
+        for (peer, place), trained in sorted(self.trained.items()):
+            name = f"{peer} {place[1]}"
+            line = lines.get(place, [])
+            parts = [version.tokens[peer] for version in line if peer in version.tokens]
+            in_line = Ranges(part for tokens in parts for part in tokens.ranges)
+            here = Ranges([(trained - self.local.get((peer, place), 0), trained)])
+            doubled = sum(map(len, parts)) - len(in_line) + len(in_line & here)
+            if doubled:
+                twice[name] = doubled
+            digests = {version.digest for version in line}
+            others = Ranges(
+                part
+                for version in self.versions[place].values()
+                if version.digest not in digests and peer in version.tokens
+                for part in version.tokens[peer].ranges
+            )
+            rest = Ranges([(0, trained)]) - in_line - here
+            counted, local = counted + len(in_line), local + len(here)
+            for reason, tokens in self._lost[peer, place]:
+                lost[reason] += len(rest & tokens)
+                rest = rest - tokens
+            lost[REPLACED] += len(rest & others)
+            rest = rest - others
+            if len(rest):
+                nowhere[name] = len(rest)
+        written = {why: count for why, count in lost.items() if count}
+        return Balance(sum(self.trained.values()), counted, local, written, nowhere, twice)

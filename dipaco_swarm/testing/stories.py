@@ -13,6 +13,8 @@ from dipaco_swarm.testing.world import Machine, Plan, World
 
 HEALED_SECONDS = 300.0
 """So long after the last fault all are one again."""
+CALM_SECONDS = 30.0
+"""After the last fault: whoever came back is in a round again."""
 CODECS = ("fp32", "bf16", "int8")
 
 
@@ -74,7 +76,7 @@ def tell(seed: int, folder: Path, *, faulty: bool = True, seconds: float = 200.0
             world.start(name, number % paths, machine)
             await asyncio.sleep(random.choice([0.0, 0.1, 3.0]))
         await play_faults(world, faults)
-        await asyncio.sleep(max(0.0, seconds - world.now))
+        await asyncio.sleep(max(CALM_SECONDS, seconds - world.now))
         calm = world.now
         if not await world.until(world.is_one, HEALED_SECONDS):
             world.ledger.violate(world.now, "forks heal", f"not one after {HEALED_SECONDS:.0f} s: {world.apart()}")
@@ -85,8 +87,10 @@ def tell(seed: int, folder: Path, *, faulty: bool = True, seconds: float = 200.0
     ledger = world.ledger
     if not faulty and world.forks:
         ledger.violate(world.now, "no fork without a fault", f"{world.forks} versions have a twin")
-    if world.final.missing:
-        ledger.violate(world.now, "every token once", f"{world.final.missing} tokens are nowhere: {world.final}")
+    for name, tokens in world.final.nowhere.items():
+        ledger.violate(world.now, "every token once", f"{name}: {tokens:,} tokens are nowhere")
+    for name, tokens in world.final.twice.items():
+        ledger.violate(world.now, "every token once", f"{name}: {tokens:,} tokens are counted twice")
     for failure in world.failures():
         ledger.violate(world.now, "nothing fails", failure)
     return Outcome(

@@ -3,11 +3,19 @@
 from collections.abc import Sequence
 from typing import Any, cast
 
+import torch
+from torch import Tensor
+
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, Swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.testing.ledger import Ledger, Place, Version
+
+ATTEMPTS = 6
+"""As many leaders as a round tries."""
+ATTEMPT_SECONDS = 60.0
+"""Beyond the patience, a round with one leader takes no longer."""
 
 
 class WatchedSwarm:
@@ -34,23 +42,25 @@ class WatchedSwarm:
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup] = ()) -> None:
         peer = self._swarm.peer
         trains = {(said.stage, said.module): said for said in announcements if said.path is not None}
-        if trains and self._lost_before is not None:
-            for place, said in trains.items():
-                gone = self._ledger.outstanding(peer, place) - said.tokens
-                if gone > 0:
-                    self._ledger.lose(peer, place, gone, self._lost_before)
-            self._lost_before = None
         for place, said in trains.items():
             self.at[place] = (said.version, said.digest)
-            if place in self.dropping:
-                self.dropping.discard(place)
-                gone = self._ledger.outstanding(peer, place) - said.tokens
-                if gone > 0:
-                    self._ledger.lose(peer, place, gone, "too old when it caught up")
+            if self._lost_before is not None:
+                self._ledger.drop(peer, place, said.tokens, self._lost_before)
+            elif place in self.dropping:
+                self._ledger.drop(peer, place, said.tokens, "too old when it caught up")
+            self.dropping.discard(place)
+        if trains:
+            self._lost_before = None
         self._swarm.announce(announcements, groups)
 
     def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+        before = [part.gradient.clone() for part in contributions]
+        for part in contributions:
+            place = (part.group.stage, part.group.module)
+            self._ledger.give(self._swarm.peer, place, part.digest, part.tokens)
+        began = self._swarm.clock.monotonic()
         outcomes = self._swarm.all_reduce(contributions, patience=patience)
+        self._check_promises(contributions, before, began, patience)
         for part in contributions:
             outcome = outcomes[part.group.module]
             if isinstance(outcome, Agreed):
@@ -61,12 +71,21 @@ class WatchedSwarm:
         place = (stage, module)
         part, agreed = self._agreed.pop(place, (None, None))
         if part is not None and agreed is not None and state.version == part.version + 1:
-            version = Version(
-                state.digest,
-                part.digest,
-                state.version,
-                state.work,
-                {str(peer): tokens for peer, tokens in agreed.tokens.items()},
-            )
-            self._ledger.commit(self._swarm.clock.monotonic(), self._swarm.peer, place, version)
+            version = Version(state.digest, part.digest, state.version, state.work)
+            tokens = {str(peer): count for peer, count in agreed.tokens.items()}
+            self._ledger.commit(self._swarm.clock.monotonic(), place, version, tokens)
         self._swarm.hold(stage, module, state)
+
+    def _check_promises(
+        self, contributions: Sequence[Contribution], before: Sequence[Tensor], began: float, patience: float
+    ) -> None:
+        """`NotAgreed` changed nothing here: the gradient is never written to. And no wait is without bound."""
+        now = self._swarm.clock.monotonic()
+        for part, gradient in zip(contributions, before, strict=True):
+            if not torch.equal(part.gradient, gradient):
+                what = f"{self._swarm.peer}: the gradient of {part.group.module} was written to"
+                self._ledger.violate(now, "a round changes nothing here", what)
+        bound = ATTEMPTS * (patience + ATTEMPT_SECONDS)
+        if now - began > bound:
+            what = f"{self._swarm.peer}: a round of {now - began:.0f} s with a patience of {patience:.0f} s"
+            self._ledger.violate(now, "no wait beyond its bound", what)
