@@ -84,7 +84,13 @@ class Ledger:
 
     def commit(self, now: float, place: Place, version: Version, tokens: dict[str, int]) -> None:
         """A peer takes the outer step of a round that it was in."""
-        ranges = {peer: self._given[peer, place, version.parent, count] for peer, count in tokens.items()}
+        ranges = {}
+        for peer, count in tokens.items():
+            given = self._given.get((peer, place, version.parent, count))
+            if given is None:
+                what = f"{peer} is in {place[1]} v{version.number} and did not start from {version.parent[:8]}"
+                self.violate(now, "a round starts from one state", what)
+            ranges[peer] = given or Ranges()
         version = Version(version.digest, version.parent, version.number, version.work, ranges)
         known = self.versions[place].setdefault(version.digest, version)
         if known.parent != version.parent or known.tokens.keys() != ranges.keys():
@@ -117,6 +123,10 @@ class Ledger:
         """Versions that came from the same state as another one."""
         children = Counter(version.parent for version in self.versions[place].values())
         return sum(count - 1 for count in children.values())
+
+    def most_work(self, place: Place, digests: set[str]) -> int:
+        """The most work behind any of these versions."""
+        return max((v.work for v in self.versions[place].values() if v.digest in digests), default=0)
 
     def balance(self, final: dict[Place, str]) -> Balance:
         """Where all tokens are, when these digests are what the run ends on."""

@@ -17,7 +17,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from random import Random
 
 from dipaco_swarm.swarm.local import END, LocalStream
@@ -57,6 +57,12 @@ class Traffic:
     requests: int = 0
     """Questions to the directory."""
     request_bytes: int = 0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self, other: "Traffic") -> "Traffic":
+        return Traffic(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
 
 
 class SimulatedNetwork:
@@ -120,6 +126,10 @@ class SimulatedNetwork:
     def revive(self, peer: str) -> None:
         """A new process of that name."""
         self.dead.discard(peer)
+
+    def snapshot(self) -> dict[str, Traffic]:
+        """What everybody has sent so far."""
+        return {peer: replace(traffic) for peer, traffic in self.traffic.items()}
 
     # `Link` ----------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import contextvars
 import heapq
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, TypeVar, TypeVarTuple
@@ -72,6 +73,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._parked: dict[str, list[_Handle | _Timer]] = {}
         """Owner that is frozen -> what would have run."""
         self._dead: set[str] = set()
+        self._owners: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
         self._running = False
         self.events = 0
         """Callbacks that have run."""
@@ -98,7 +100,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
-        return asyncio.Task(coro, loop=self, **options)
+        task = asyncio.Task(coro, loop=self, **options)
+        context = options.get("context")
+        self._owners[task] = (context.get(OWNER) if context is not None else None) or OWNER.get()
+        return task
+
+    def tasks_of(self, owner: str) -> list["asyncio.Task[Any]"]:
+        """Its tasks that have not ended."""
+        return [task for task, whose in self._owners.items() if whose == owner and not task.done()]
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
@@ -138,6 +147,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
+        if error is None and self._dead:
+            return  # a task of somebody who was killed is gone without an end
         self.unhandled.append(f"{context.get('message')}: {error!r}")
 
     # running ---------------------------------------------------------------------------------------------------------

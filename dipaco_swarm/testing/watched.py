@@ -30,6 +30,8 @@ class WatchedSwarm:
         """Rounds whose outer step is about to be taken."""
         self.at: dict[Place, tuple[int, str]] = {}
         """Version and digest of every module that it says it trains."""
+        self.made: dict[Place, set[str]] = {}
+        """Digests of the versions that it has committed in this life."""
         self.dropping: set[Place] = set()
         """Modules of which it has said that it drops what was trained too long ago."""
 
@@ -74,6 +76,7 @@ class WatchedSwarm:
             version = Version(state.digest, part.digest, state.version, state.work)
             tokens = {str(peer): count for peer, count in agreed.tokens.items()}
             self._ledger.commit(self._swarm.clock.monotonic(), place, version, tokens)
+            self.made.setdefault(place, set()).add(state.digest)
         self._swarm.hold(stage, module, state)
 
     def _check_promises(

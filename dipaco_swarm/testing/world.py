@@ -293,6 +293,10 @@ class World:
                     await asyncio.shield(peer.program.ended)
             except TimeoutError:
                 self.ledger.violate(self.now, "Ctrl+C ends it", f"{peer.name} goes on for {ENDING_SECONDS:.0f} s")
+            left = self.loop.tasks_of(peer.owner)
+            if left and peer.program.ended.done():
+                names = ", ".join(sorted({str(task.get_coro()) for task in left}))
+                self.ledger.violate(self.now, "no task left behind", f"{peer.name} has ended, and left {names}")
         best: dict[Place, Claim] = {}
         for peer in self.peers.values():
             for saved in peer.checkpoints():
@@ -301,7 +305,17 @@ class World:
                     self.ledger.local[peer.name, place] = saved.tokens[module]
                     if place not in best or claim.beats(best[place]):
                         best[place] = claim
+        self._check_most_work(live, best)
         self.final = self.ledger.balance({place: claim.digest for place, claim in best.items()})
+
+    def _check_most_work(self, live: Sequence[SimulatedPeer], best: dict[Place, Claim]) -> None:
+        """Nobody who was there to the end has made a version with more work behind it than the one that is left."""
+        for peer in live:
+            for place, digests in (peer.watched.made if peer.watched is not None else {}).items():
+                most = self.ledger.most_work(place, digests)
+                if most > best[place].work:
+                    what = f"{peer.name} made {place[1]} with {most:,} tokens; {best[place].work:,} are left"
+                    self.ledger.violate(self.now, "the most work survives", what)
 
     def start(self, name: str, path: int | None, machine: Machine | None = None) -> SimulatedPeer:
         """A new peer, or a new life of one that was there before."""
@@ -334,6 +348,14 @@ class World:
 
     def places(self, stage: int = 0) -> list[Place]:
         return [(stage, module) for module in PathTable(tuple(map(tuple, self.plan.table))).modules]
+
+    def at_versions(self) -> dict[Place, int]:
+        """The lowest version that a live peer is at, of every module that somebody trains."""
+        found: dict[Place, int] = {}
+        for peer in self.live_peers():
+            for place, (version, _) in (peer.watched.at if peer.watched is not None else {}).items():
+                found[place] = min(version, found.get(place, version))
+        return found
 
     def is_one(self) -> bool:
         """Whether all live peers of every module are at the same state."""
