@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 import tempfile
 import time
@@ -37,7 +38,7 @@ class Scaled:
 
 def grid_of(peers: int) -> int:
     """The width of the square grid: a peer a path up to 256 paths."""
-    return min(16, round(peers**0.5))
+    return min(16, math.isqrt(peers))
 
 
 def play(peers: int, rounds: int) -> Scaled:
@@ -111,7 +112,7 @@ async def leave_and_join(world: World, names: list[str], chance: random.Random) 
 def scale(sizes: list[int], rounds: int) -> int:
     """Print a row for each size; 1 when somebody did not end on the others' digest."""
     print(
-        "| peers | grid | peers a module | versions | one digest | messages | kB | requests | kB of them | node kB | CPU s |"
+        "| peers | grid | a module | versions | one digest | messages | kB | requests | kB of them | node kB | CPU s |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     whole = True

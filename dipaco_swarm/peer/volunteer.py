@@ -209,7 +209,8 @@ class Volunteer:
         return False
 
     def _catch_up(self, peer: PathInTraining, task: CatchUp) -> None:
-        module, ours, around = task.module, peer.progress[task.module].version, self._around
+        module, around = task.module, self._around
+        ours, tokens = peer.progress[module].version, peer.progress[module].tokens
         if not catch_up(peer, task):
             line = f"nobody sends {module} at version {task.to.version} just now; training goes on"
             around.notices.failing(f"state of {module}", line)
@@ -219,6 +220,9 @@ class Volunteer:
         if task.to.version - ours > ACCEPTED_STALENESS and peer.progress[module].tokens:
             dropped = drop_progress(peer, module)
             around.screen.event(f"{module}: {dropped:,} tokens trained on version {ours} are too old to count")
+        elif tokens and not peer.progress[module].tokens:
+            line = f"{tokens:,} tokens were given to a round whose end we did not hear; they count if it was made"
+            around.screen.event(f"{module}: {line}")
 
     def _round(self, post: Post) -> None:
         """An outer round; between its steps we save when it is time, and look up if we have been asleep."""

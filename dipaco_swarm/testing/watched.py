@@ -32,8 +32,8 @@ class WatchedSwarm:
         """Version and digest of every module that it says it trains."""
         self.made: dict[Place, set[str]] = {}
         """Digests of the versions that it has committed in this life."""
-        self.dropping: set[Place] = set()
-        """Modules of which it has said that it drops what was trained too long ago."""
+        self.dropping: dict[Place, str] = {}
+        """Modules of which it has said that it goes on without what it had trained, and why."""
 
     def as_swarm(self) -> Swarm:
         return cast(Swarm, self)
@@ -49,8 +49,8 @@ class WatchedSwarm:
             if self._lost_before is not None:
                 self._ledger.drop(peer, place, said.tokens, self._lost_before)
             elif place in self.dropping:
-                self._ledger.drop(peer, place, said.tokens, "too old when it caught up")
-            self.dropping.discard(place)
+                self._ledger.drop(peer, place, said.tokens, self.dropping[place])
+            self.dropping.pop(place, None)
         if trains:
             self._lost_before = None
         self._swarm.announce(announcements, groups)

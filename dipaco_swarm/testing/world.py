@@ -38,6 +38,12 @@ from dipaco_swarm.training.early import run_of
 ENDING_SECONDS = 120.0
 """After Ctrl+C a program ends within this, whatever it waits for."""
 
+DROPPED = {
+    "too old to count": "too old when it caught up",
+    "whose end we did not hear": "given to a round that was not made",
+}
+"""What a peer says when it goes on without tokens that it has trained, and what that is called."""
+
 Story = Callable[["World"], Awaitable[None]]
 
 
@@ -65,9 +71,10 @@ class Lines:
     def event(self, text: object) -> None:
         self._world.note(self._name, str(text))
         watched = self._world.peers[self._name].watched
-        if watched is not None and "too old to count" in str(text):
+        if watched is not None and any(words in str(text) for words in DROPPED):
             module = ModuleId.parse(str(text).partition(":")[0])
-            watched.dropping |= {place for place in watched.at if place[1] == module}
+            reason = next(DROPPED[words] for words in DROPPED if words in str(text))
+            watched.dropping |= {place: reason for place in watched.at if place[1] == module}
 
 
 class SimulatedPeer:

@@ -1,0 +1,31 @@
+"""Whole swarms in virtual time: what holds in every one of them, and that a seed is a history."""
+
+from pathlib import Path
+
+import pytest
+
+from dipaco_swarm.testing.stories import tell
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_faults_nothing_forks_and_nothing_is_lost(tmp_path: Path, seed: int) -> None:
+    outcome = tell(seed, tmp_path, faulty=False, seconds=60.0)
+    assert not outcome.violations
+    assert not outcome.forks
+    assert not outcome.balance.lost
+    assert outcome.commits > 0
+
+
+@pytest.mark.parametrize("seed", range(100, 108))
+def test_whatever_breaks_every_token_is_accounted_for_and_all_are_one_again(tmp_path: Path, seed: int) -> None:
+    outcome = tell(seed, tmp_path, seconds=90.0)
+    assert outcome.faults
+    assert not outcome.violations
+    assert outcome.commits > 0
+
+
+def test_a_seed_is_a_history(tmp_path: Path) -> None:
+    first, again, other = (tell(seed, tmp_path, seconds=90.0) for seed in (101, 101, 102))
+    assert first.trace == again.trace
+    assert first.balance == again.balance
+    assert other.trace != first.trace
