@@ -245,7 +245,8 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
         on_step(report)
 
     def is_time() -> bool:
-        return stop() or (ends_early and bool(modules_due(peer)))
+        # who trains on from a state that the group has left soon trains for nothing
+        return stop() or (ends_early and (bool(modules_due(peer)) or bool(catch_ups(peer))))
 
     # a paced round ends by the group's tokens; the bound only returns control now and then
     steps = peer.rules.rounds.inner_steps
