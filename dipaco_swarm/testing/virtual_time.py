@@ -32,8 +32,16 @@ END_ATTEMPTS = 100
 """A task that is cancelled may begin others; so often they are cancelled as well."""
 
 
+CROWDED = 100_000
+"""Callbacks in one virtual second; a thousand busy peers need fewer."""
+
+
 class Deadlock(RuntimeError):
     """Everybody waits, and nobody for time or for a message."""
+
+
+class Livelock(RuntimeError):
+    """Everybody is busy, and time does not go on."""
 
 
 class _Handle(asyncio.Handle):
@@ -75,6 +83,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._dead: set[str] = set()
         self._owners: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
         self._running = False
+        self._since_second = 0
         self.events = 0
         """Callbacks that have run."""
         self.after_each: Callable[[], None] | None = None
@@ -201,6 +210,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._parked[handle.owner].append(handle)
             return
         self.events += 1
+        self._since_second += 1
+        if self._since_second > CROWDED:
+            raise Livelock(f"{CROWDED:,} callbacks in the second before {self._now:.3f} s")
         handle._run()
         if self.after_each is not None:
             self.after_each()
@@ -210,7 +222,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             heapq.heappop(self._timers)
         if not self._timers:
             raise Deadlock(f"nobody waits for time or for a message, at {self._now:.3f} s")
-        self._now = max(self._now, self._timers[0].when())
+        before, self._now = self._now, max(self._now, self._timers[0].when())
+        if int(self._now) > int(before):
+            self._since_second = 0
         while self._timers and self._timers[0].when() <= self._now:
             self._ready.append(heapq.heappop(self._timers))
 

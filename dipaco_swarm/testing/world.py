@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -32,7 +32,7 @@ from dipaco_swarm.testing.run import OPERATOR, SimulatedRun
 from dipaco_swarm.testing.training import SimulatedWorkbench
 from dipaco_swarm.testing.virtual_time import Inline, Program, VirtualClock, VirtualLoop, context_of
 from dipaco_swarm.testing.watched import WatchedSwarm
-from dipaco_swarm.training.checkpoint import Checkpoint, load
+from dipaco_swarm.training.checkpoint import Checkpoint, given, load
 from dipaco_swarm.training.early import run_of
 
 ENDING_SECONDS = 120.0
@@ -193,12 +193,12 @@ class SimulatedPeer:
         self._ended_by = "away for too long"
         context_of(self.owner).run(self.stop.request)
 
-    def checkpoints(self) -> list[Checkpoint]:
-        """What it has saved, newest last."""
+    def checkpoints(self) -> list[tuple[Checkpoint, dict[ModuleId, int]]]:
+        """What it has saved, newest last; and of which versions it has noted that others may have its progress."""
         files = sorted(self.home.glob("checkpoints/*.safetensors"), key=lambda file: file.stat().st_mtime_ns)
         address = self._world.run.address
         run = run_of(address.name, address.fingerprint)
-        return [saved for file in files if (saved := load(file, run)) is not None]
+        return [(saved, given(file)) for file in files if (saved := load(file, run)) is not None]
 
 
 @dataclass(frozen=True)
@@ -306,14 +306,27 @@ class World:
                 self.ledger.violate(self.now, "no task left behind", f"{peer.name} has ended, and left {names}")
         best: dict[Place, Claim] = {}
         for peer in self.peers.values():
-            for saved in peer.checkpoints():
+            for saved, _ in peer.checkpoints():
                 for module, state in saved.base.items():
                     place, claim = (saved.stage, module), Claim.of(state)
-                    self.ledger.local[peer.name, place] = saved.tokens[module]
                     if place not in best or claim.beats(best[place]):
                         best[place] = claim
+        for peer in self.peers.values():
+            for saved, noted in peer.checkpoints():
+                self._note_local(peer.name, saved, noted, best)
         self._check_most_work(live, best)
         self.final = self.ledger.balance({place: claim.digest for place, claim in best.items()})
+
+    def _note_local(
+        self, name: str, saved: Checkpoint, noted: Mapping[ModuleId, int], best: Mapping[Place, Claim]
+    ) -> None:
+        """What a peer would go on with if it came back: what it saved, less what others have gone on with."""
+        for module, state in saved.base.items():
+            place = (saved.stage, module)
+            gone = noted.get(module, -1) >= state.version and best[place].beats(Claim.of(state))
+            self.ledger.local[name, place] = 0 if gone else saved.tokens[module]
+            if gone:
+                self.ledger.drop(name, place, 0, DROPPED["whose end we did not hear"])
 
     def _check_most_work(self, live: Sequence[SimulatedPeer], best: dict[Place, Claim]) -> None:
         """Nobody who was there to the end has made a version with more work behind it than the one that is left."""
