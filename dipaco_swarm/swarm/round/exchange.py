@@ -10,6 +10,7 @@ outdated average may still write is overwritten by the current one, never the ot
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 from collections import Counter
@@ -108,6 +109,7 @@ class PieceExchange:
         """Pieces of ours that their reducer has, as far as we can tell."""
         self._exchanges: dict[int, asyncio.Task[None]] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        self._running: dict[asyncio.Task[None], None] = {}  # in the order in which they began
 
     # ------------------------------------------------------------------------------------------- what others see of us
 
@@ -184,9 +186,14 @@ class PieceExchange:
                 for piece, owner in enumerate(self._owners):
                     self._send_piece_to(owner, piece)
                 self.started.set()
-                await asyncio.Event().wait()
+                # a group that an error leaves holds that error, which holds the group, and both hold our vectors
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
             finally:
                 self._tasks = None
+                for task in list(self._running):
+                    task.cancel()
+        self._exchanges.clear()
 
     def reassign(self, order: Reassign) -> None:
         """Members are gone: stop waiting for them, and redo their pieces with the new owners."""
@@ -416,7 +423,10 @@ class PieceExchange:
         if self._tasks is None:
             work.close()
             return None
-        return self._tasks.create_task(work)
+        task = self._tasks.create_task(work)
+        self._running[task] = None
+        task.add_done_callback(self._running.pop)
+        return task
 
     async def _in_order(self, work: Callable[..., T], *args: Any) -> T:
         return await self._compute.in_order(work, *args)
@@ -426,13 +436,14 @@ class PieceExchange:
         """Both at once, until the other side closes its stream; a stream that takes nothing any more ends it too."""
         tasks = {asyncio.create_task(sending), asyncio.create_task(receiving)}
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.gather(*(task for task in tasks if task.done()))
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            del task  # what has failed holds this frame by its traceback, and must not be held by it
+            tasks.clear()
 
 
 def _buffer(size: int) -> memoryview:

@@ -334,6 +334,7 @@ class Rounds:
             work.cancel()
             decision.cancel()
             await asyncio.gather(work, decision, return_exceptions=True)
+            del work, decision  # an error of theirs holds this frame, and with it the exchange
 
     async def _until_decided(
         self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, key: Key
