@@ -4,6 +4,7 @@ from contextlib import suppress
 
 from dipaco_swarm.algorithm.stages import check_tables
 from dipaco_swarm.dashboard.screens import open_screen
+from dipaco_swarm.machine.memory import keep_what_is_loaded
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
 from dipaco_swarm.manifest import RunAddress, fingerprint_of, read_run_file
@@ -20,6 +21,7 @@ def serve(settings: BootstrapSettings) -> None:
 
     config = read_run_file(settings.run_file)
     check_tables(config)
+    keep_what_is_loaded()
     key, home, workshop = load_operator_key(settings.home), OperatorHome(settings.home), TrainingWorkshop(config)
     node = NodeSettings(settings.listen, settings.announce)
     empty = RunAddress(config.name, fingerprint_of(key.public_key()), ())

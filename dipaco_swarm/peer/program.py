@@ -5,6 +5,7 @@ import logging
 from dipaco_swarm.dashboard.screens import open_screen
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
+from dipaco_swarm.machine.memory import keep_what_is_loaded
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals, until_stopped
@@ -26,6 +27,7 @@ def run_peer(settings: PeerSettings) -> None:
     from dipaco_swarm.swarm.libp2p.opening import open_swarm
 
     workbench = workbench_of(settings)  # before anything slow: a wrong device should cost no waiting
+    keep_what_is_loaded()
     node = NodeSettings(
         listen=settings.listen or DEFAULT_LISTEN,
         reachable=REACHABLE[settings.reachable],
