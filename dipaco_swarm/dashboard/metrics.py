@@ -8,6 +8,7 @@ Of a module: "version", "digest", "peers" (contributors), "tokens" (behind our o
 own count over all stages. Nothing here is needed to go on with a run, and a line that a power cut has torn is left out.
 """
 
+import contextlib
 import errno
 import json
 import logging
@@ -25,7 +26,8 @@ from dipaco_swarm.errors import cannot_write
 log = logging.getLogger(__name__)
 
 STEPS_PER_LINE = 10
-MOST_BYTES = 64 << 20  # bytes of one file; a volunteer of months should not find the disk full of it
+MOST_BYTES = 32 << 20
+"""Of one file. A full one is kept as `metrics.1.jsonl` until the next is full, so that months do not fill the disk."""
 TAIL_BYTES = 1 << 20
 
 _FIELDS = {
@@ -83,11 +85,13 @@ class Metrics:
         line = (json.dumps({"kind": kind, "time": time.time(), **values}) + "\n").encode()
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
+            if self._file.exists() and self._file.stat().st_size + len(line) > MOST_BYTES:
+                self._file.replace(_before(self._file))
             with open(self._file, "a+b", buffering=0) as file:
                 size = file.tell()
                 if not _ends_with_a_line(file):  # half of one, of a power cut, would spoil this one too
                     line = b"\n" + line
-                if size < MOST_BYTES and file.write(line) < len(line):
+                if file.write(line) < len(line):
                     file.truncate(size)  # half a line would spoil the next one too
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
@@ -101,15 +105,12 @@ class Metrics:
 def steps_after(file: Path, stage: int, path: int, step: int) -> int:
     """How many inner steps of a path were written down after this one, in its last life; about, for lines are of ten.
 
-    They are counted, as the path's own count goes on by what others have trained, too. Looks at the end of the file.
+    They are counted, as the path's own count goes on by what others have trained, too. Looks at the last lines.
     """
-    try:
-        with open(file, "rb") as lines:
-            if lines.seek(max(0, lines.seek(0, os.SEEK_END) - TAIL_BYTES)):
-                lines.readline()  # it may begin before what we look at
-            noted = [line for line in _whole_lines(lines.read(), file) if line["kind"] == "steps"]
-    except FileNotFoundError:
-        return 0
+    last = _end_of(file)
+    if len(last) < TAIL_BYTES:
+        last = _end_of(_before(file)) + last
+    noted = [line for line in _whole_lines(last, file) if line["kind"] == "steps"]
     count, tokens = 0, math.inf
     for line in (line for line in reversed(noted) if (line["stage"], line["path"]) == (stage, path)):
         if line["step"] <= step or line["tokens"] >= tokens:  # tokens begin at none in every life
@@ -119,11 +120,32 @@ def steps_after(file: Path, stage: int, path: int, step: int) -> int:
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
-    """All lines so far; a line that is being written is left for next time."""
+    """All lines that are kept, the oldest first; a line that is being written is left for next time."""
+    with contextlib.ExitStack() as opened:
+        files = []
+        # the newer file first: one that is full in this moment is seen twice, and not missed
+        for part in (file, _before(file)):
+            with contextlib.suppress(FileNotFoundError):
+                files.append(opened.enter_context(part.open("rb")))
+        if len(files) > 1 and os.path.sameopenfile(files[0].fileno(), files[1].fileno()):
+            files.pop()
+        return _whole_lines(b"".join(part.read() for part in reversed(files)), file)
+
+
+def _before(file: Path) -> Path:
+    """Where the full file before this one is."""
+    return file.with_suffix(f".1{file.suffix}")
+
+
+def _end_of(file: Path) -> bytes:
+    """Whole lines."""
     try:
-        return _whole_lines(file.read_bytes(), file)
+        with open(file, "rb") as lines:
+            if lines.seek(max(0, lines.seek(0, os.SEEK_END) - TAIL_BYTES)):
+                lines.readline()  # it may begin before what we look at
+            return lines.read()
     except FileNotFoundError:
-        return []
+        return b""
 
 
 def _whole_lines(data: bytes, file: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import logging
 import resource
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +86,40 @@ def test_steps_that_a_crash_costs_are_counted_at_the_end_of_the_file(tmp_path: P
     life(0, range(13, 25), range(1001, 1009))  # goes on from 12, where others have trained a thousand meanwhile
     assert steps_after(file, 0, 0, 12) == 20
     assert steps_after(file, 0, 0, 1008) == 0
+
+
+def test_months_of_lines_are_two_files_and_readers_see_the_newest_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dipaco_swarm.dashboard.metrics.MOST_BYTES", 2000)
+    file = tmp_path / "metrics.jsonl"
+    metrics = Metrics(file)
+    for step in range(1, 10_001):
+        metrics.step(0, 0, step, 1.0, 1, 1.0)
+        if step % 1000 == 0:
+            noted = [line["step"] for line in read_metrics(file)]
+            assert len(noted) >= 2000 // 200
+            assert noted == [*range(step - 10 * (len(noted) - 1), step + 1, 10)]  # none is missing or there twice
+            assert steps_after(file, 0, 0, step - 100) == 100
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["metrics.1.jsonl", "metrics.jsonl"]
+    assert sum(entry.stat().st_size for entry in tmp_path.iterdir()) <= 2 * 2000
+
+
+def test_a_file_that_becomes_full_while_it_is_read_is_not_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "metrics.jsonl"
+    Metrics(file).round(0, 0, 10, 1, {})
+    opening = Path.open
+
+    def open_then_rotate(self: Path, *arguments: Any, **named: Any) -> Any:
+        opened = opening(self, *arguments, **named)
+        if self == file:
+            file.replace(tmp_path / "metrics.1.jsonl")
+        return opened
+
+    monkeypatch.setattr(Path, "open", open_then_rotate)
+    assert [line["round"] for line in read_metrics(file)] == [1]
 
 
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
