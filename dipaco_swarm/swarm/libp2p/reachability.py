@@ -10,6 +10,7 @@ people's machines. A knock ends with the TLS handshake, in which whoever listens
 
 import asyncio
 import contextlib
+import functools
 import importlib.metadata
 import re
 import ssl
@@ -56,6 +57,7 @@ def ports_of(addresses: Sequence[str]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(place[3]) for place in found if place is not None))[:MAX_PORTS]
 
 
+@functools.cache
 def our_version() -> str:
     try:
         return importlib.metadata.version("dipaco-swarm")
