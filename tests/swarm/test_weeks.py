@@ -3,15 +3,19 @@
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from dipaco_swarm.swarm.libp2p.node import Node
+from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from tests.hub import until
 
+from .conftest import LOOPBACK
 from .test_contract import MODULE, agreed, gather, group, part, reduce_together
 
 pytestmark = pytest.mark.swarm
@@ -51,3 +55,19 @@ def test_a_round_that_is_over_holds_no_vectors(
             agreed(outcome[MODULE])
     assert len(made) == 6
     until(lambda: not any(exchange() for exchange in made))
+
+
+def test_a_peer_of_many_lives_is_one_place_in_the_tables_of_the_others(
+    make_libp2p_swarms: MakeSwarms, tmp_path: Path
+) -> None:
+    (first,) = make_libp2p_swarms(1)
+    table = node_of(first).dht.protocol.routing_table
+    for _ in range(3):
+        with open_swarm(first.address, tmp_path / "comes and goes", LOOPBACK) as peer:
+            until(lambda name=peer.peer: name in {str(known) for known in table.peer_id_to_uid})  # type: ignore[misc]
+    assert len(table.uid_to_peer_id) == 1
+
+
+def node_of(swarm: NetworkedSwarm) -> Node:
+    assert isinstance(swarm._transport, Node)
+    return swarm._transport

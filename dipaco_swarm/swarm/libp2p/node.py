@@ -22,6 +22,7 @@ from random import Random, SystemRandom
 from typing import Any
 
 from hivemind.dht import DHTNode
+from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
@@ -427,6 +428,8 @@ async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
     try:
         return await DHTNode.create(
             node.p2p,
+            # the same in every life: a table of peers keeps those of former lives beside the one of now
+            node_id=DHTID.generate(source=node.identity.peer),
             initial_peers=list(bootstraps),
             client_mode=not node.reachable,
             record_validator=SignedRecords(),
