@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 MAX_MEMBERS = 256
 """Announcements about one module that are listened to, unless the run file says otherwise."""
 LATELY_LIFETIMES = 20
-"""For so many lifetimes of an announcement a member that is not heard any more may be somewhere all the same."""
+"""For so many lifetimes of an announcement a member that is not heard any more may be somewhere all the same.
+
+A group in which nobody was heard for so long is of a stage that is over."""
 PAUSE_DECAY = 0.9
 MISSED_WORDS = 3
 """A peer that is silent for this many of its usual intervals counts as asleep."""
@@ -103,6 +105,7 @@ class Directory:
             try:
                 self._addresses = await self._transport.addresses()
                 await asyncio.gather(self._tell(), *(self.listen(said.stage, said.module) for said in self._ours))
+                self.forget()
             except (OSError, EOFError) as error:
                 log.warning("the network of this machine cannot be used just now; trying again every few seconds")
                 log.debug("the DHT cannot be used: %s", error)
@@ -198,6 +201,15 @@ class Directory:
             lately[heard.said.peer] = heard
             while len(lately) > self.max_members:
                 del lately[next(iter(lately))]
+
+    def forget(self) -> None:
+        """Let go of groups that are not ours, and that nobody has been in for long."""
+        ours = {(said.stage, said.module) for said in self._ours}
+        long_ago = self._clock.boottime() - LATELY_LIFETIMES * self._timing.lifetime
+        for groups in (self._heard, self._lately):
+            for group in [group for group in groups if group not in ours]:
+                if all(max(record.since, record.until) < long_ago for record in groups[group].values()):
+                    del groups[group]
 
     def peers(self) -> list[PeerName]:
         """Everybody else that was heard of, each once."""

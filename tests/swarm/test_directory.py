@@ -19,8 +19,8 @@ MODULE = ModuleId(0, 0)
 TIMING = Timing()
 
 
-def said_by(peer: str, catching_up: bool = False) -> bytes:
-    said = Announcement(PeerName(peer), 0, MODULE, PathIndex(0), 1, "a" * 64, catching_up=catching_up)
+def said_by(peer: str, catching_up: bool = False, stage: int = 0) -> bytes:
+    said = Announcement(PeerName(peer), stage, MODULE, PathIndex(0), 1, "a" * 64, catching_up=catching_up)
     return records.encode(records.encode_announcement(said, ()))
 
 
@@ -45,7 +45,7 @@ class World:
         self.records = Written()
         transport = LocalTransport(LocalNetwork(timing=TIMING, clock=self.clock), "us")
         transport.records = self.records
-        self._directory = Directory(transport, "run")
+        self.directory = Directory(transport, "run")
 
     def says(self, peer: str, later: float = 0.0, catching_up: bool = False) -> None:
         """Its record, written `later` than its last one, by its own clock."""
@@ -55,8 +55,8 @@ class World:
 
     def there(self) -> dict[str, bool]:
         """Who is there, and whether awake."""
-        asyncio.run(self._directory.listen(0, MODULE))
-        return {said.peer: said.awake for said in self._directory.members(0, MODULE)}
+        asyncio.run(self.directory.listen(0, MODULE))
+        return {said.peer: said.awake for said in self.directory.members(0, MODULE)}
 
 
 def test_clocks_that_jump_make_nobody_dead_and_keep_nobody_alive() -> None:
@@ -129,3 +129,19 @@ def test_a_task_of_the_network_library_that_fails_shows_no_traceback(caplog: pyt
         asyncio.run(start())
     assert [record.levelname for record in caplog.records if "background" in record.message] == ["DEBUG"]
     assert all(record.levelname == "DEBUG" for record in caplog.records)
+
+
+def test_stages_that_are_over_are_forgotten() -> None:
+    world = World()
+    one = PeerName("one")
+    for stage in range(50):
+        for _ in range(10):
+            world.clock.now += TIMING.lifetime
+            world.clock.at_the_wall += TIMING.lifetime
+            world.records.found = {one: Record(said_by(one, stage=stage), world.clock.wall() + TIMING.lifetime)}
+            asyncio.run(world.directory.listen(stage, MODULE))
+            world.directory.forget()
+        assert world.directory.members(stage, MODULE)
+        assert world.directory.peers() == [one]
+    assert len(world.directory._heard) <= 4
+    assert len(world.directory._lately) <= 4

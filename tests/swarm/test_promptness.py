@@ -44,6 +44,15 @@ def test_silence_is_forgotten_or_two_that_were_parted_would_never_speak_again() 
     assert not detector.misses("a")
 
 
+def test_who_left_in_silence_is_not_remembered_for_ever() -> None:
+    clock, detector = clocked()
+    for i in range(1000):
+        clock.now += 10
+        detector.silent(f"peer {i}", clock.now - 5)
+    assert len(detector._silences) <= TIMING.forget_silence / 10
+    assert detector.doubts("peer 999")
+
+
 def test_patience_follows_the_slowest_answers_of_late() -> None:
     _, detector = clocked()
     detector.answered("a", 3.0)

@@ -112,6 +112,8 @@ class FailureDetector:
         _, noticed = self._silences.get(peer, (0, -math.inf))
         if asked > noticed:
             self._silences[peer] = (self._silences_of(peer) + 1, self._clock.monotonic())
+            # most of those who leave do not say so
+            self._silences = {name: said for name, said in self._silences.items() if self._silences_of(name)}
 
     def _silences_of(self, peer: str) -> int:
         """Forgotten after a while: two that were parted would not speak to each other any more."""
