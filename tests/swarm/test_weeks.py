@@ -1,5 +1,7 @@
 """What must not add up over weeks of rounds, heartbeats and newcomers, over real libp2p."""
 
+import asyncio
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -8,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hivemind.dht.routing import DHTID
+from hivemind.p2p import PeerID
 
 from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
@@ -66,6 +70,60 @@ def test_a_peer_of_many_lives_is_one_place_in_the_tables_of_the_others(
         with open_swarm(first.address, tmp_path / "comes and goes", LOOPBACK) as peer:
             until(lambda name=peer.peer: name in {str(known) for known in table.peer_id_to_uid})  # type: ignore[misc]
     assert len(table.uid_to_peer_id) == 1
+
+
+def test_requests_that_nobody_waits_for_are_let_go(make_libp2p_swarms: MakeSwarms) -> None:
+    answering, asking = make_libp2p_swarms(2)
+    kept = node_of(answering).p2p._client.control._handler_tasks
+
+    async def slow(data: bytes, peer: object) -> bytes:
+        await asyncio.sleep(60)
+        return data
+
+    async def ask() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await node_of(asking).p2p._client.call_unary_handler(node_of(answering).p2p.peer_id, "slow", b"?")
+
+    async def ask_often() -> None:
+        await asyncio.gather(*(ask() for _ in range(20)))
+
+    answering._portal.run(node_of(answering).p2p._client.add_unary_handler("slow", slow))
+    asking._portal.run(ask_often())
+    until(lambda: sum(task.done() for task in list(kept.values())) == 20)
+    let_go(answering)
+    assert not any(task.done() for task in list(kept.values()))
+
+
+def test_peers_and_keys_that_are_no_more_are_let_go(make_libp2p_swarms: MakeSwarms) -> None:
+    (swarm,) = make_libp2p_swarms(1)
+    dht = node_of(swarm).dht
+    table, blacklist = dht.protocol.routing_table, dht.blacklist
+    blacklist.base_time = 0.001
+    far_away = (dht.node_id ^ 1 << 159) >> 10 << 10  # they are all of one bucket
+
+    async def a_long_time() -> None:
+        for number in range(300):
+            await dht.get(f"key {number}")
+        for number in range(300):
+            passer_by = PeerID(f"peer number {number}".encode())
+            table.add_or_update_node(DHTID(far_away + number), passer_by)
+            blacklist.register_failure(passer_by)
+        await asyncio.sleep(2 * blacklist.base_time)
+
+    swarm._portal.run(a_long_time())
+    assert min(len(table.uid_to_peer_id), len(blacklist.ban_counter), len(dht.pending_get_requests)) >= 300
+    let_go(swarm)
+    assert len(table.uid_to_peer_id) <= 2 * 20
+    assert len(blacklist.ban_counter) < 30
+    assert len(dht.pending_get_requests) < 30
+
+
+def let_go(swarm: NetworkedSwarm) -> None:
+    async def now() -> None:
+        node_of(swarm).let_go()
+
+    swarm._portal.run(now())
 
 
 def node_of(swarm: NetworkedSwarm) -> Node:

@@ -317,6 +317,20 @@ class Node:
         except (ControlFailure, P2PDaemonError, TimeoutError, OSError, EOFError, ValueError) as error:
             log.debug("%s does not answer: %s", address, error)
 
+    def let_go(self) -> None:
+        """Of what hivemind keeps for ever about requests and peers that are no more; for now and then."""
+        answering = self.p2p._client.control._handler_tasks
+        for call in [call for call, task in answering.items() if task.done()]:  # its peer did not wait for the answer
+            del answering[call]
+        blacklist, searches, table = self.dht.blacklist, self.dht.pending_get_requests, self.dht.protocol.routing_table
+        for peer in [peer for peer in blacklist.ban_counter if peer not in blacklist]:
+            del blacklist.ban_counter[peer]
+        for key in [key for key, searching in searches.items() if not searching]:
+            del searches[key]
+        for bucket in table.buckets:
+            for spare in list(bucket.replacement_nodes)[: -bucket.size]:
+                del table[spare]
+
     async def close(self) -> None:
         """End what still serves others."""
         if self._server is not None:
