@@ -22,9 +22,10 @@ from dipaco_swarm.swarm.interface import (
     Swarm,
 )
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.swarm.round.leader import Decision
+from dipaco_swarm.swarm.round import deciding
+from dipaco_swarm.swarm.round.decision import Commit, Decision, Drop, Memory, RoundView, Wait, decide
 from dipaco_swarm.swarm.round.reduction import leader_order
-from dipaco_swarm.swarm.wire import Abort, Commit
+from dipaco_swarm.swarm.timing import Timing
 from tests.hub import until
 
 from .conftest import MakeSwarms
@@ -265,20 +266,19 @@ def test_who_is_out_of_a_round_in_the_middle_knows_that_the_others_have_its_part
     gather(swarms, {MODULE: weights}, [0, 1, 2])
     leader = leader_order(0, MODULE, 0, sorted(swarm.peer for swarm in swarms))[0]
     out = next(swarm for swarm in swarms if swarm.peer != leader)
-    verdict, all_ready, decide = Decision._verdict, threading.Event(), threading.Event()
+    all_ready, may_commit = threading.Event(), threading.Event()
 
-    def held_back(self: Decision, now: float) -> Commit | Abort | None:
-        found = verdict(self, now)
-        if isinstance(found, Commit) and not decide.is_set():
+    def held_back(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, Memory]:
+        straggler = [member.peer for member in view.members].index(out.peer)
+        if how == "much slower" and all_ready.is_set() and straggler in view.alive:
+            return Drop(frozenset({straggler}), "was much slower than the others"), memory
+        decided, memory = decide(view, memory, timing)
+        if isinstance(decided, Commit) and not may_commit.is_set():
             all_ready.set()
-            return None
-        return found
+            decided = Wait()
+        return decided, memory
 
-    def slow(self: Decision, now: float) -> set[int]:
-        return {self._names.index(out.peer)} & self._alive if how == "much slower" and all_ready.is_set() else set()
-
-    monkeypatch.setattr(Decision, "_verdict", held_back)
-    monkeypatch.setattr(Decision, "_slow", slow)
+    monkeypatch.setattr(deciding, "decide", held_back)
     parts = {swarm.peer: [part(i, torch.full((1_000_000,), float(i)), weights)] for i, swarm in enumerate(swarms)}
     with ThreadPoolExecutor(3) as pool:
         calls = {swarm.peer: pool.submit(swarm.all_reduce, parts[swarm.peer], patience=20.0) for swarm in swarms}
@@ -286,7 +286,7 @@ def test_who_is_out_of_a_round_in_the_middle_knows_that_the_others_have_its_part
         if how == "interrupted":
             out.interrupt()
         theirs = calls[out.peer].result(timeout=30)[MODULE]
-        decide.set()
+        may_commit.set()
         others = [call.result(timeout=60)[MODULE] for peer, call in calls.items() if peer != out.peer]
     assert isinstance(theirs, NotAgreed)
     assert how in theirs.reason

@@ -17,11 +17,12 @@ from dipaco_swarm.swarm.interface import Agreed, NotAgreed, Outcome, Swarm
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.swarm.round import leader as leading
+from dipaco_swarm.swarm.round import deciding
 from dipaco_swarm.swarm.round.exchange import PieceExchange
-from dipaco_swarm.swarm.round.leader import Seat
 from dipaco_swarm.swarm.round.member import Rounds
 from dipaco_swarm.swarm.round.reduction import leader_order
+from dipaco_swarm.swarm.round.seats import Seat
+from dipaco_swarm.swarm.round.seats import tell as honest
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Stream
 from dipaco_swarm.swarm.wire import Commit, Message, PieceHeader
@@ -148,7 +149,6 @@ def test_a_leader_that_dies_while_it_commits_leaves_one_outcome(
         return await ask_outcome(self, peer, round_id)
 
     monkeypatch.setattr(Rounds, "_ask_outcome", ask)
-    honest = leading._tell
     deaths: list[int] = []
 
     async def tell(seats: Sequence[Seat], message: Message, timing: Timing) -> None:
@@ -164,7 +164,7 @@ def test_a_leader_that_dies_while_it_commits_leaves_one_outcome(
         for seat in seats:
             seat.channel.close()
 
-    monkeypatch.setattr(leading, "_tell", tell)
+    monkeypatch.setattr(deciding, "tell", tell)
     outcomes = one_round(swarms, ones(4))
     assert deaths == [4]
     means = [outcome.mean for outcome in outcomes if isinstance(outcome, Agreed)]

@@ -1,57 +1,34 @@
-"""The leader's side of a round: who takes part, who is lost, and what is decided. The other side is `rounds.py`.
+"""The leader's side of a round until it begins: who takes part. What follows is `deciding.py`.
 
 A leader needs no contribution of its own, only a live loop. It keeps a seat for every member, with what the member said
 last; every decision is made from the seats, whenever one changes and at least once a pulse.
 """
 
 import asyncio
-import contextlib
 import logging
 import statistics
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
-from dipaco_swarm.swarm.round.reduction import (
-    leader_order,
-    piece_owners,
-    piece_parameters,
-    reducer_shares,
-    roster_order,
-)
+from dipaco_swarm.swarm.round.deciding import RunningRound
+from dipaco_swarm.swarm.round.reduction import leader_order
+from dipaco_swarm.swarm.round.seats import Seat, or_a_pulse, tell
 from dipaco_swarm.swarm.tasks import Tasks
-from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Transport
-from dipaco_swarm.swarm.wire import (
-    MAX_MEMBERS,
-    Abort,
-    Alive,
-    Commit,
-    Here,
-    Join,
-    Message,
-    Ready,
-    Reassign,
-    Refuse,
-    Roster,
-    RosterEntry,
-)
+from dipaco_swarm.swarm.wire import MAX_MEMBERS, Alive, Here, Join, Ready, Refuse
 
 log = logging.getLogger(__name__)
 
 MAX_PATIENCE_SECONDS = 6 * 3600.0
 MAX_GATHERINGS = 1024
 """Rounds that one peer leads at once, however many strangers open some."""
-SLOW_SHARE = 0.25
-"""A slow line is waited for during this share of what training took (the patience), rather than never heard."""
-
 CLAIM_BELIEVED = 3
 """So often the word of one peer that there is a better state stops the round of a state."""
 
@@ -87,17 +64,6 @@ class Standing:
 
 
 @dataclass(eq=False)
-class Seat:
-    """A member at the leader's table: what it joined with, and what it said last."""
-
-    join: Join
-    channel: Channel
-    report: Alive | None = None
-    ready: Ready | None = None
-    gone: bool = False
-
-
-@dataclass(eq=False)
 class Gathering:
     """A round that this peer leads, from the first Join to the end."""
 
@@ -128,7 +94,7 @@ class Gathering:
         refusal = ahead_of(self.base, base, holder)
         self.base = base
         for peer in list(self.seats):
-            self.listeners.start(_tell([self.seats.pop(peer)], refusal, self.transport.timing))
+            self.listeners.start(tell([self.seats.pop(peer)], refusal, self.transport.timing))
         self.changed.set()
 
     def leave(self, peer: str) -> None:
@@ -227,11 +193,11 @@ class Leader:
             gathering.closed = True
             pulse.cancel()
             if refusal is not None:
-                await _tell(list(gathering.seats.values()), refusal, self._timing)
+                await tell(list(gathering.seats.values()), refusal, self._timing)
                 return
             seats = await self._of_one_size(gathering)
             if seats:
-                await Decision(self._transport, seats, gathering.changed, self._norm_clip).reach()
+                await RunningRound(self._transport, seats, gathering.changed, self._norm_clip).reach_decision()
         finally:
             gathering.closed = True
             self._gatherings.pop(gathering.key, None)
@@ -243,7 +209,7 @@ class Leader:
     async def _pulse(self, gathering: Gathering) -> None:
         """Who waits is told that we are alive, whatever else we wait for."""
         while True:
-            await _tell(list(gathering.seats.values()), Alive(), self._timing)
+            await tell(list(gathering.seats.values()), Alive(), self._timing)
             await asyncio.sleep(self._timing.pulse)
 
     async def _until_everybody_is_in(self, gathering: Gathering) -> Refuse | None:
@@ -290,7 +256,7 @@ class Leader:
                     reason = f"{first[-8:]} leads this round"
                     return Refuse(reason=reason, version=version, leader=first)
                 continue
-            await _or_a_pulse(gathering.changed, self._timing)
+            await or_a_pulse(gathering.changed, self._timing)
 
     def _missing(self, gathering: Gathering, failures: Counter[str], elsewhere: set[str]) -> list[str]:
         """Live members that have not joined; and, where hardly anybody is live, those that were there lately.
@@ -345,167 +311,8 @@ class Leader:
         parameters = max(lengths, key=lambda length: (lengths[length], length))
         others = [seat for seat in seats if seat.join.parameters != parameters]
         reason = "the group's module has another size than ours; is it the same run?"
-        await _tell(others, Refuse(reason=reason, version=gathering.key[2]), self._timing)
+        await tell(others, Refuse(reason=reason, version=gathering.key[2]), self._timing)
         return [seat for seat in seats if seat.join.parameters == parameters]
-
-
-class Decision:
-    """The leader's second half: from the roster to Commit or Abort. Made for one round, used once."""
-
-    def __init__(self, transport: Transport, seats: Sequence[Seat], changed: asyncio.Event, norm_clip: float) -> None:
-        self._clock = transport.clock
-        self._timing = transport.timing
-        joins = {seat.channel.peer: seat.join for seat in seats}
-        scales = clip_factors([join.norm for join in joins.values()], norm_clip)
-        members = roster_order(
-            [
-                RosterEntry(
-                    peer=peer,
-                    path=join.path,
-                    tokens=join.tokens,
-                    norm=join.norm,
-                    scale=max(scale, 1e-30),
-                    reduces=join.reduces,
-                )
-                for (peer, join), scale in zip(joins.items(), scales, strict=True)
-            ]
-        )
-        parameters = seats[0].join.parameters
-        # where nobody can be dialled, all share the work, through relays
-        reducers = [i for i, member in enumerate(members) if member.reduces] or list(range(len(members)))
-        shares = reducer_shares({i: joins[members[i].peer].uplink for i in reducers}, len(members))
-        size = piece_parameters(parameters, len(reducers))
-        self._roster = Roster(
-            round_id=transport.random.randbytes(16),
-            members=members,
-            piece_parameters=size,
-            owners=piece_owners(parameters, size, shares),
-        )
-        seat_of = {seat.channel.peer: seat for seat in seats}
-        self._seats = [seat_of[member.peer] for member in members]
-        self._names = [member.peer for member in members]
-        self._owners = list(self._roster.owners)
-        self._changed = changed
-        self._patience = statistics.median(join.patience for join in joins.values())
-        self._alive = set(range(len(members)))
-        self._generation = 0
-        self._began = self._clock.monotonic()
-        self._few_slow_since: float | None = None
-        self._moved = (0, self._began)
-        """Bytes that had moved in all, and since when it is no more."""
-
-    async def reach(self) -> None:
-        """Send the roster, watch the members, decide."""
-        for seat in self._seats:
-            seat.report = None
-        await self._tell_all(self._roster)
-        pulsed = self._clock.monotonic()
-        while True:
-            self._changed.clear()
-            now = self._clock.monotonic()
-            await self._drop({i for i in self._alive if self._seats[i].gone}, "went away")
-            await self._drop(self._slow(now), "was much slower than the others; the next round counts its progress")
-            verdict = self._verdict(now)
-            if verdict is not None:
-                await self._tell_all(verdict)
-                return
-            if now - pulsed >= self._timing.pulse:
-                pulsed = now
-                await self._tell_all(Alive())
-            waited_from = self._clock.monotonic()
-            await _or_a_pulse(self._changed, self._timing)
-            if self._clock.monotonic() - waited_from > self._timing.silence:
-                # this machine was asleep, and the others have long gone on without us
-                await self._tell_all(Abort(reason="the peer that led this round was asleep"))
-                return
-
-    def _verdict(self, now: float) -> Commit | Abort | None:
-        if 2 * len(self._alive) < len(self._seats):
-            return Abort(reason="more than half of the peers left in the middle of it")
-        ready = [report for report in (self._ready(i) for i in self._alive) if report is not None]
-        if len(ready) < len(self._alive):
-            moved = sum(seat.report.moved for seat in self._seats if seat.report is not None) + len(ready)
-            if moved != self._moved[0]:
-                self._moved = moved, now
-            if now - self._moved[1] > self._timing.standstill:
-                return Abort(reason=f"nothing moved for {self._timing.standstill:.0f} s; the round is tried again")
-            return None
-        if len({report.digest for report in ready}) > 1:
-            return Abort(reason="the peers did not get the same average; nothing was taken")
-        return Commit(round_id=self._roster.round_id, generation=self._generation, digest=ready[0].digest)
-
-    def _ready(self, member: int) -> Ready | None:
-        report = self._seats[member].ready
-        return report if report is not None and report.generation == self._generation else None
-
-    def _slow(self, now: float) -> set[int]:
-        """Members that the others have waited for several times as long as they needed themselves, or too long."""
-        slow = self._awaited()
-        if not slow or 2 * len(slow) > len(self._alive):
-            self._few_slow_since = None
-            return set()
-        if self._few_slow_since is None:
-            self._few_slow_since = now
-        needed_by_others = self._few_slow_since - self._began
-        allowed = max(self._timing.slow_floor, 3 * needed_by_others, SLOW_SHARE * self._patience)
-        return slow if now - self._few_slow_since > allowed else set()
-
-    def _awaited(self) -> set[int]:
-        """Whom the round waits for.
-
-        Every report is a set of complaints. A reducer that misses contributions is not to blame for its averages. Of
-        the two sides of a complaint, the one with more complaints about or by it is the slow one. A member that is not
-        ready and waits for nobody is slow itself.
-        """
-        reports = {i: self._seats[i].report for i in self._alive}
-        if any(report is None for report in reports.values()):
-            return set()
-        index = {self._names[i]: i for i in self._alive}
-        unready = {i: report for i, report in reports.items() if report is not None and self._ready(i) is None}
-        reducing = {i for i, report in unready.items() if report.awaits_contributions}
-        complaints = {
-            (i, index[name], True) for i in unready for name in unready[i].awaits_contributions if name in index
-        }
-        complaints |= {
-            (i, index[name], False)
-            for i in unready
-            for name in unready[i].awaits_averages
-            if name in index and index[name] not in reducing
-        }
-        by = Counter(i for i, _, _ in complaints)
-        about = Counter(j for _, j, _ in complaints)
-        slow = {i for i, report in unready.items() if not report.awaits_contributions and not report.awaits_averages}
-        for i, j, contribution in complaints:
-            if by[i] == about[j]:
-                # a sender has one link that many share; a receiver of averages has company if there is any
-                slow.add(j if contribution or len(self._alive) == 2 else i)
-            else:
-                slow.add(i if by[i] > about[j] else j)
-        return slow
-
-    async def _drop(self, members: set[int], why: str) -> None:
-        """Go on without them: tell everybody, and give their pieces to others."""
-        members &= self._alive
-        if not members:
-            return
-        self._alive -= members
-        self._few_slow_since = None
-        log.info("went on without %s, which %s", _some(self._names[i][-8:] for i in sorted(members)), why)
-        off = Abort(reason=f"this peer {why}", others_go_on=True)
-        await _tell([self._seats[i] for i in members if not self._seats[i].gone], off, self._timing)
-        if not self._alive:
-            return
-        heirs = [i for i in sorted(self._alive) if self._roster.members[i].reduces] or sorted(self._alive)
-        orphans = [piece for piece, owner in enumerate(self._owners) if owner in members]
-        moved = {piece: heirs[k % len(heirs)] for k, piece in enumerate(orphans)}
-        for piece, owner in moved.items():
-            self._owners[piece] = owner
-        self._generation += 1
-        gone = tuple(self._names[i] for i in sorted(members))
-        await self._tell_all(Reassign(gone=gone, generation=self._generation, pieces=moved))
-
-    async def _tell_all(self, message: Message) -> None:
-        await _tell([self._seats[i] for i in sorted(self._alive)], message, self._timing)
 
 
 def ahead_of(base: Claim, better: Claim, holder: str) -> Refuse:
@@ -515,30 +322,3 @@ def ahead_of(base: Claim, better: Claim, holder: str) -> Refuse:
     else:
         reason = f"others have trained more on another version {better.version}; taking theirs"
     return Refuse(reason=reason, version=better.version, digest=better.digest, work=better.work, holder=holder)
-
-
-def _some(names: Iterable[str]) -> str:
-    """Names for one line of a log, however many there are."""
-    listed = list(names)
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return ", ".join(listed[:3]) + more
-
-
-async def _tell(seats: Sequence[Seat], message: Message, timing: Timing) -> None:
-    """Send to all at once; who does not take it in time is gone."""
-
-    async def tell(seat: Seat) -> None:
-        try:
-            async with asyncio.timeout(timing.silence / 2):
-                await seat.channel.send(message)
-        except (ConnectionError, TimeoutError):
-            seat.gone = True
-
-    await asyncio.gather(*(tell(seat) for seat in seats))
-
-
-async def _or_a_pulse(changed: asyncio.Event, timing: Timing) -> None:
-    """Wait until something changed, but not longer than a pulse."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timing.pulse):
-            await changed.wait()

@@ -22,17 +22,17 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
-from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.interface import Agreed, Contribution, ModuleGroup, NotAgreed, Outcome, PeerName
+from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome, PeerName
 from dipaco_swarm.swarm.round.channels import Channel, FailureDetector, HeartbeatReader, LocalChannel
-from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec
+from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.leader import Key, Leader, Member, Standing
-from dipaco_swarm.swarm.round.reduction import MAX_PIECE, claimed_norm, leader_order, roster_order
+from dipaco_swarm.swarm.round.reduction import claimed_norm, leader_order
+from dipaco_swarm.swarm.round.roster import our_index
 from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
     Abort,
@@ -256,7 +256,7 @@ class Rounds:
             return NotAgreed(message.reason)
         if not isinstance(message, Roster):
             raise RemoteDataError(channel.peer, f"sends {type(message).__name__} instead of a roster")
-        me = _our_index(message, join, self._peer, contribution.group, self._norm_clip, channel.peer)
+        me = our_index(message, join, self._peer, contribution.group, self._norm_clip, channel.peer)
         key = (join.stage, contribution.group.module, join.version)
         residual = self.feedback.room_for(contribution)
         exchange = PieceExchange(
@@ -510,25 +510,3 @@ class Rounds:
         exchange = self._exchanges.get(round_id)
         if exchange is not None:
             await exchange.serve(stream)
-
-
-def _our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip: float, leader: str) -> int:
-    """Our index in a roster that follows the rules; a leader that bends them is not followed."""
-    names = [member.peer for member in roster.members]
-    if us not in names or len(set(names)) < len(names):
-        raise RemoteDataError(leader, "sends a roster without us, or with somebody twice")
-    me = roster.members[names.index(us)]
-    scales = clip_factors([member.norm for member in roster.members], norm_clip)
-    pieces = -(-join.parameters // roster.piece_parameters)
-    if not (
-        (me.path, me.tokens, me.norm) == (join.path, join.tokens, join.norm)
-        and roster.members == roster_order(roster.members)
-        and all(member.path in group.path_weights for member in roster.members)
-        and [member.scale for member in roster.members] == [max(scale, 1e-30) for scale in scales]
-        and roster.piece_parameters <= MAX_PIECE
-        and roster.piece_parameters % BLOCK == 0
-        and len(roster.owners) == pieces
-        and max(roster.owners) < len(roster.members)
-    ):
-        raise RemoteDataError(leader, "sends a roster that does not follow from what its members said")
-    return names.index(us)

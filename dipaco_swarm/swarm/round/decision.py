@@ -1,0 +1,171 @@
+"""What a leader decides about a round that has begun: a pure function of what its members said last.
+
+situation (the first row that fits)           decision
+---------------------------------------------------------------------------------------------------
+a member's stream has ended                   Drop      at once; its pieces get new reducers
+half of the members or fewer are stragglers,
+  for longer than the others needed           Drop      the next round counts their progress
+more than half of the roster have left        Abort
+somebody has no average yet:
+  nothing has moved for `standstill`          Abort     the round is tried again
+  else                                        Wait
+the averages differ                           Abort     nothing was taken
+else                                          Commit    everybody alive holds the same bytes
+
+Stragglers are members that a round waits for. Every report is a set of complaints: "I miss the contributions of these
+members to the pieces that I reduce", "I miss the averages of those reducers". Of the two sides of a complaint, the one
+with more complaints about or by it is the straggler. `stragglers` has the rule.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.wire import Alive, Ready
+
+SLOW_SHARE = 0.25
+"""A slow line is waited for during this share of what training took (the patience), rather than never heard."""
+
+
+@dataclass(frozen=True)
+class MemberView:
+    """What the leader knows of one member of the roster."""
+
+    peer: str
+    gone: bool = False
+    """Its stream has ended, or nothing was heard on it for too long."""
+    report: Alive | None = None
+    """Whom it waits for, as it said last since the roster; None: nothing yet."""
+    ready: Ready | None = None
+    """The average that it holds, as it said last; it may be of an older generation."""
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """Everything that a decision depends on, besides `Memory`. All times are seconds of one clock."""
+
+    members: tuple[MemberView, ...]
+    """In the order of the roster; who was dropped stays in it."""
+    alive: frozenset[int]
+    """Indices of members that were not dropped."""
+    generation: int
+    """So often somebody was dropped."""
+    now: float
+    began: float
+    """When the roster was sent."""
+    patience: float
+    """Seconds that the median member is willing to wait for others."""
+
+    def ready(self, member: int) -> Ready | None:
+        """The average that a member holds of this generation; None when it has none yet."""
+        said = self.members[member].ready
+        return said if said is not None and said.generation == self.generation else None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a decision leaves for the next one of the same round."""
+
+    moved_since: float
+    """When the members had first received `moved` bytes in all; at first, when the round began."""
+    moved: int = 0
+    few_slow_since: float | None = None
+    """Since when there have been stragglers, and no more than half of the members; None: there are none such."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    pass
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Go on without these members of the roster."""
+
+    members: frozenset[int]
+    why: str
+
+
+@dataclass(frozen=True)
+class Commit:
+    digest: bytes
+    generation: int
+
+
+@dataclass(frozen=True)
+class Abort:
+    reason: str
+
+
+Decision = Wait | Drop | Commit | Abort
+
+
+def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, Memory]:
+    """The one thing to do next, and what to remember; the table at the top of this file.
+
+    `memory`: what the decision before it returned, or `Memory(moved_since=view.began)`.
+    """
+    gone = frozenset(i for i in view.alive if view.members[i].gone)
+    if gone:
+        return Drop(gone, "went away"), replace(memory, few_slow_since=None)
+
+    slow = stragglers(view)
+    if not slow or 2 * len(slow) > len(view.alive):
+        memory = replace(memory, few_slow_since=None)
+    elif memory.few_slow_since is None:
+        memory = replace(memory, few_slow_since=view.now)
+    elif view.now - memory.few_slow_since > _allowed(view, memory.few_slow_since, timing):
+        why = "was much slower than the others; the next round counts its progress"
+        return Drop(slow, why), replace(memory, few_slow_since=None)
+
+    if 2 * len(view.alive) < len(view.members):
+        return Abort("more than half of the peers left in the middle of it"), memory
+    ready = [average for i in sorted(view.alive) if (average := view.ready(i)) is not None]
+    if len(ready) < len(view.alive):
+        moved = sum(member.report.moved for member in view.members if member.report is not None) + len(ready)
+        if moved != memory.moved:
+            memory = replace(memory, moved=moved, moved_since=view.now)
+        if view.now - memory.moved_since > timing.standstill:
+            return Abort(f"nothing moved for {timing.standstill:.0f} s; the round is tried again"), memory
+        return Wait(), memory
+    if len({average.digest for average in ready}) > 1:
+        return Abort("the peers did not get the same average; nothing was taken"), memory
+    return Commit(ready[0].digest, view.generation), memory
+
+
+def _allowed(view: RoundView, few_slow_since: float, timing: Timing) -> float:
+    """Seconds that the others wait for stragglers: several times as long as they needed themselves."""
+    needed_by_others = few_slow_since - view.began
+    return max(timing.slow_floor, 3 * needed_by_others, SLOW_SHARE * view.patience)
+
+
+def stragglers(view: RoundView) -> frozenset[int]:
+    """The members that a round waits for; nobody before everybody has reported.
+
+    A reducer that misses contributions is not to blame for its averages. A member that has no average yet and waits for
+    nobody is slow itself.
+    """
+    reports = {i: report for i in view.alive if (report := view.members[i].report) is not None}
+    if len(reports) < len(view.alive):
+        return frozenset()
+    index = {view.members[i].peer: i for i in view.alive}
+    unready = {i: report for i, report in reports.items() if view.ready(i) is None}
+    reducing = {i for i, report in unready.items() if report.awaits_contributions}
+    complaints = {
+        (i, index[peer], True) for i in unready for peer in unready[i].awaits_contributions if peer in index
+    } | {
+        (i, index[peer], False)
+        for i in unready
+        for peer in unready[i].awaits_averages
+        if peer in index and index[peer] not in reducing
+    }
+    by = Counter(i for i, _, _ in complaints)
+    about = Counter(j for _, j, _ in complaints)
+    slow = {i for i, report in unready.items() if not report.awaits_contributions and not report.awaits_averages}
+    for i, j, contribution in complaints:
+        if by[i] == about[j]:
+            # a sender has one link that many share; a receiver of averages has company if there is any
+            slow.add(j if contribution or len(view.alive) == 2 else i)
+        else:
+            slow.add(i if by[i] > about[j] else j)
+    return frozenset(slow)

@@ -1,0 +1,96 @@
+"""The roster of a round: one rule that a leader makes it by, and that every member checks it by."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from dipaco_swarm.algorithm.outer import clip_factors
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.interface import ModuleGroup
+from dipaco_swarm.swarm.round.codecs.codec import BLOCK
+from dipaco_swarm.swarm.round.reduction import (
+    MAX_PIECE,
+    piece_owners,
+    piece_parameters,
+    reducer_shares,
+    roster_order,
+)
+from dipaco_swarm.swarm.wire import Join, Roster, RosterEntry
+
+MIN_SCALE = 1e-30
+"""A scale is above zero, however long an outer gradient claims to be."""
+
+
+class Joined(Protocol):
+    """What a member said of itself that all others see: its Join has it, and so has its entry in a roster."""
+
+    @property
+    def path(self) -> int: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def norm(self) -> float: ...
+
+    @property
+    def reduces(self) -> bool: ...
+
+
+def roster_of(joins: Mapping[str, Joined], norm_clip: float) -> tuple[RosterEntry, ...]:
+    """The entries of a roster, in its order: they follow from what the members said, whoever makes them.
+
+    `joins`: peer -> what it said. `norm_clip`: no contribution counts for longer than this times the median norm.
+    """
+    scales = clip_factors([join.norm for join in joins.values()], norm_clip)
+    return roster_order(
+        [
+            RosterEntry(
+                peer=peer,
+                path=join.path,
+                tokens=join.tokens,
+                norm=join.norm,
+                scale=max(scale, MIN_SCALE),
+                reduces=join.reduces,
+            )
+            for (peer, join), scale in zip(joins.items(), scales, strict=True)
+        ]
+    )
+
+
+def make_roster(joins: Mapping[str, Join], norm_clip: float, round_id: bytes) -> Roster:
+    """The roster of a new round, with a reducer for each piece. `joins`: peer -> its Join, all of one length."""
+    members = roster_of(joins, norm_clip)
+    parameters = joins[members[0].peer].parameters
+    # where nobody can be dialled, all share the work, through relays
+    reducers = [i for i, member in enumerate(members) if member.reduces] or list(range(len(members)))
+    shares = reducer_shares({i: joins[members[i].peer].uplink for i in reducers}, len(members))
+    size = piece_parameters(parameters, len(reducers))
+    return Roster(
+        round_id=round_id,
+        members=members,
+        piece_parameters=size,
+        owners=piece_owners(parameters, size, shares),
+    )
+
+
+def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip: float, leader: str) -> int:
+    """Our index in a roster that follows the rules.
+
+    `join`: what we said to the leader. Raises RemoteDataError, which names the leader, when it bends the rules; nobody
+    follows such a one.
+    """
+    said = {member.peer: member for member in roster.members}
+    if us not in said or len(said) < len(roster.members):
+        raise RemoteDataError(leader, "sends a roster without us, or with somebody twice")
+    me = said[us]
+    if not (
+        (me.path, me.tokens, me.norm) == (join.path, join.tokens, join.norm)
+        and roster.members == roster_of(said, norm_clip)
+        and all(member.path in group.path_weights for member in roster.members)
+        and roster.piece_parameters <= MAX_PIECE
+        and roster.piece_parameters % BLOCK == 0
+        and len(roster.owners) == -(-join.parameters // roster.piece_parameters)
+        and max(roster.owners) < len(roster.members)
+    ):
+        raise RemoteDataError(leader, "sends a roster that does not follow from what its members said")
+    return roster.members.index(me)

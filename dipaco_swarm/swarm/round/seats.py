@@ -1,0 +1,41 @@
+"""A leader's table: a seat for every member, with what the member said last; and talking to all of them at once."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dipaco_swarm.swarm.round.channels import Channel
+from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.wire import Alive, Join, Message, Ready
+
+
+@dataclass(eq=False)
+class Seat:
+    """A member at the leader's table: what it joined with, and what it said last."""
+
+    join: Join
+    channel: Channel
+    report: Alive | None = None
+    ready: Ready | None = None
+    gone: bool = False
+
+
+async def tell(seats: Sequence[Seat], message: Message, timing: Timing) -> None:
+    """Send to all at once; who does not take it in time is gone."""
+
+    async def send(seat: Seat) -> None:
+        try:
+            async with asyncio.timeout(timing.silence / 2):
+                await seat.channel.send(message)
+        except (ConnectionError, TimeoutError):
+            seat.gone = True
+
+    await asyncio.gather(*(send(seat) for seat in seats))
+
+
+async def or_a_pulse(changed: asyncio.Event, timing: Timing) -> None:
+    """Wait until something changed, but not longer than a pulse."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timing.pulse):
+            await changed.wait()

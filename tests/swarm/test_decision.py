@@ -1,0 +1,223 @@
+"""What a leader decides about a round: each row of the table in decision.py is a line here."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dipaco_swarm.swarm.round.decision import (
+    Abort,
+    Commit,
+    Decision,
+    Drop,
+    MemberView,
+    Memory,
+    RoundView,
+    Wait,
+    decide,
+    stragglers,
+)
+from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.wire import Alive, Ready
+
+TIMING = Timing()
+A, B = b"a" * 32, b"b" * 32
+NAMES = "nora", "ole", "pia", "quin"
+FRESH = Memory(moved_since=0.0)
+LONG_AGO = Memory(moved_since=0.0, few_slow_since=1.0)
+"""Stragglers since one second after the beginning: the others needed a second."""
+
+
+def ready(digest: bytes = A, generation: int = 0, waits_for: Iterable[str] = ()) -> MemberView:
+    report = Alive(awaits_averages=tuple(waits_for))
+    return MemberView("", report=report, ready=Ready(generation=generation, digest=digest))
+
+
+def waiting(contributions: str = "", averages: str = "", moved: int = 0) -> MemberView:
+    """A member without an average. `contributions`, `averages`: the names it waits for, parted by spaces."""
+    awaits = tuple(contributions.split()), tuple(averages.split())
+    return MemberView("", report=Alive(awaits_contributions=awaits[0], awaits_averages=awaits[1], moved=moved))
+
+
+def view(*members: MemberView, now: float = 2.0, dropped: Iterable[int] = (), generation: int = 0) -> RoundView:
+    named = tuple(replace(member, peer=name) for member, name in zip(members, NAMES, strict=False))
+    alive = frozenset(range(len(members))) - set(dropped)
+    return RoundView(named, alive, generation, now=now, began=0.0, patience=0.0)
+
+
+def gone(member: MemberView) -> MemberView:
+    return replace(member, gone=True)
+
+
+SLOW_PIA = ready(), ready(), waiting("nora ole")
+"""One misses what two send, so it is the one that cannot take it in."""
+
+
+@pytest.mark.parametrize(
+    ("now", "memory", "decision"),
+    [
+        # gone, though everything else that could be decided is there to be decided
+        (view(gone(ready()), ready(B), *SLOW_PIA[2:], now=99.0), LONG_AGO, Drop(frozenset({0}), "went away")),
+        (view(*SLOW_PIA, now=9.0), LONG_AGO, Drop(frozenset({2}), "was much slower")),
+        (view(*SLOW_PIA, now=5.0), LONG_AGO, Wait()),
+        (view(ready(), ready(), ready(), dropped=(1, 2)), FRESH, Abort("more than half of the peers left")),
+        (view(ready(), ready(), ready(), ready(), dropped=(1, 2)), FRESH, Commit(A, 0)),
+        (view(ready(), MemberView(""), now=16.0), Memory(moved_since=0.0, moved=1), Abort("nothing moved for 15 s")),
+        (view(ready(), MemberView(""), now=14.0), Memory(moved_since=0.0, moved=1), Wait()),
+        (view(ready(), ready(B)), FRESH, Abort("the peers did not get the same average")),
+        (view(ready(), ready(B, generation=1)), FRESH, Wait()),
+        (view(ready(), ready()), FRESH, Commit(A, 0)),
+        (view(ready(B, 1), ready(B, 1), gone(waiting()), dropped=(2,), generation=1), FRESH, Commit(B, 1)),
+    ],
+)
+def test_the_first_row_that_fits_decides(now: RoundView, memory: Memory, decision: Decision) -> None:
+    decided, _ = decide(now, memory, TIMING)
+    assert type(decided) is type(decision)
+    match decided, decision:
+        case Drop(members, why), Drop(expected, begins):
+            assert members == expected
+            assert why.startswith(begins)
+        case Abort(reason), Abort(begins):
+            assert reason.startswith(begins)
+        case _:
+            assert decided == decision
+
+
+def test_bytes_that_move_put_the_end_of_a_standing_round_off() -> None:
+    _, memory = decide(view(ready(), waiting(averages="x", moved=5), now=14.0), FRESH, TIMING)
+    assert (memory.moved, memory.moved_since) == (6, 14.0)
+    decided, memory = decide(view(ready(), waiting(averages="x", moved=5), now=28.0), memory, TIMING)
+    assert (decided, memory.moved_since) == (Wait(), 14.0)
+    decided, _ = decide(view(ready(), waiting(averages="x", moved=5), now=29.5), memory, TIMING)
+    assert isinstance(decided, Abort)
+
+
+@pytest.mark.parametrize(
+    ("needed", "patience", "allowed"),
+    [
+        (1.0, 0.0, 5.0),  # the floor
+        (20.0, 0.0, 60.0),  # three times what the others needed
+        (20.0, 400.0, 100.0),  # a quarter of the patience
+    ],
+)
+def test_a_straggler_is_waited_for_as_long_as_the_others_needed_several_times(
+    needed: float, patience: float, allowed: float
+) -> None:
+    round_ = replace(view(*SLOW_PIA), patience=patience)
+    _, memory = decide(replace(round_, now=needed), FRESH, TIMING)
+    assert memory.few_slow_since == needed
+    memory = replace(memory, moved_since=1000.0)  # it is not a round in which nothing moves
+    decided, _ = decide(replace(round_, now=needed + allowed), memory, TIMING)
+    assert decided == Wait()
+    decided, memory = decide(replace(round_, now=needed + allowed + 0.1), memory, TIMING)
+    assert isinstance(decided, Drop)
+    assert memory.few_slow_since is None, "who is left has its time anew"
+
+
+@pytest.mark.parametrize(
+    ("members", "slow"),
+    [
+        (SLOW_PIA, {2}),
+        ((ready(), ready(), waiting()), {2}),  # waits for nobody, and is not ready
+        ((ready(), ready(), MemberView("")), set()),  # has not reported
+        ((waiting("pia"), waiting("pia"), ready()), {2}),  # two complain of one
+        ((waiting("ole"), ready(), ready()), {1}),  # a sender has one link
+        ((ready(), ready(), waiting(averages="nora")), {2}),  # a receiver of averages would have company
+        ((ready(), waiting(averages="nora")), {0}),  # unless there are two in all
+        ((waiting("pia"), waiting(averages="nora"), ready()), {2}),  # nora cannot average yet
+        ((waiting(averages="somebody else"), ready(), ready()), set()),
+    ],
+)
+def test_of_the_two_sides_of_a_complaint_the_one_with_more_complaints_is_slow(
+    members: tuple[MemberView, ...], slow: set[int]
+) -> None:
+    assert stragglers(view(*members)) == slow
+
+
+@pytest.mark.parametrize("dropped", [(), (0,)])
+def test_a_complaint_about_somebody_who_was_dropped_is_nobodys(dropped: tuple[int, ...]) -> None:
+    members = ready(), ready(), waiting("nora")
+    assert stragglers(view(*members, dropped=dropped)) == ({0} if not dropped else set())
+
+
+awaited = st.lists(st.sampled_from([*NAMES, "stranger"]), max_size=4).map(tuple)
+reports = st.builds(
+    Alive, awaits_contributions=awaited, awaits_averages=awaited, moved=st.integers(min_value=0, max_value=3)
+)
+averages = st.builds(Ready, generation=st.integers(0, 2), digest=st.sampled_from([A, B]))
+seconds = st.floats(0.0, 200.0)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> RoundView:
+    size = draw(st.integers(1, len(NAMES)))
+    members = tuple(
+        MemberView(name, draw(st.booleans()) and draw(st.booleans()), draw(st.none() | reports), draw(averages))
+        for name in NAMES[:size]
+    )
+    return RoundView(
+        members=members,
+        alive=frozenset(draw(st.sets(st.integers(0, size - 1)))),
+        generation=draw(st.integers(0, 2)),
+        now=draw(seconds),
+        began=0.0,
+        patience=draw(seconds),
+    )
+
+
+memories = st.builds(
+    Memory, moved_since=seconds, moved=st.integers(0, 12), few_slow_since=st.none() | st.floats(0.0, 100.0)
+)
+
+
+@given(rounds(), memories)
+def test_whoever_is_gone_is_dropped_before_anything_else(now: RoundView, memory: Memory) -> None:
+    decided, after = decide(now, memory, TIMING)
+    lost = {i for i in now.alive if now.members[i].gone}
+    assert (isinstance(decided, Drop) and decided.members == lost) == bool(lost)
+    if lost:
+        assert after == replace(memory, few_slow_since=None)
+
+
+@given(rounds(), memories)
+def test_no_more_than_half_of_the_members_are_dropped_as_stragglers(now: RoundView, memory: Memory) -> None:
+    decided, _ = decide(now, memory, TIMING)
+    if isinstance(decided, Drop) and not any(now.members[i].gone for i in decided.members):
+        assert 0 < 2 * len(decided.members) <= len(now.alive)
+        assert decided.members <= now.alive
+        assert memory.few_slow_since is not None
+        assert now.now - memory.few_slow_since > TIMING.slow_floor
+
+
+@given(rounds(), memories)
+def test_a_commit_is_one_digest_that_everybody_alive_holds_and_half_of_the_roster(
+    now: RoundView, memory: Memory
+) -> None:
+    decided, _ = decide(now, memory, TIMING)
+    if isinstance(decided, Commit):
+        assert decided.generation == now.generation
+        assert {now.members[i].ready for i in now.alive} == {Ready(generation=now.generation, digest=decided.digest)}
+        assert 2 * len(now.alive) >= len(now.members)
+
+
+@given(rounds(), memories)
+def test_the_same_view_gives_the_same_decision(now: RoundView, memory: Memory) -> None:
+    again = replace(now, alive=frozenset(sorted(now.alive, reverse=True)))
+    assert decide(now, memory, TIMING) == decide(again, memory, TIMING)
+
+
+@given(rounds())
+def test_a_decision_that_waits_drops_or_ends_never_waits_for_ever(now: RoundView) -> None:
+    """The members say nothing new: within a bounded time, and with bounded drops, the round is over."""
+    memory = Memory(moved_since=now.began)
+    for _ in range(2 * len(now.members) + 3):
+        decided, memory = decide(now, memory, TIMING)
+        if isinstance(decided, Commit | Abort):
+            return
+        if isinstance(decided, Drop):
+            now = replace(now, alive=now.alive - decided.members, generation=now.generation + 1)
+        else:
+            now = replace(now, now=now.now + max(1000.0, 4 * now.now))
+    raise AssertionError(f"still undecided: {now}")
