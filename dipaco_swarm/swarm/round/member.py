@@ -26,6 +26,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome, PeerName
+from dipaco_swarm.swarm.round.candidates import LEADER_FAILURES, Candidates, may_redirect, next_leader
 from dipaco_swarm.swarm.round.channels import Channel, FailureDetector, HeartbeatReader, LocalChannel
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
@@ -56,8 +57,6 @@ log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 6
 REMEMBERED_ROUNDS = 64
-LEADER_FAILURES = 2
-"""A leader that refused or aborted the round of one version this often is passed over."""
 
 
 @dataclass(frozen=True)
@@ -131,17 +130,11 @@ class Rounds:
         attempts, given = 0, False
         sent_to: str | None = None
         while attempts < MAX_ATTEMPTS:
-            candidates = {*self._standing.leaders_of(group.stage, group.module)}
-            if self._transport.reachable:
-                candidates.add(self._peer)
-            if not candidates - lost:  # nobody who can be dialled: whoever can be reached through a relay
-                candidates |= {self._peer, *self._standing.members_of(group.stage, group.module)}
-            failed = {peer for peer in candidates if self._failures_of(contribution)[peer] >= LEADER_FAILURES}
-            doubted = {peer for peer in candidates if self._detector.doubts(peer)}
-            left = sorted(candidates - lost - failed - doubted) or sorted(candidates - lost)
-            if not left:
+            candidates = self._candidates(contribution, lost)
+            next_in_line = next_leader(candidates, group.stage, group.module, contribution.version)
+            if next_in_line is None:
                 break
-            leader = sent_to or leader_order(group.stage, group.module, contribution.version, left)[0]
+            leader = sent_to or next_in_line
             sent_to = None
             try:
                 outcome = await self._follow(leader, contribution, norm, patience)
@@ -151,7 +144,7 @@ class Rounds:
                 outcome = NotAgreed("interrupted")
             if isinstance(outcome, Redirected):
                 attempts += 1
-                if outcome.leader not in lost | failed:
+                if may_redirect(candidates, outcome.leader):
                     sent_to = outcome.leader
                     continue
                 outcome = LeaderLost(leader, answered=True)
@@ -164,6 +157,19 @@ class Rounds:
             lost.add(outcome.leader)
             attempts += outcome.answered
         return NotAgreed(reason, given)
+
+    def _candidates(self, contribution: Contribution, lost: set[str]) -> Candidates:
+        stage, module = contribution.group.stage, contribution.group.module
+        dialled = {*self._standing.leaders_of(stage, module)} | ({self._peer} if self._transport.reachable else set())
+        of_group = {self._peer, *self._standing.members_of(stage, module)}
+        failures = self._failures_of(contribution)
+        return Candidates(
+            dialled=frozenset(dialled),
+            of_group=frozenset(of_group),
+            lost=frozenset(lost),
+            failed=frozenset(peer for peer, count in failures.items() if count >= LEADER_FAILURES),
+            doubted=frozenset(peer for peer in dialled | of_group if self._detector.doubts(peer)),
+        )
 
     def _members_awake(self, stage: int, module: ModuleId) -> list[str]:
         return [peer for peer in self._standing.members_of(stage, module) if not self._detector.misses(peer)]

@@ -1,0 +1,55 @@
+"""Whom a member follows into a round: a pure function of what it knows of the others.
+
+who may lead (the first row with somebody in it)
+---------------------------------------------------------------------------------------------------
+can be dialled, and neither failed nor is doubted
+can be dialled                                        better one of them than nobody
+is of the group, and neither failed nor is doubted    through relays, if need be
+is of the group
+nobody                                                the round is not made
+
+Lost leaders are in none of them. Among those of a row, `leader_order` says who: the same one to everybody who knows the
+same candidates. Members that know different ones meet by redirects: a leader sends them to one who comes before it.
+"""
+
+from dataclasses import dataclass
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.swarm.round.reduction import leader_order
+
+LEADER_FAILURES = 2
+"""A leader that refused or aborted the round of one version this often is passed over."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Whom a member could follow into one round. Who is in which set is asked anew for each attempt."""
+
+    dialled: frozenset[str]
+    """Live peers that can be dialled; the member itself if it is one of them."""
+    of_group: frozenset[str]
+    """Live members that train the module, and the member itself: for when nobody else is left."""
+    lost: frozenset[str] = frozenset()
+    """Went away while they led this round, or could not be reached."""
+    failed: frozenset[str] = frozenset()
+    """Refused or aborted the round of this version LEADER_FAILURES times."""
+    doubted: frozenset[str] = frozenset()
+    """Left our last question without an answer."""
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Those of whom one is chosen, lost ones included."""
+        return self.dialled if self.dialled - self.lost else self.dialled | self.of_group
+
+
+def next_leader(candidates: Candidates, stage: int, module: ModuleId, version: int) -> str | None:
+    """Who leads next, as far as this member knows; None when nobody is left. The table at the top of this file."""
+    left = candidates.known - candidates.lost
+    trusted = left - candidates.failed - candidates.doubted
+    order = leader_order(stage, module, version, sorted(trusted or left))
+    return order[0] if order else None
+
+
+def may_redirect(candidates: Candidates, leader: str) -> bool:
+    """Whether a member lets itself be sent to this leader; one that it did not know of has nothing against it yet."""
+    return leader not in candidates.lost | (candidates.failed & candidates.known)

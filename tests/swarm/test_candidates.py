@@ -1,0 +1,75 @@
+"""Whom a member follows into a round: each row of the table in candidates.py is a line here."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.swarm.round.candidates import Candidates, may_redirect, next_leader
+from dipaco_swarm.swarm.round.reduction import leader_order
+
+MODULE = ModuleId(0, 1)
+FIRST, SECOND, THIRD, FOURTH = leader_order(0, MODULE, 7, ["nora", "ole", "pia", "quin"])
+
+
+def some(*peers: str) -> frozenset[str]:
+    return frozenset(peers)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "leader"),
+    [
+        (Candidates(some(SECOND, THIRD), some(FIRST)), SECOND),
+        (Candidates(some(SECOND, THIRD), some(FIRST), failed=some(SECOND)), THIRD),
+        (Candidates(some(SECOND, THIRD), some(FIRST), doubted=some(SECOND)), THIRD),
+        (Candidates(some(SECOND, THIRD), some(FIRST), failed=some(SECOND), doubted=some(THIRD)), SECOND),
+        (Candidates(some(SECOND, THIRD), some(FIRST), lost=some(SECOND), failed=some(THIRD)), THIRD),
+        (Candidates(some(SECOND, THIRD), some(FIRST, FOURTH), lost=some(SECOND, THIRD)), FIRST),
+        (Candidates(some(), some(FIRST, FOURTH), failed=some(FIRST)), FOURTH),
+        (Candidates(some(), some(FIRST, FOURTH), doubted=some(FIRST, FOURTH)), FIRST),
+        (Candidates(some(FIRST), some(SECOND), lost=some(FIRST, SECOND)), None),
+        (Candidates(some(), some()), None),
+    ],
+)
+def test_the_first_row_with_somebody_in_it_decides(candidates: Candidates, leader: str | None) -> None:
+    assert next_leader(candidates, 0, MODULE, 7) == leader
+
+
+@pytest.mark.parametrize(
+    ("candidates", "follows"),
+    [
+        (Candidates(some(SECOND), some()), True),  # not heard of yet
+        (Candidates(some(FIRST, SECOND), some(), doubted=some(FIRST)), True),
+        (Candidates(some(FIRST, SECOND), some(), lost=some(FIRST)), False),
+        (Candidates(some(SECOND), some(), lost=some(FIRST)), False),
+        (Candidates(some(FIRST, SECOND), some(), failed=some(FIRST)), False),
+        (Candidates(some(SECOND), some(FIRST), failed=some(FIRST)), True),
+    ],
+)
+def test_nobody_is_sent_back_to_a_leader_that_was_lost_or_failed(candidates: Candidates, follows: bool) -> None:
+    assert may_redirect(candidates, FIRST) == follows
+
+
+peers = st.frozensets(st.sampled_from([FIRST, SECOND, THIRD, FOURTH, "rolf", "siri"]))
+knowledge = st.builds(Candidates, peers, peers, peers, peers, peers)
+
+
+@given(knowledge)
+def test_a_leader_is_never_one_that_was_lost_and_there_is_one_if_anybody_is_left(candidates: Candidates) -> None:
+    leader = next_leader(candidates, 0, MODULE, 7)
+    left = (candidates.dialled | candidates.of_group) - candidates.lost
+    assert (leader in left) == bool(left)
+    assert (leader is None) == (not left)
+
+
+@given(knowledge)
+def test_losing_leaders_one_after_the_other_comes_past_everybody_once(candidates: Candidates) -> None:
+    tried: list[str] = []
+    lost = candidates.lost
+    while (leader := next_leader(Candidates(candidates.dialled, candidates.of_group, lost), 0, MODULE, 7)) is not None:
+        tried.append(leader)
+        lost |= {leader}
+    assert len(set(tried)) == len(tried)
+    assert set(tried) == (candidates.dialled | candidates.of_group) - candidates.lost
+    reachable = candidates.dialled - candidates.lost
+    assert set(tried[: len(reachable)]) == reachable, "relays come last"
