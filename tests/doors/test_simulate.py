@@ -93,7 +93,7 @@ def test_the_command_trains_and_leaves_a_home_to_use(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(200)
 def test_ctrl_c_ends_it_in_five_seconds_and_it_goes_on(tmp_path: Path) -> None:
-    run_file = write_run_file(tmp_path / "RUN.toml", inner_steps=400, rounds=50)
+    run_file = write_run_file(tmp_path / "RUN.toml", inner_steps=50, rounds=400)
     command = [*COMMAND, "simulate", str(run_file), "--home", str(tmp_path / "out"), "--screen", "plain"]
     log = tmp_path / "log"
     with log.open("w") as file:

@@ -253,7 +253,9 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
             hubs.enter_context(worlds[-1].hub)
             return worlds[-1]
 
+        threads = torch.get_num_threads()
         torch.set_num_threads(1)
         yield make
         for world in worlds:
             world.break_off()
+        torch.set_num_threads(threads)
