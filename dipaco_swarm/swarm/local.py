@@ -340,18 +340,19 @@ class LocalSwarms:
         blobs: Blobs,
         portal: Portal | None = None,
         *,
+        records: Records | None = None,
         met_before: Sequence[str] = (),
         patience: float = 1.0,
     ) -> Iterator[NetworkedSwarm]:
         """A swarm of the peer `name`; goodbye is said when the block ends.
 
-        `portal`: through which its program's thread comes in; by default one that just waits. `met_before` and
-        `patience`: see `networked_swarm`.
+        `portal`: through which its program's thread comes in; by default one that just waits. `records`: its
+        directory; by default a dictionary. `met_before` and `patience`: see `networked_swarm`.
         """
         opened = contextlib.AsyncExitStack()
 
         async def come() -> NetworkedSwarm:
-            transport = LocalTransport(self.network, name)
+            transport = LocalTransport(self.network, name, records=records)
             transport.open()
             opened.push_async_callback(transport.close)
             swarm = networked_swarm(portal or self.portal, transport, address, blobs, met_before, patience=patience)

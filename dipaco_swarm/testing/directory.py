@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
+from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.transport import Record
 from dipaco_swarm.testing.network import SimulatedNetwork
-from dipaco_swarm.testing.virtual_time import VirtualClock
 
 STORE_SECONDS = (0.1, 0.6)
 READ_SECONDS = (0.05, 0.3)
@@ -32,18 +32,19 @@ class _Entry:
 
 
 class SimulatedDirectory:
-    """What all peers' records share."""
+    """What all peers' records share. `clock`: the right one, by which nodes refuse what lives too long."""
 
-    def __init__(self, network: SimulatedNetwork, random: Random) -> None:
+    def __init__(self, network: SimulatedNetwork, random: Random, clock: Clock) -> None:
         self.network = network
         self.random = random
+        self.clock = clock
         self.entries: dict[str, dict[PeerName, list[_Entry]]] = defaultdict(dict)
 
 
 class SimulatedRecords:
     """`transport.Records` of one peer."""
 
-    def __init__(self, directory: SimulatedDirectory, peer: str, clock: VirtualClock) -> None:
+    def __init__(self, directory: SimulatedDirectory, peer: str, clock: Clock) -> None:
         self._directory = directory
         self._peer = PeerName(peer)
         self._clock = clock
@@ -54,7 +55,7 @@ class SimulatedRecords:
         record = Record(payload, self._clock.wall() + lifetime)
         await asyncio.sleep(directory.random.uniform(*STORE_SECONDS))
         now = asyncio.get_running_loop().time()
-        right = VirtualClock(asyncio.get_running_loop()).wall()
+        right = directory.clock.wall()
         if not right < record.expiration <= right + MAX_LIFETIME_SECONDS:
             return False
         entries = directory.entries[key].setdefault(self._peer, [])

@@ -227,7 +227,7 @@ class World:
         self.loop = VirtualLoop()  # type: ignore[abstract]  # no sockets, no processes
         self.random = Random(f"{seed}/world")
         self.network = SimulatedNetwork(Random(f"{seed}/network"), relay=OPERATOR)
-        self.directory = SimulatedDirectory(self.network, Random(f"{seed}/directory"))
+        self.directory = SimulatedDirectory(self.network, Random(f"{seed}/directory"), VirtualClock(self.loop))
         self.local = LocalNetwork(self.network, plan.timing, VirtualClock(self.loop), Random(f"{seed}/local"))
         self.ledger = Ledger()
         self.run = SimulatedRun(plan, local_address)

@@ -1,4 +1,4 @@
-"""What every `Swarm` promises, within one process and over libp2p alike."""
+"""What every `Swarm` promises: within one process, over a simulated network, and over libp2p."""
 
 import threading
 import time
