@@ -13,7 +13,6 @@ import contextvars
 import heapq
 import sys
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, TypeVar, TypeVarTuple
@@ -70,6 +69,20 @@ class _Timer(asyncio.TimerHandle):
         return (self.when(), self.number) < (other.when(), other.number)
 
 
+class _Task(asyncio.Task[T]):
+    """A task with a number: a set of tasks has the same order in every run, wherever in memory they are."""
+
+    def __init__(self, coro: Coroutine[Any, Any, T], number: int, loop: "VirtualLoop", **options: Any) -> None:
+        self._number = number  # first: asyncio puts the task into a set while it is made
+        super().__init__(coro, loop=loop, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
     """An event loop without a clock and without sockets."""
 
@@ -81,7 +94,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._parked: dict[str, list[_Handle | _Timer]] = {}
         """Owner that is frozen -> what would have run."""
         self._dead: set[str] = set()
-        self._owners: weakref.WeakKeyDictionary[asyncio.Task[Any], str] = weakref.WeakKeyDictionary()
+        self._tasks: dict[asyncio.Task[Any], str] = {}
+        """All that are not done, and whose they are. Of the dead as well: their code must not run when the collector
+        finds them."""
         self._running = False
         self._since_second = 0
         self.events = 0
@@ -109,14 +124,19 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, **options: Any) -> "asyncio.Task[Any]":
-        task = asyncio.Task(coro, loop=self, **options)
+        self._count += 1
+        task: asyncio.Task[Any] = _Task(coro, self._count, self, **options)
         context = options.get("context")
-        self._owners[task] = (context.get(OWNER) if context is not None else None) or OWNER.get()
+        self._tasks[task] = (context.get(OWNER) if context is not None else None) or OWNER.get()
+        task.add_done_callback(self._forget)
         return task
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        del self._tasks[task]
 
     def tasks_of(self, owner: str) -> list["asyncio.Task[Any]"]:
         """Its tasks that have not ended."""
-        return [task for task, whose in self._owners.items() if whose == owner and not task.done()]
+        return [task for task, whose in self._tasks.items() if whose == owner and not task.done()]
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
@@ -178,7 +198,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.after_each = None
         with self._as_running_loop():
             for _ in range(END_ATTEMPTS):
-                left = [task for task in asyncio.all_tasks(self) if not task.done()]
+                left = [task for task in self._tasks if not task.done()]
                 for task in left:
                     task.cancel()
                 while self._ready:

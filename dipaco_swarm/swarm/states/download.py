@@ -75,7 +75,7 @@ class Download:
         self._queue: deque[int] = deque()
         """Pieces that nobody has been asked for."""
         self._missing = 0
-        self._lanes: set[HolderStream] = set()
+        self._lanes: dict[HolderStream, None] = {}  # in order, so that a simulated run repeats itself
         self._paces: deque[float] = deque(maxlen=PACES)
         """Seconds that the last pieces took."""
         self._given_up = 0
@@ -124,12 +124,12 @@ class Download:
                 return
             state = self._learn(peer, answer)
             lane = HolderStream(stream, self._clock.monotonic())
-            self._lanes.add(lane)
+            self._lanes[lane] = None
             try:
                 while await self._ask(lane):
                     await self._receive(lane, state)
             finally:
-                self._lanes.discard(lane)
+                self._lanes.pop(lane, None)
                 self._queue.extendleft(reversed(lane.pieces))
                 self._changed.set()
 

@@ -1,0 +1,34 @@
+"""One seed is one run, byte for byte: also in another process, where sets of names have another order."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dipaco_swarm.testing.stories import tell
+
+SEED = 101
+SECONDS = 90.0
+AGAIN = f"""
+import json, sys
+from pathlib import Path
+from dipaco_swarm.testing.stories import tell
+
+told = tell({SEED}, Path(sys.argv[1]), seconds={SECONDS})
+print(json.dumps([told.trace, told.virtual_seconds, told.commits]))
+"""
+
+
+@pytest.mark.timeout(500)  # 15 s of CPU; the machine may be busy
+def test_a_seed_is_a_history_in_every_process(tmp_path: Path) -> None:
+    told = tell(SEED, tmp_path, seconds=SECONDS)
+    assert told.faults
+    environment = {**os.environ, "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"}
+    again = subprocess.run(
+        [sys.executable, "-c", AGAIN, str(tmp_path / "again")],
+        env=environment, capture_output=True, text=True, timeout=400, check=True,
+    )  # fmt: skip
+    assert json.loads(again.stdout) == [told.trace, told.virtual_seconds, told.commits]
