@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dipaco_swarm.manifest import InnerConfig, LevelConfig, ModelConfig
+from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig
 from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
 

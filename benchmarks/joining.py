@@ -53,7 +53,7 @@ class Ours:
     def __init__(self, rank: int, place: str, folder: Path, parameters: int, stack: contextlib.ExitStack) -> None:
         from dipaco_swarm.algorithm.paths import ModuleId
         from dipaco_swarm.algorithm.state import ModuleState
-        from dipaco_swarm.manifest import RunAddress
+        from dipaco_swarm.run.address import RunAddress
         from dipaco_swarm.swarm.libp2p.node import NodeSettings
         from dipaco_swarm.swarm.libp2p.opening import open_swarm
 

@@ -48,7 +48,7 @@ class Member(Protocol):
 class Ours:
     def __init__(self, rank: int, peers: int, place: str, folder: Path, stack: contextlib.ExitStack) -> None:
         from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
-        from dipaco_swarm.manifest import RunAddress
+        from dipaco_swarm.run.address import RunAddress
         from dipaco_swarm.swarm.interface import ModuleGroup
         from dipaco_swarm.swarm.libp2p.node import NodeSettings
         from dipaco_swarm.swarm.libp2p.opening import open_swarm

@@ -32,16 +32,11 @@ from dipaco_swarm.algorithm.routers.router import (
     router_from_bytes,
     router_to_bytes,
 )
-from dipaco_swarm.manifest import (
-    Manifest,
-    RouterConfig,
-    RunAddress,
-    Stage,
-    fingerprint_of,
-    open_manifest,
-    parse_run_file,
-    sign_manifest,
-)
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.config import RouterConfig
+from dipaco_swarm.run.file import parse_run_file
+from dipaco_swarm.run.manifest import Manifest, Stage
+from dipaco_swarm.run.signature import fingerprint_of, open_manifest, sign_manifest
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dipaco_swarm.errors import NodeError, UnreachableError
-from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.settings import default_home
 
 GIB = 2**30

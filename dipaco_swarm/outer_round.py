@@ -17,9 +17,9 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, adopted, rebased
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.manifest import OuterConfig
 from dipaco_swarm.pacing import modules_due, pacing_of_run
 from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.run.config import OuterConfig
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
 from dipaco_swarm.training.inner import StepReport
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.progress import ModuleProgress
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.manifest import OuterConfig, RoundsConfig
+from dipaco_swarm.run.config import OuterConfig, RoundsConfig
 from dipaco_swarm.swarm.interface import ModuleGroup, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.run.address import RunAddress
 
 ScreenKind = Literal["live", "plain", "none"]
 DeviceKind = Literal["auto", "cpu", "cuda"]

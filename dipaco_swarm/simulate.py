@@ -24,12 +24,14 @@ from dipaco_swarm.dashboard.screens import NoScreen, Screen, open_screen
 from dipaco_swarm.dashboard.views import Evaluation, View
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.machine.stopping import Event, Stopped, Stopping, ThreadPauses, stopping_on_signals
-from dipaco_swarm.manifest import RunConfig, fingerprint_of, read_run_file
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.file import read_run_file
+from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import PeerSettings, ScreenKind
 from dipaco_swarm.swarm.local import LocalSwarms, local_address
 from dipaco_swarm.swarm.states.blobs import BlobStore

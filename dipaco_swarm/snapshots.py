@@ -21,7 +21,7 @@ from pathlib import Path
 
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
 from dipaco_swarm.errors import CheckpointError
-from dipaco_swarm.manifest import Manifest
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.interface import PeerName, Swarm
 from dipaco_swarm.swarm.statements import StatementCollector
 from dipaco_swarm.training.early import (

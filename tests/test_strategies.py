@@ -25,8 +25,10 @@ from dipaco_swarm.algorithm.routers.router import (
 )
 from dipaco_swarm.algorithm.state import vector_bytes
 from dipaco_swarm.errors import RunFileError
-from dipaco_swarm.manifest import DataConfig, RouterConfig, fingerprint_of, parse_run_file
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
+from dipaco_swarm.run.config import DataConfig, RouterConfig
+from dipaco_swarm.run.file import parse_run_file
+from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.strategies import (
     AVERAGING,

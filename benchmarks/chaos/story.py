@@ -17,8 +17,9 @@ from benchmarks.chaos.facts import LEVELS, Facts, slope, tracebacks, trained_by,
 from benchmarks.chaos.lab import Lab, Link
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.client import visits as use
-from dipaco_swarm.manifest import RunAddress, RunConfig
 from dipaco_swarm.operator.home import OperatorHome
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.training import checkpoint
 from dipaco_swarm.training.early import run_of
 

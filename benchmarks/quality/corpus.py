@@ -18,7 +18,7 @@ from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
 
-from dipaco_swarm.manifest import DataConfig
+from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.training.documents import read_documents
 
 LONGEST_DOCUMENT = 20_000

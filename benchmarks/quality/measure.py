@@ -22,8 +22,10 @@ from benchmarks.quality.rows import Row, Scale, run_file
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
 from dipaco_swarm.client.visits import open_run, score, score_rerouted
 from dipaco_swarm.files import locked, write_whole
-from dipaco_swarm.manifest import Manifest, RunConfig, WireConfig, fingerprint_of, sign_manifest
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
+from dipaco_swarm.run.config import RunConfig, WireConfig
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import fingerprint_of, sign_manifest
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.training.documents import read_documents, split_of

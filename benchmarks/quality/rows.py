@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from types import MappingProxyType
 from typing import Any
 
-from dipaco_swarm.manifest import RunConfig
+from dipaco_swarm.run.config import RunConfig
 
 Stages = list[dict[str, Any]]
 

@@ -12,7 +12,7 @@ Words, one for each thing:
     router          document prefix -> path;  shard: the documents of one path
     stage           a part of a run with one path table and one router
     version         how many outer steps made a module's state
-    peer, holder, keeper, bootstrap node, run, manifest: see `swarm/__init__.py` and `manifest.py`
+    peer, holder, keeper, bootstrap node, run, manifest: see `swarm/__init__.py` and `run/__init__.py`
 
 Symbols:
 

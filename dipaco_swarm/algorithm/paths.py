@@ -11,7 +11,7 @@ from itertools import product
 from typing import NewType
 
 from dipaco_swarm.errors import ManifestError
-from dipaco_swarm.manifest import path_table_problem
+from dipaco_swarm.run.table import path_table_problem
 
 PathIndex = NewType("PathIndex", int)
 

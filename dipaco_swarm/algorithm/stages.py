@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
 from dipaco_swarm.errors import ManifestError, RunFileError
-from dipaco_swarm.manifest import RunConfig, Stage
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.strategies import ROUTERS
 
 

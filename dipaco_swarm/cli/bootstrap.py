@@ -48,7 +48,7 @@ def serve(
 ) -> None:
     """Publish the run, keep its modules, drive its stages; prints the run address that volunteers need."""
     with worded_failures(ctrl_c_is_ordinary=True):
-        from dipaco_swarm.manifest import read_run_file
+        from dipaco_swarm.run.file import read_run_file
         from dipaco_swarm.settings import BootstrapSettings, default_home
 
         config = read_run_file(run_file)  # before anything heavy: a typo should cost no waiting
@@ -74,7 +74,7 @@ def advance(
 ) -> None:
     """End the stage of now: the node that serves the run opens the next one when the rounds under way are done."""
     with worded_failures():
-        from dipaco_swarm.manifest import read_run_file
+        from dipaco_swarm.run.file import read_run_file
         from dipaco_swarm.settings import default_home
 
         folder = home or default_home(read_run_file(run_file).name, "bootstrap")

@@ -61,7 +61,7 @@ def peer(
     command goes on where it stopped.
     """
     with worded_failures(ctrl_c_is_ordinary=True):
-        from dipaco_swarm.manifest import RunAddress
+        from dipaco_swarm.run.address import RunAddress
         from dipaco_swarm.settings import PeerSettings, default_home
 
         address = RunAddress.parse(run)

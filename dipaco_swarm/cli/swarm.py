@@ -8,7 +8,7 @@ import typer
 from dipaco_swarm.cli.words import EXIT_INTERRUPTED, new_app, screen_choice, worded_failures
 
 if TYPE_CHECKING:  # only for signatures that typer never reads
-    from dipaco_swarm.manifest import RunAddress
+    from dipaco_swarm.run.address import RunAddress
 
 app = new_app("Look at a DiPaCo run, use what it has learned, or try all of it on this machine.")
 
@@ -73,7 +73,7 @@ def status(
 ) -> None:
     """Who trains what: coverage of the path table, versions, pace, and which modules are in danger."""
     with worded_failures():
-        from dipaco_swarm.manifest import RunAddress
+        from dipaco_swarm.run.address import RunAddress
 
         address = RunAddress.parse(run)
         from dipaco_swarm.client import visits
@@ -170,7 +170,7 @@ def doctor(
     """Can this machine take part, can others dial it? Every check says what to do if not."""
     with worded_failures():
         from dipaco_swarm.doctor import examine
-        from dipaco_swarm.manifest import RunAddress
+        from dipaco_swarm.run.address import RunAddress
 
         report = examine(RunAddress.parse(run) if run is not None else None, listen)
         _print(report)
@@ -180,7 +180,7 @@ def doctor(
 def _source(run: str | None, home: Path | None) -> "RunAddress | Path":
     """Where modules come from: the swarm, or a folder. Raises UsageError unless it is exactly one of the two."""
     from dipaco_swarm.errors import UsageError
-    from dipaco_swarm.manifest import RunAddress
+    from dipaco_swarm.run.address import RunAddress
 
     if run is not None and home is None:
         return RunAddress.parse(run)

@@ -24,7 +24,10 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
 from dipaco_swarm.errors import CheckpointError, UnreachableError, UsageError
-from dipaco_swarm.manifest import DataConfig, Manifest, RunAddress, open_manifest, signer_of
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import open_manifest, signer_of
 from dipaco_swarm.snapshots import Offers
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training import checkpoint as checkpoints

@@ -4,7 +4,7 @@ from statistics import fmean
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.dashboard.views import ModuleStatus, PathStatus, SwarmStatus
-from dipaco_swarm.manifest import Manifest
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
 
 

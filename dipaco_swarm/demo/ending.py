@@ -10,7 +10,7 @@ from dipaco_swarm.dashboard.metrics import read_metrics
 from dipaco_swarm.demo.report import Story
 from dipaco_swarm.demo.results import compare, export_and_check, write_samples
 from dipaco_swarm.demo.scene import agreement_of
-from dipaco_swarm.manifest import RunConfig
+from dipaco_swarm.run.config import RunConfig
 
 
 def conclude(folder: Path, config: RunConfig, homes: Sequence[Path]) -> Story:

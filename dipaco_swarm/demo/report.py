@@ -14,7 +14,7 @@ from dipaco_swarm.dashboard.drawing import BOLD, GOOD, QUIET, WARN
 from dipaco_swarm.dashboard.views import duration
 from dipaco_swarm.demo.results import Comparison, Exported, Sample
 from dipaco_swarm.demo.scene import Agreement
-from dipaco_swarm.manifest import RunConfig
+from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.training.evaluation import Score
 
 

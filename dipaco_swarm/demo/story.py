@@ -28,7 +28,8 @@ from dipaco_swarm.demo.show import Show
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.files import LOCK, locked
 from dipaco_swarm.machine.stopping import Stopping
-from dipaco_swarm.manifest import RunConfig, read_run_file
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.file import read_run_file
 
 LOOPBACK = "--listen=/ip4/127.0.0.1/tcp/0"
 COMMON = ("--until-finished", "--screen=plain")

@@ -8,7 +8,8 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
 from dipaco_swarm.files import make_folder, remove, replace_whole, set_aside, write_whole
-from dipaco_swarm.manifest import Manifest, open_manifest
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.training.bank import load_state, module_file, save_state
 
 

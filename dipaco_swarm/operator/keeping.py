@@ -9,8 +9,8 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError
-from dipaco_swarm.manifest import Stage
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
+from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.newest import NewestStates
 

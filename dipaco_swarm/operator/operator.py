@@ -16,7 +16,6 @@ from dipaco_swarm.dashboard.views import BootstrapView
 from dipaco_swarm.errors import ManifestError, UnreachableError
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopping
-from dipaco_swarm.manifest import Manifest, RunConfig, Stage, open_manifest
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.keeping import Keeping
 from dipaco_swarm.operator.publishing import Publisher
@@ -26,6 +25,9 @@ from dipaco_swarm.operator.snapshots import SnapshotKeeper, keeper_of
 from dipaco_swarm.operator.stages import Stages
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
 from dipaco_swarm.operator.workshop import Workshop
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.manifest import Manifest, Stage
+from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.strategies import ROUTERS
 from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.training.early import run_of

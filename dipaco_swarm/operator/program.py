@@ -7,10 +7,12 @@ from dipaco_swarm.dashboard.screens import open_screen
 from dipaco_swarm.machine.memory import keep_what_is_loaded
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
-from dipaco_swarm.manifest import RunAddress, fingerprint_of, read_run_file
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.file import read_run_file
+from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import BootstrapSettings
 
 

@@ -4,8 +4,9 @@ import math
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dipaco_swarm.manifest import Manifest, fingerprint_of, sign_manifest
 from dipaco_swarm.operator.surroundings import Surroundings
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import fingerprint_of, sign_manifest
 
 REPUBLISH_SECONDS = 45.0
 """A DHT record lives at most two minutes; the manifest's is renewed well before."""

@@ -6,9 +6,9 @@ from dipaco_swarm.algorithm.paths import PathTable
 from dipaco_swarm.algorithm.stages import table_of
 from dipaco_swarm.errors import TrainingError
 from dipaco_swarm.machine.stopping import Stopped
-from dipaco_swarm.manifest import Manifest
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.operator.workshop import FittedRouter, States
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.scoring import Scores
 
 SHOW_SECONDS = 1.0

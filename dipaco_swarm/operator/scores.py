@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
-from dipaco_swarm.manifest import Manifest
 from dipaco_swarm.operator.workshop import PathScorer, States
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.interface import PeerName, Swarm
 from dipaco_swarm.swarm.statements import StatementCollector
 from dipaco_swarm.training.scoring import (

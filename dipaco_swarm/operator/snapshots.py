@@ -5,8 +5,8 @@ from pathlib import Path
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.files import write_whole
-from dipaco_swarm.manifest import Manifest
 from dipaco_swarm.operator.workshop import SnapshotJudge, States
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.snapshots import BLOB_SECONDS, Offers, snapshot_at_home
 from dipaco_swarm.swarm.interface import PeerName, Swarm
 from dipaco_swarm.training.early import SnapshotStatement, snapshot_file

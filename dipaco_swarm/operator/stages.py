@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.stages import ancestor, table_of
 from dipaco_swarm.algorithm.state import vector_to_bytes
-from dipaco_swarm.manifest import Manifest, Stage
 from dipaco_swarm.operator.routers import Routers
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.operator.workshop import States
+from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.training.scoring import Scores
 
 

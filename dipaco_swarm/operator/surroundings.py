@@ -9,9 +9,9 @@ from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import HomeError, UnreachableError
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.stopping import Stopped, Stopping
-from dipaco_swarm.manifest import RunConfig
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.workshop import Workshop
+from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.swarm.interface import Swarm
 
 T = TypeVar("T")

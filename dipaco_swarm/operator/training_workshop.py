@@ -13,7 +13,6 @@ from dipaco_swarm.algorithm.routers.router import Sample, kind_of, path_shares, 
 from dipaco_swarm.algorithm.stages import table_of
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.machine.stopping import Stopped
-from dipaco_swarm.manifest import Manifest, RunConfig
 from dipaco_swarm.operator.workshop import (
     Fetch,
     FittedRouter,
@@ -23,6 +22,8 @@ from dipaco_swarm.operator.workshop import (
     States,
     TrainedWindowRouter,
 )
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.strategies import ROUTERS
 from dipaco_swarm.training.bank import load_path
 from dipaco_swarm.training.documents import Document, read_documents, split_of

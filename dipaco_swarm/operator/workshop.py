@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.manifest import Manifest
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.early import PathShape, Snapshot
 from dipaco_swarm.training.scoring import Scores
 

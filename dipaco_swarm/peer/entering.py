@@ -12,7 +12,6 @@ from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.metrics import steps_after
 from dipaco_swarm.machine.stopping import Stopped
-from dipaco_swarm.manifest import Manifest, OuterConfig, RunConfig, Stage
 from dipaco_swarm.outer_round import announce
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.peer.keeping import Keeping
@@ -21,6 +20,8 @@ from dipaco_swarm.peer.path_choice import PathChoice, number_of
 from dipaco_swarm.peer.snapshots import OwnSnapshots
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.peer.workbench import Bench
+from dipaco_swarm.run.config import OuterConfig, RunConfig
+from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.swarm.interface import ModuleGroup, Residual
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.checkpoint import Checkpoint

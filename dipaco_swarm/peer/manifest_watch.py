@@ -5,7 +5,8 @@ import logging
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import ManifestError
 from dipaco_swarm.machine.notices import Notices
-from dipaco_swarm.manifest import Manifest, open_manifest
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.swarm.interface import Swarm
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pathlib import Path
 from dipaco_swarm.algorithm.assignment import Staffing, neediest_path, path_to_be_on
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
 from dipaco_swarm.algorithm.stages import covering_modules
-from dipaco_swarm.manifest import Stage
+from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
 
 LOOK_UP_SECONDS = 20.0

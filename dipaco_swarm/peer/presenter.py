@@ -11,10 +11,10 @@ from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.dashboard.views import ModuleView, PeerView
 from dipaco_swarm.machine.notices import Notices
-from dipaco_swarm.manifest import Manifest
 from dipaco_swarm.outer_round import RoundReport
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.names import names
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Swarm
 from dipaco_swarm.training.inner import StepReport
 

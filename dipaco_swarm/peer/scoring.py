@@ -1,9 +1,9 @@
 """A volunteer's part in a re-route: score the operator's routing sample under its path, and offer the scores."""
 
 from dipaco_swarm.errors import HomeError
-from dipaco_swarm.manifest import Manifest
 from dipaco_swarm.peer.entering import Post
 from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.scoring import BYTES_OF_A_SCORE, ScoreStatement, topic_of
 
 AGAIN_SECONDS = 10.0

@@ -10,9 +10,10 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.machine.stopping import Stopped
-from dipaco_swarm.manifest import Manifest, RunConfig
 from dipaco_swarm.peer.snapshots import LossOf
 from dipaco_swarm.peer.workbench import Bench, Fetch, Tell
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.early import score_agreed

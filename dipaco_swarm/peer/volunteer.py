@@ -19,7 +19,6 @@ from dipaco_swarm.errors import HomeError, SwarmError, UnreachableError, UsageEr
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
-from dipaco_swarm.manifest import Manifest, RunConfig, open_manifest
 from dipaco_swarm.outer_round import catch_up, catch_ups, drop_progress, holdings, run_outer_round
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.company import Company, peers_in_sight
@@ -32,6 +31,9 @@ from dipaco_swarm.peer.presenter import PeerPresenter
 from dipaco_swarm.peer.scoring import Scoring
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.peer.workbench import Workbench
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.swarm.interface import Agreed, Swarm
 from dipaco_swarm.training.early import run_of

@@ -6,9 +6,9 @@ from typing import Protocol
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.manifest import Manifest
 from dipaco_swarm.path_in_training import Trainable, Trainer
 from dipaco_swarm.peer.snapshots import LossOf
+from dipaco_swarm.run.manifest import Manifest
 
 Fetch = Callable[[str], bytes]
 """A blob by its digest."""

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
-from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import address_of
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm

@@ -20,7 +20,8 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.machine.clock import Clock
-from dipaco_swarm.manifest import RunAddress, open_manifest
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.directory import MAX_MEMBERS, Directory

@@ -10,7 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dipaco_swarm.algorithm.paths import PathTable
 from dipaco_swarm.algorithm.state import ModuleState, vector_to_bytes
-from dipaco_swarm.manifest import Manifest, RunAddress, Stage, fingerprint_of, parse_run_file, sign_manifest
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.file import parse_run_file
+from dipaco_swarm.run.manifest import Manifest, Stage
+from dipaco_swarm.run.signature import fingerprint_of, sign_manifest
 from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.local import LocalTransport
 from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm

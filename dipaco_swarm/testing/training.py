@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.manifest import Manifest
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
 
 Sleep = Callable[[float], None]

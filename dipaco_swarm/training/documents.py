@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
-from dipaco_swarm.manifest import DataConfig
+from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.strategies import SOURCES
 
 Split = Literal["train", "holdout", "routing"]

@@ -22,7 +22,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import CheckpointError
-from dipaco_swarm.manifest import Digest
+from dipaco_swarm.run.values import Digest
 from dipaco_swarm.training.checkpoint import digest_of
 from dipaco_swarm.training.evaluation import Score, evaluate
 from dipaco_swarm.training.modules import PathModel

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dipaco_swarm.errors import DataError, TrainingError, UsageError
-from dipaco_swarm.manifest import InnerConfig
+from dipaco_swarm.run.config import InnerConfig
 from dipaco_swarm.training.modules import PathModel
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from dipaco_swarm.errors import ManifestError
-from dipaco_swarm.manifest import LevelConfig, ModelConfig
+from dipaco_swarm.run.config import LevelConfig, ModelConfig
 
 NamedParameters = tuple[tuple[str, nn.Parameter], ...]
 """Parameters with their names in the network, sorted by name."""

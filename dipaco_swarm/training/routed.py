@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.algorithm.routers.router import router_from_bytes
 from dipaco_swarm.algorithm.state import vector_from_bytes
-from dipaco_swarm.manifest import Manifest, RunConfig, Stage
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.training.features import Floats, prefix_features, remembered_features
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.shards import Assign, Indices, ShardRecipe

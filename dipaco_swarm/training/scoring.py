@@ -16,7 +16,8 @@ from safetensors.numpy import load, save
 from transformers import PreTrainedModel
 
 from dipaco_swarm.errors import ManifestError
-from dipaco_swarm.manifest import Digest, Manifest
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.values import Digest
 from dipaco_swarm.training.evaluation import sequence_log_likelihoods
 from dipaco_swarm.training.shards import EvaluationSet
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import DataError, cannot_write
 from dipaco_swarm.files import flush, locked, replace_whole
-from dipaco_swarm.manifest import DataConfig, RouterConfig
+from dipaco_swarm.run.config import DataConfig, RouterConfig
 from dipaco_swarm.training.documents import Document, Split, split_of
 from dipaco_swarm.training.encoding import Encode, encoder, remembered_encoding
 from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size

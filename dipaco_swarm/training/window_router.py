@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import ManifestError, TrainingError
-from dipaco_swarm.manifest import RunConfig
+from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.training.evaluation import SEQUENCES_PER_BATCH, token_log_likelihoods
 from dipaco_swarm.training.inner import IGNORED, learning_rate_at
 from dipaco_swarm.training.modules import build_network

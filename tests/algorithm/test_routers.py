@@ -18,7 +18,7 @@ from dipaco_swarm.algorithm.routers.router import (
     router_to_bytes,
 )
 from dipaco_swarm.errors import DataError, ManifestError
-from dipaco_swarm.manifest import RouterConfig
+from dipaco_swarm.run.config import RouterConfig
 
 CONFIG = RouterConfig(components=8, min_share=0.25)
 

@@ -12,7 +12,7 @@ from benchmarks.chaos.facts import Facts, Made, slope
 from benchmarks.chaos.lab import Lab
 from benchmarks.chaos.scenarios import SCENARIOS, Length
 from benchmarks.chaos.story import Verdict, run_file, toml_of
-from dipaco_swarm.manifest import parse_run_file
+from dipaco_swarm.run.file import parse_run_file
 
 # rounds of a second: where they take a tenth of one, every word is of an older version, and forks are hardly noticed
 SHORT = {

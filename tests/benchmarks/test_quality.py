@@ -12,7 +12,7 @@ from benchmarks.quality.measure import Result, Workshop, bytes_sent, measure
 from benchmarks.quality.report import lines_of, page, table, verdicts
 from benchmarks.quality.rows import FULL, SMALL, Row, Scale, chosen_rows, rows_of, run_file
 from dipaco_swarm.algorithm.stages import check_tables
-from dipaco_swarm.manifest import Manifest, Stage
+from dipaco_swarm.run.manifest import Manifest, Stage
 
 TINY = replace(
     SMALL, name="small", domain_bytes=60_000, sequence_length=64, steps=8, warmup=4, inner_steps=2, seeds=(0, 1)

@@ -17,7 +17,8 @@ from dipaco_swarm.cli import peer as peer_cli
 from dipaco_swarm.cli import swarm as swarm_cli
 from dipaco_swarm.dashboard.views import Evaluation, SwarmStatus
 from dipaco_swarm.errors import UnreachableError
-from dipaco_swarm.manifest import RunAddress, read_run_file
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.settings import BootstrapSettings, PeerSettings, default_home
 from tests.doors.examples_of_views import ADDRESS, evaluation, small_status
 

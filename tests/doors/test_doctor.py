@@ -12,7 +12,7 @@ from rich.console import Console
 from dipaco_swarm import doctor
 from dipaco_swarm.doctor import Check, Report, examine
 from dipaco_swarm.errors import NodeError, UnreachableError
-from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.libp2p import outside
 from dipaco_swarm.swarm.libp2p.outside import Outside
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dipaco_swarm.manifest import parse_run_file
+from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.simulate import simulate
 from tests.e2e.conftest import write_run_file
 

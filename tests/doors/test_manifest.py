@@ -8,17 +8,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dipaco_swarm.errors import AddressError, ManifestError, RunFileError
-from dipaco_swarm.manifest import (
-    Manifest,
-    RunAddress,
-    Stage,
-    fingerprint_of,
-    open_manifest,
-    parse_run_file,
-    path_table_problem,
-    read_run_file,
-    sign_manifest,
-)
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.file import parse_run_file, read_run_file
+from dipaco_swarm.run.manifest import Manifest, Stage
+from dipaco_swarm.run.signature import fingerprint_of, open_manifest, sign_manifest
+from dipaco_swarm.run.table import path_table_problem
 
 GOOD = """
 name = "small"

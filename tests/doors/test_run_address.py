@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco_swarm.errors import AddressError
-from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.run.address import RunAddress
 
 BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from dipaco_swarm.manifest import parse_run_file
+from dipaco_swarm.run.file import parse_run_file
 
 from .world import MakeWorld, World
 

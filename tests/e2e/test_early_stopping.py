@@ -18,19 +18,16 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.cli import swarm as cli
 from dipaco_swarm.client import visits as use
-from dipaco_swarm.manifest import (
-    Manifest,
-    OuterConfig,
-    RunAddress,
-    open_manifest,
-    parse_run_file,
-    signer_of,
-)
 from dipaco_swarm.operator.snapshots import SnapshotKeeper
 from dipaco_swarm.operator.training_workshop import CLAIM_MARGIN, SnapshotAudit
 from dipaco_swarm.outer_round import adopt
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.snapshots import LossOf, OwnSnapshots
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.config import OuterConfig
+from dipaco_swarm.run.file import parse_run_file
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import open_manifest, signer_of
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.snapshots import Offers
 from dipaco_swarm.swarm.interface import Announcement, Role

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dipaco_swarm.dashboard.metrics import read_metrics, steps_after
-from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.libp2p import stale_sockets as sockets
 from dipaco_swarm.swarm.libp2p.node import DAEMON_IDLE_SECONDS
 from dipaco_swarm.training import bank, checkpoint

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.cli import swarm as swarm_cli
-from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.training import checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
 

@@ -15,10 +15,10 @@ from dipaco_swarm.algorithm.pacing.paced import CATCH_UP_ROUNDS
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.progress import ModuleProgress
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.manifest import InnerConfig, LevelConfig, ModelConfig, OuterConfig, RoundsConfig
 from dipaco_swarm.outer_round import adopt, announce, catch_up, catch_ups, rebase, run_outer_round
 from dipaco_swarm.pacing import modules_due
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
+from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig, OuterConfig, RoundsConfig
 from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.newest import NewestStates

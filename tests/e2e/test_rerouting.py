@@ -18,10 +18,12 @@ from dipaco_swarm.dashboard.drawing import draw
 from dipaco_swarm.dashboard.screens import NoScreen
 from dipaco_swarm.errors import CheckpointError, UsageError
 from dipaco_swarm.machine.stopping import Stopped, Stopping
-from dipaco_swarm.manifest import Manifest, fingerprint_of, parse_run_file, sign_manifest
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
+from dipaco_swarm.run.file import parse_run_file
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import fingerprint_of, sign_manifest
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.swarm.states.blobs import BlobStore
 from tests.hub import BOOTSTRAP, Hub

@@ -9,8 +9,9 @@ import torch
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.machine.stopping import Stopping
-from dipaco_swarm.manifest import fingerprint_of, read_run_file
 from dipaco_swarm.operator.home import load_operator_key
+from dipaco_swarm.run.file import read_run_file
+from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.swarm.interface import Residual
 from dipaco_swarm.swarm.networked import NetworkedSwarm

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId, grid
-from dipaco_swarm.manifest import Manifest, open_manifest, signer_of
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import open_manifest, signer_of
 from dipaco_swarm.simulate import final_states
 from dipaco_swarm.swarm.libp2p.identity import load_identity
 
@@ -22,7 +23,7 @@ SIMULATE = """
 import json, sys
 from pathlib import Path
 import torch
-from dipaco_swarm.manifest import read_run_file
+from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.simulate import simulate
 run_file, home, peers = sys.argv[1:]
 states = simulate(read_run_file(Path(run_file)), Path(home), json.loads(peers))

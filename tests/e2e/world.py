@@ -8,12 +8,14 @@ from pathlib import Path
 
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.machine.stopping import Stopped, Stopping
-from dipaco_swarm.manifest import Manifest, RunConfig, fingerprint_of
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.states.blobs import BlobStore

@@ -11,7 +11,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
-from dipaco_swarm.manifest import RunAddress, fingerprint_of
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm

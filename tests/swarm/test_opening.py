@@ -14,7 +14,8 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.machine.stopping import Stopped, Stopping
-from dipaco_swarm.manifest import RunAddress, fingerprint_of
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.swarm.libp2p import node
 from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
 from dipaco_swarm.swarm.libp2p.node import NodeSettings

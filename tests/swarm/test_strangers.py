@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.interface import Agreed, NotAgreed, Outcome, Swarm
 from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm

@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from dipaco_swarm.errors import DataError
-from dipaco_swarm.manifest import DataConfig
+from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.training.documents import DOCUMENT_CHARACTERS, Document, read_documents, split_of
 
 PYTHON = DataConfig(source="python")

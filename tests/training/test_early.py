@@ -16,7 +16,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, grid
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import CheckpointError
 from dipaco_swarm.files import write_whole
-from dipaco_swarm.manifest import DataConfig, LevelConfig, ModelConfig, RouterConfig
+from dipaco_swarm.run.config import DataConfig, LevelConfig, ModelConfig, RouterConfig
 from dipaco_swarm.training import shards
 from dipaco_swarm.training.documents import Document, split_of
 from dipaco_swarm.training.early import (

@@ -7,7 +7,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.manifest import ModelConfig
+from dipaco_swarm.run.config import ModelConfig
 from dipaco_swarm.training.evaluation import (
     Score,
     evaluate,

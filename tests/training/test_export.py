@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dipaco_swarm.errors import ManifestError, UsageError
-from dipaco_swarm.manifest import LevelConfig, ModelConfig
+from dipaco_swarm.run.config import LevelConfig, ModelConfig
 from dipaco_swarm.training.export import export_path
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.tokenizer import load_tokenizer, train_tokenizer

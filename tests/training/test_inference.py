@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import UsageError
-from dipaco_swarm.manifest import ModelConfig
+from dipaco_swarm.run.config import ModelConfig
 from dipaco_swarm.training.inference import Sampling, generate, generate_rerouted, generate_tokens
 from dipaco_swarm.training.modules import build_network
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dipaco_swarm.errors import DataError, TrainingError, UsageError
-from dipaco_swarm.manifest import InnerConfig, LevelConfig, ModelConfig
+from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig
 from dipaco_swarm.training.inner import InnerState, InnerTrainer, StepReport, TrainingSettings, learning_rate_at
 from dipaco_swarm.training.modules import PathModel, build_network
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from dipaco_swarm.errors import ManifestError
-from dipaco_swarm.manifest import LevelConfig, ModelConfig
+from dipaco_swarm.run.config import LevelConfig, ModelConfig
 from dipaco_swarm.training.modules import PathModel, build_network
 
 TINY = ModelConfig(

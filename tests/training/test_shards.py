@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import DataError, HomeError
-from dipaco_swarm.manifest import DataConfig, RouterConfig
+from dipaco_swarm.run.config import DataConfig, RouterConfig
 from dipaco_swarm.training import shards
 from dipaco_swarm.training.documents import Document, split_of
 from dipaco_swarm.training.shards import (

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import ManifestError, TrainingError
-from dipaco_swarm.manifest import (
+from dipaco_swarm.run.config import (
     DataConfig,
     LevelConfig,
     ModelConfig,

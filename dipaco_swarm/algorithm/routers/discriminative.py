@@ -8,7 +8,7 @@ from dipaco_swarm.algorithm.routers.fitting import BALANCING_MARGIN, balancing_b
 from dipaco_swarm.algorithm.routers.nearest import Factor, NearestRouter
 from dipaco_swarm.algorithm.routers.router import Arrays, Floats, Indices, RouterKind, Sample, Scores
 from dipaco_swarm.errors import DataError
-from dipaco_swarm.manifest import RouterConfig
+from dipaco_swarm.run.config import RouterConfig
 
 REGRESSION_STRENGTH = 0.1  # sklearn's C: with some tens of labels a path, a firm prior keeps the borders smooth
 MATCHING_ROUNDS = 300

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dipaco_swarm.algorithm.routers.nearest import Factor, NearestRouter
 from dipaco_swarm.algorithm.routers.router import Floats
 from dipaco_swarm.errors import DataError, ManifestError
-from dipaco_swarm.manifest import RouterConfig
+from dipaco_swarm.run.config import RouterConfig
 
 K_MEANS_RESTARTS = 8  # the seed of one clustering moved perplexity by 3 at 2x2 (docs/paper.md#clustering)
 BALANCING_MARGIN = 1.1  # a path below the minimum gets 10 % more than it, else its neighbours take turns at the edge

@@ -4,7 +4,7 @@ from dipaco_swarm.algorithm.paths import PathTable
 from dipaco_swarm.algorithm.routers.fitting import fit_clusters
 from dipaco_swarm.algorithm.routers.nearest import NearestRouter
 from dipaco_swarm.algorithm.routers.router import Arrays, RouterKind, Sample
-from dipaco_swarm.manifest import RouterConfig
+from dipaco_swarm.run.config import RouterConfig
 
 
 class KMeans(RouterKind):

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from dipaco_swarm.algorithm.paths import PathTable
 from dipaco_swarm.errors import ManifestError
-from dipaco_swarm.manifest import RouterConfig
+from dipaco_swarm.run.config import RouterConfig
 from dipaco_swarm.strategies import ROUTERS
 
 Floats = NDArray[np.float32]

@@ -13,7 +13,7 @@ from typing import Any
 
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.stopping import Stopped, Stopping
-from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity

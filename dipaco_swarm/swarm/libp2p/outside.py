@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dipaco_swarm.errors import UnreachableError
-from dipaco_swarm.manifest import RunAddress
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import is_relayed
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
 from dipaco_swarm.swarm.libp2p.node import NodeSettings, open_door

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dipaco_swarm.errors import DataError
-from dipaco_swarm.manifest import DataConfig
+from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.training.documents import Document, in_turns
 from dipaco_swarm.training.sources.rows import rows_of
 

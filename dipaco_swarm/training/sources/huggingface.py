@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from dipaco_swarm.manifest import DataConfig
+from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.training.documents import Document
 from dipaco_swarm.training.sources.rows import rows_of
 

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from dipaco_swarm.errors import DataError
-from dipaco_swarm.manifest import DataConfig
+from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.training.documents import Document, cut, in_turns
 
 PYTHON_DOCUMENT_CHARACTERS = 12_000  # the beginning of each file: more files are worth more than longer ones

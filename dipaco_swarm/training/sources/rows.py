@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dipaco_swarm.errors import DataError
-from dipaco_swarm.manifest import DataConfig
+from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.training.documents import Document, cut
 
 

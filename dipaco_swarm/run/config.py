@@ -1,55 +1,14 @@
-"""What a run agreed on: the operator's run file, the signed manifest made from it, and the address that names it.
+"""The operator's run file as a value: one class a section, with its defaults, bounds and meaning."""
 
-    RUN.toml --read_run_file--> RunConfig --(bootstrap node: tokenizer, stages)--> Manifest --sign--> bytes in the swarm
-
-A volunteer is given a `RunAddress`: the run's name, the fingerprint of the operator's public key, and where to knock.
-The fingerprint is what makes a manifest trustworthy. Everything big (tokenizer, router arrays, module seeds) is named
-in the manifest by its SHA-256 digest and fetched as a blob. Frozen values, checked when made; no torch, no network.
-"""
-
-import base64
-import hashlib
-import json
 import math
-import re
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
-from pydantic_core import PydanticKnownError
+from pydantic import Field, model_validator
 
-from dipaco_swarm.errors import AddressError, ManifestError, RunFileError
-from dipaco_swarm.strategies import AVERAGING, CODECS, PACING, ROUTERS, SOURCES, Choices
-
-Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-"""SHA-256 of a blob, in hexadecimal."""
-
-RunName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
-
-MANIFEST_FORMAT = 1
-
-
-def one_of(choices: Choices[Any]) -> BeforeValidator:
-    """A text that is one of these names; another one is answered with all of them."""
-
-    def check(value: object) -> object:
-        if value not in choices:
-            raise PydanticKnownError("literal_error", {"expected": choices.listed})
-        return value
-
-    return BeforeValidator(check)
-
-
-class Frozen(BaseModel):
-    """A value: frozen, strictly typed, and unknown keys are mistakes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+from dipaco_swarm.run.table import path_table_problem
+from dipaco_swarm.run.values import Frozen, RunName, one_of
+from dipaco_swarm.strategies import AVERAGING, CODECS, PACING, ROUTERS, SOURCES
 
 
 class ModelConfig(Frozen):
@@ -352,6 +311,10 @@ class RunConfig(Frozen):
                 raise ValueError(f"exactly one level must have {part}=true; now {len(holders)} have")
         if self.model.tie_word_embeddings and not any(level.embedding and level.head for level in self.levels):
             raise ValueError("tie_word_embeddings=true needs embedding and head in the same level")
+        return self
+
+    @model_validator(mode="after")
+    def _stages_follow_each_other(self) -> Self:
         paths = 1
         for i, stage in enumerate(self.stages):
             paths = stage.num_paths or paths
@@ -374,6 +337,10 @@ class RunConfig(Frozen):
                 f'has router="{last.router}" and rounds={last.rounds}: the window router chooses among its paths, and '
                 "is trained when its rounds are done"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _sequences_fit(self) -> Self:
         if self.data.sequence_length > self.model.max_position_embeddings:
             raise ValueError(
                 f"data.sequence_length={self.data.sequence_length} is longer than "
@@ -385,270 +352,3 @@ class RunConfig(Frozen):
                 f"data.sequence_length={self.data.sequence_length} to train on"
             )
         return self
-
-
-def path_table_problem(rows: Sequence[Sequence[int]]) -> str | None:
-    """What is wrong with a path table, or None: equal rows in length, all different, modules numbered without gaps."""
-    if not rows or not rows[0]:
-        return "the path table is empty; it needs at least one path with at least one level"
-    for path, row in enumerate(rows):
-        if len(row) != len(rows[0]):
-            return (
-                f"path {path} has {len(row)} levels but path 0 has {len(rows[0])}; every row needs one module per level"
-            )
-        if min(row) < 0:
-            return f"path {path} has a negative module index: {list(row)}"
-    seen: dict[tuple[int, ...], int] = {}
-    for path, row in enumerate(rows):
-        if (first := seen.setdefault(tuple(row), path)) != path:
-            return f"paths {first} and {path} take the same modules, {list(row)}; every row must be different"
-    for level, column in enumerate(zip(*rows, strict=True)):
-        used = set(column)
-        if used != set(range(len(used))):
-            missing = min(set(range(max(used))) - used)
-            return f"level {level} has no module {missing} but has {max(used)}; number them 0, 1, 2, ... without gaps"
-    return None
-
-
-class Stage(Frozen):
-    """A stage that has begun: everything a peer needs to take part in it."""
-
-    index: int = Field(ge=0)
-    table: tuple[tuple[int, ...], ...]
-    """The path table: a row per path, a module index per level."""
-    path_weights: tuple[float, ...]
-    """Share of the documents that each path trains on, each counted `overlap` times; the weight of its outer gradients.
-    Sums to one."""
-    router: Digest | None
-    """Blob of the router's arrays; none in a stage of one path."""
-    overlap: int = Field(default=1, ge=1)
-    """Nearest paths that train on a document."""
-    seeds: dict[str, Digest]
-    """Blob of the parameters that each module (written L0M1) starts from."""
-    momenta: dict[str, Digest] = Field(default_factory=dict)
-    """Blob of the outer momentum that each module starts with, when the stage keeps the paths of the one before. Empty
-    when paths are new: then momentum starts at zero, and the outer learning rate ramps up."""
-    rounds: int | None = Field(default=None, gt=0)
-    """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
-    first_step: int = Field(default=0, ge=0)
-    """Inner steps of a path before this stage: its learning rate schedule goes on from there."""
-
-    @model_validator(mode="after")
-    def _fits_itself(self) -> Self:
-        if problem := path_table_problem(self.table):
-            raise ValueError(problem)
-        if len(self.path_weights) != len(self.table):
-            raise ValueError(f"{len(self.path_weights)} path weights for {len(self.table)} paths")
-        if self.overlap > len(self.table):
-            raise ValueError(f"overlap={self.overlap} but there are {len(self.table)} paths")
-        if min(self.path_weights) <= 0 or not math.isclose(sum(self.path_weights), 1.0, rel_tol=1e-6):
-            raise ValueError("path weights must be positive and sum to one")
-        modules = {f"L{level}M{index}" for row in self.table for level, index in enumerate(row)}
-        if set(self.seeds) != modules:
-            raise ValueError("there must be exactly one seed for each module of the path table")
-        if self.momenta and set(self.momenta) != modules:
-            raise ValueError("there must be the outer momentum of each module of the path table, or of none")
-        return self
-
-
-class Manifest(Frozen):
-    """What the operator publishes: the run file, resolved as far as the run has come."""
-
-    format: Literal[1] = 1
-    revision: int = Field(ge=0)
-    """Rises with every publication; a peer never goes back."""
-    config: RunConfig
-    tokenizer: Digest
-    stages: tuple[Stage, ...] = Field(min_length=1)
-    scoring: Digest | None = None
-    """Blob of the routing sample, while the peers are asked to score it under their paths."""
-    feature_seeds: tuple[Digest, ...] = ()
-    """Per level, the blob of the frozen dense model that turns a prefix into the router's feature; none at first."""
-    window_router: Digest | None = None
-    """Blob of the window router of the last stage; none before the run is finished, or without [rerouting]."""
-    finished: bool = False
-    """The last stage's rounds are done: hold, evaluate, serve; train no more."""
-
-    @property
-    def stage(self) -> Stage:
-        """The current stage: the newest that has begun."""
-        return self.stages[-1]
-
-    def canonical_bytes(self) -> bytes:
-        """The one byte string that stands for this manifest: JSON, sorted keys, no spaces."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
-
-    def digest(self) -> str:
-        return hashlib.sha256(self.canonical_bytes()).hexdigest()
-
-
-def read_run_file(path: Path) -> RunConfig:
-    """Read and check the operator's RUN.toml. Raises RunFileError that names the field, the value and the reason."""
-    try:
-        return parse_run_file(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
-        raise RunFileError(
-            f"there is no run file {path}; `dipaco-bootstrap init {path}` writes one to start from"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunFileError(f"the run file {path} cannot be read: {error}") from None
-
-
-def parse_run_file(text: str, name: str = "run file") -> RunConfig:
-    """Check the text of a run file. Raises RunFileError."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise RunFileError(f"{name} is not valid TOML: {error}") from None
-    try:
-        # through JSON, so that strict types accept TOML's arrays as tuples and nothing else is bent
-        return RunConfig.model_validate_json(json.dumps(document, default=_not_json))
-    except ValidationError as error:
-        raise RunFileError(f"{name}: {_explain(error)}") from None
-
-
-def _not_json(value: Any) -> list[str]:
-    """TOML has dates and JSON has not: as a list, which no field takes for a text."""
-    return [str(value)]
-
-
-def _explain(error: ValidationError) -> str:
-    """The first problems of a validation, one `field: reason (got value)` each."""
-    reasons: dict[str, list[str]] = {}
-    got: dict[str, str] = {}
-    for problem in error.errors():
-        field = _field(problem["loc"])
-        reason = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            reason = "this key is not known; check its spelling and section"
-        elif problem["type"] == "missing":
-            reason = "this key is required"
-        elif problem["type"] != "value_error":
-            reason = reason[:1].lower() + reason[1:]
-            got[field] = f" (got {_short(problem['input'])})"
-        reasons.setdefault(field, []).append(reason)  # a union says one reason for each of its types
-    problems = [f"{field}: {', or '.join(why)}{got.get(field, '')}" for field, why in reasons.items()]
-    more = len(problems) - 3
-    return "; ".join(problems[:3]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _field(location: Sequence[int | str]) -> str:
-    """`stages[1].modules[0]`, as one would point at it; pydantic adds the types of a union, which nobody wrote."""
-    name = ""
-    for part in location:
-        if isinstance(part, int):
-            name += f"[{part}]"
-        elif part != "int" and not part.startswith("literal["):
-            name += f".{part}" if name else part
-    return name or "as a whole"
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-# ---------------------------------------------------------------------------------------------- signing and addresses
-
-
-def fingerprint_of(key: Ed25519PublicKey) -> str:
-    """The first 160 bits of the SHA-256 of a public key, in base 32: what a run address carries."""
-    raw = key.public_bytes(Encoding.Raw, PublicFormat.Raw)
-    return base64.b32encode(hashlib.sha256(raw).digest()[:20]).decode().lower()
-
-
-def sign_manifest(manifest: Manifest, key: Ed25519PrivateKey) -> bytes:
-    """The manifest as it is published: JSON of public key, signature, and the canonical bytes."""
-    body = manifest.canonical_bytes()
-    public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    envelope = {"public_key": public.hex(), "signature": key.sign(body).hex(), "manifest": body.decode()}
-    return json.dumps(envelope).encode()
-
-
-def open_manifest(signed: bytes, fingerprint: str) -> Manifest:
-    """Check a published manifest against the fingerprint of the run address; raises ManifestError."""
-    try:
-        envelope = json.loads(signed)
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(envelope["public_key"]))
-        signature, body = bytes.fromhex(envelope["signature"]), envelope["manifest"].encode()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # RecursionError: brackets without end
-        raise ManifestError(
-            "the manifest is not a signed manifest; it was damaged or made by another program"
-        ) from None
-    if fingerprint_of(key) != fingerprint:
-        raise ManifestError(
-            f"the manifest is signed by {fingerprint_of(key)}, but the run address names {fingerprint}; "
-            "check the address with the operator of the run"
-        )
-    try:
-        key.verify(signature, body)
-    except InvalidSignature:
-        raise ManifestError(
-            "the manifest was altered after the operator signed it; ask another bootstrap node"
-        ) from None
-    try:
-        return Manifest.model_validate_json(body)
-    except ValidationError as error:
-        raise ManifestError(
-            f"the manifest does not fit this version of dipaco-swarm ({_explain(error)}); update, or ask the operator"
-        ) from None
-
-
-def signer_of(signed: bytes) -> str:
-    """The fingerprint of whoever signed a manifest, for files of our own; raises ManifestError."""
-    try:
-        return fingerprint_of(Ed25519PublicKey.from_public_bytes(bytes.fromhex(json.loads(signed)["public_key"])))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ManifestError(
-            "the manifest is not a signed manifest; it was damaged or made by another program"
-        ) from None
-
-
-@dataclass(frozen=True)
-class RunAddress:
-    """The one string a volunteer is given: `dipaco:NAME:FINGERPRINT@MULTIADDR[,MULTIADDR...]`."""
-
-    name: str
-    fingerprint: str
-    bootstraps: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"dipaco:{self.name}:{self.fingerprint}@{','.join(self.bootstraps)}"
-
-    @classmethod
-    def parse(cls, text: str) -> "RunAddress":
-        """Read a run address. Raises AddressError that says which part is wrong."""
-        text = "".join(text.split())  # an address that was copied from a narrow window has line breaks in it
-        match = re.fullmatch(r"dipaco:([^:@]*):([^:@]*)@(.*)", text)
-        if match is None:
-            raise AddressError(
-                f"{_short(text)} is not a run address; it looks like "
-                "dipaco:NAME:FINGERPRINT@/ip4/1.2.3.4/tcp/4001/p2p/..., and `dipaco-bootstrap serve` prints it"
-            )
-        name, fingerprint, places = match.groups()
-        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name):
-            raise AddressError(
-                f"the run address has the name {name!r}; names are lower-case letters, digits and dashes"
-            )
-        if not re.fullmatch(r"[a-z2-7]{32}", fingerprint):
-            raise AddressError(
-                f"the run address has the fingerprint {fingerprint!r}, which is not 32 letters and digits"
-            )
-        bootstraps = tuple(place for place in places.split(",") if place)
-        for place in bootstraps:
-            if not re.fullmatch(r"/[a-z0-9]+(/[^/,]+)+/p2p/[1-9A-HJ-NP-Za-km-z]+", place):
-                raise AddressError(f"{place!r} in the run address is not a multiaddr that ends in /p2p/PEER")
-        if not bootstraps:
-            raise AddressError("the run address names no bootstrap node after the @")
-        return cls(name, fingerprint, bootstraps)
-
-    @property
-    def nobody_knows_it(self) -> str:
-        """What to tell a person when bootstrap nodes answer and none of them has the run's manifest."""
-        return (
-            f"there is no run {self.name} with the fingerprint {self.fingerprint} at {', '.join(self.bootstraps)}; "
-            "check the run address with the operator, and if the node has just been started, try again in a minute"
-        )
-
-    def with_bootstraps(self, bootstraps: Sequence[str]) -> "RunAddress":
-        return RunAddress(self.name, self.fingerprint, tuple(bootstraps))

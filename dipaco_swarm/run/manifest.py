@@ -1,0 +1,87 @@
+"""What the operator publishes: the run file, and the stages that have begun.
+
+Everything big (tokenizer, router arrays, module seeds) is named here by its SHA-256 digest and fetched as a blob.
+"""
+
+import hashlib
+import json
+import math
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.table import path_table_problem
+from dipaco_swarm.run.values import Digest, Frozen
+
+
+class Stage(Frozen):
+    """A stage that has begun: everything a peer needs to take part in it."""
+
+    index: int = Field(ge=0)
+    table: tuple[tuple[int, ...], ...]
+    """The path table: a row per path, a module index per level."""
+    path_weights: tuple[float, ...]
+    """Share of the documents that each path trains on, each counted `overlap` times; the weight of its outer gradients.
+    Sums to one."""
+    router: Digest | None
+    """Blob of the router's arrays; none in a stage of one path."""
+    overlap: int = Field(default=1, ge=1)
+    """Nearest paths that train on a document."""
+    seeds: dict[str, Digest]
+    """Blob of the parameters that each module (written L0M1) starts from."""
+    momenta: dict[str, Digest] = Field(default_factory=dict)
+    """Blob of the outer momentum that each module starts with, when the stage keeps the paths of the one before. Empty
+    when paths are new: then momentum starts at zero, and the outer learning rate ramps up."""
+    rounds: int | None = Field(default=None, gt=0)
+    """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
+    first_step: int = Field(default=0, ge=0)
+    """Inner steps of a path before this stage: its learning rate schedule goes on from there."""
+
+    @model_validator(mode="after")
+    def _fits_itself(self) -> Self:
+        if problem := path_table_problem(self.table):
+            raise ValueError(problem)
+        if len(self.path_weights) != len(self.table):
+            raise ValueError(f"{len(self.path_weights)} path weights for {len(self.table)} paths")
+        if self.overlap > len(self.table):
+            raise ValueError(f"overlap={self.overlap} but there are {len(self.table)} paths")
+        if min(self.path_weights) <= 0 or not math.isclose(sum(self.path_weights), 1.0, rel_tol=1e-6):
+            raise ValueError("path weights must be positive and sum to one")
+        modules = {f"L{level}M{index}" for row in self.table for level, index in enumerate(row)}
+        if set(self.seeds) != modules:
+            raise ValueError("there must be exactly one seed for each module of the path table")
+        if self.momenta and set(self.momenta) != modules:
+            raise ValueError("there must be the outer momentum of each module of the path table, or of none")
+        return self
+
+
+class Manifest(Frozen):
+    """What the operator publishes: the run file, resolved as far as the run has come."""
+
+    format: Literal[1] = 1
+    revision: int = Field(ge=0)
+    """Rises with every publication; a peer never goes back."""
+    config: RunConfig
+    tokenizer: Digest
+    stages: tuple[Stage, ...] = Field(min_length=1)
+    scoring: Digest | None = None
+    """Blob of the routing sample, while the peers are asked to score it under their paths."""
+    feature_seeds: tuple[Digest, ...] = ()
+    """Per level, the blob of the frozen dense model that turns a prefix into the router's feature; none at first."""
+    window_router: Digest | None = None
+    """Blob of the window router of the last stage; none before the run is finished, or without [rerouting]."""
+    finished: bool = False
+    """The last stage's rounds are done: hold, evaluate, serve; train no more."""
+
+    @property
+    def stage(self) -> Stage:
+        """The current stage: the newest that has begun."""
+        return self.stages[-1]
+
+    def canonical_bytes(self) -> bytes:
+        """The one byte string that stands for this manifest: JSON, sorted keys, no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+    def digest(self) -> str:
+        return hashlib.sha256(self.canonical_bytes()).hexdigest()
