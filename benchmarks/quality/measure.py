@@ -32,8 +32,9 @@ from dipaco_swarm.training.documents import read_documents, split_of
 from dipaco_swarm.training.evaluation import Score, evaluate
 from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.pieces import EvaluationSet, evaluation_pieces
 from dipaco_swarm.training.routed import shard_recipe
-from dipaco_swarm.training.shards import EvaluationSet, ShardRecipe, build_shard, evaluation_pieces
+from dipaco_swarm.training.shards import ShardRecipe, build_shard
 from dipaco_swarm.training.tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
 
 VOCABULARY = 2048

@@ -38,8 +38,8 @@ from dipaco_swarm.training.evaluation import RoutedScore, evaluate_rerouted, eva
 from dipaco_swarm.training.export import export_path
 from dipaco_swarm.training.inference import Sampling, generate_rerouted, generate_tokens
 from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.pieces import EvaluationSet, evaluation_pieces
 from dipaco_swarm.training.routed import Routing, load_routing
-from dipaco_swarm.training.shards import EvaluationSet, evaluation_pieces
 from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter, window_router_from_bytes
 

@@ -15,7 +15,7 @@ from dipaco_swarm.demo.dense import fill_dense
 from dipaco_swarm.training.evaluation import RoutedScore, Score, sequence_log_likelihoods
 from dipaco_swarm.training.export import difference_of_logits, export_path
 from dipaco_swarm.training.modules import PathModel
-from dipaco_swarm.training.shards import EvaluationSet
+from dipaco_swarm.training.pieces import EvaluationSet
 
 Name = TypeVar("Name", str, PathIndex)
 

@@ -28,11 +28,12 @@ from dipaco_swarm.strategies import ROUTERS
 from dipaco_swarm.training.bank import load_path
 from dipaco_swarm.training.documents import Document, read_documents, split_of
 from dipaco_swarm.training.early import Snapshot, load_into, loss_on
+from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.features import prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.pieces import EvaluationSet, routing_pieces, routing_prefixes
 from dipaco_swarm.training.routed import feature_network, load_routing
 from dipaco_swarm.training.scoring import Scores, audit, sample_from_bytes, sample_to_bytes, score_sample
-from dipaco_swarm.training.shards import EvaluationSet, Indices, routing_pieces, routing_prefixes
 from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, train_tokenizer, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter, train_window_router, window_router_to_bytes
 

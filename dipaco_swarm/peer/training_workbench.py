@@ -19,9 +19,10 @@ from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.early import score_agreed
 from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.packing import ShardProgress
 from dipaco_swarm.training.routed import Routing, load_routing, shard_recipe
 from dipaco_swarm.training.scoring import sample_from_bytes, score_sample, scores_to_bytes
-from dipaco_swarm.training.shards import Shard, ShardProgress, build_shard
+from dipaco_swarm.training.shards import Shard, build_shard
 from dipaco_swarm.training.tokenizer import vocabulary_size
 
 TOLD_EVERY = 2048

@@ -14,7 +14,9 @@ scoring, generation) builds one network. Everything above this floor sees vector
     documents       the documents of a run               tokenizer   text -> token ids, as the run cuts it
     encoding        token ids, cached on disk            features    prefix -> what the router reads
     routed          manifest -> tokenizer, router, features
-    shards          documents -> the training sequences of one path, and held-out pieces
+    pieces          documents -> pieces of at most T tokens; the pieces that nobody trains on
+    packing         pieces of one path -> sequences of T tokens
+    shards          the sequences of one path, on disk
 
     inner           inner steps: AdamW on a shard        checkpoint  what a peer needs to go on after a restart
     bank            module states as files               early       the best snapshot of a path

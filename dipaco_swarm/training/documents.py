@@ -7,7 +7,7 @@ reports only; nothing is routed by it.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 DOCUMENT_CHARACTERS = 32_768
 """A longer document is cut into consecutive ones, so that one big file can feed training and held-out evaluation."""
+CHUNK_DOCUMENTS = 256
+"""Documents that are worked on at once: about 2 MB of text, a second of work."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Document:
 
     text: str
     domain: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the text, in hexadecimal."""
+        return _hash_of(self.text).hex()
 
 
 Source = Callable[[DataConfig, Path | None], Iterator[Document]]
@@ -39,11 +46,29 @@ read."""
 
 def split_of(text: str, data: DataConfig) -> Split:
     """What a document is for, by a hash of its text: `data.holdout` and `data.routing_sample` of all, else training."""
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    place = int.from_bytes(digest[:8], "big") / 2**64
+    place = int.from_bytes(_hash_of(text)[:8], "big") / 2**64
     if place < data.holdout:
         return "holdout"
     return "routing" if place < data.holdout + data.routing_sample else "train"
+
+
+def place_in_slice(text: str) -> float:
+    """Where a hash of the text puts a training document, in 0..1: the lowest are held out of its shard.
+
+    Other bits of the hash than those of `split_of`, which have already chosen the training documents.
+    """
+    return int.from_bytes(_hash_of(text)[8:16], "big") / 2**64
+
+
+def _hash_of(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def in_chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """The documents, `CHUNK_DOCUMENTS` at a time."""
+    stream = iter(documents)
+    while chunk := list(islice(stream, CHUNK_DOCUMENTS)):
+        yield chunk
 
 
 def read_documents(data: DataConfig, *, base: Path | None = None) -> Iterator[Document]:

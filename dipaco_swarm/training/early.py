@@ -26,7 +26,7 @@ from dipaco_swarm.run.values import Digest
 from dipaco_swarm.training.checkpoint import digest_of
 from dipaco_swarm.training.evaluation import Score, evaluate
 from dipaco_swarm.training.modules import PathModel
-from dipaco_swarm.training.shards import EvaluationSet
+from dipaco_swarm.training.pieces import EvaluationSet
 
 FORMAT = 1
 

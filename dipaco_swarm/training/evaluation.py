@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.training.shards import EvaluationSet
+from dipaco_swarm.training.pieces import EvaluationSet
 
 SEQUENCES_PER_BATCH = 16
 """Sequences in one forward pass: logits of 16 x 1024 tokens and a vocabulary of 32k take 2 GB."""

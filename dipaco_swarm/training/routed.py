@@ -14,9 +14,11 @@ from dipaco_swarm.algorithm.routers.router import router_from_bytes
 from dipaco_swarm.algorithm.state import vector_from_bytes
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
+from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.features import Floats, prefix_features, remembered_features
 from dipaco_swarm.training.modules import PathModel, build_network
-from dipaco_swarm.training.shards import Assign, Indices, ShardRecipe
+from dipaco_swarm.training.packing import Assign
+from dipaco_swarm.training.shards import ShardRecipe
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 
 Fetch = Callable[[str], bytes]

@@ -19,7 +19,7 @@ from dipaco_swarm.errors import ManifestError
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.values import Digest
 from dipaco_swarm.training.evaluation import sequence_log_likelihoods
-from dipaco_swarm.training.shards import EvaluationSet
+from dipaco_swarm.training.pieces import EvaluationSet
 
 Scores = NDArray[np.float64]
 

@@ -1,18 +1,16 @@
-"""Documents -> tokens -> the shard of one path, on disk; and the held-out pieces that everybody is scored on.
+"""The shard of one path: its training sequences, built once, cached on disk, read through a memory map.
 
-    document --cut--> pieces of at most T tokens --assign--> path --pack--> sequences of exactly T tokens
+It is built chunk by chunk (`packing.py`): an interruption costs one chunk at most. In the folder of a shard are
 
-A piece is routed on its own first tokens, as a chunk of text is at generation time. Held-out and routing documents are
-set apart whole, so no piece of them is ever trained on. A run with early stopping sets apart a slice of each shard's
-documents as well. A shard is built once, chunk by chunk: an interruption costs one chunk at most. Then it is read
-through a memory map.
+    tokens.bin       the sequences                      progress.json    how far a build has come
+    held.bin         pieces that are not trained on     shard.json       how it was built: it is complete
 """
 
 import hashlib
 import json
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -27,48 +25,14 @@ from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import DataError, cannot_write
 from dipaco_swarm.files import flush, locked, replace_whole
 from dipaco_swarm.run.config import DataConfig, RouterConfig
-from dipaco_swarm.training.documents import Document, Split, split_of
-from dipaco_swarm.training.encoding import Encode, encoder, remembered_encoding
-from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
-
-Indices = NDArray[np.int64]
-Assign = Callable[[Indices], Indices]
-"""Prefixes (pieces, prefix_tokens) -> path of each piece (pieces,), or n paths (pieces, n) for overlapping shards."""
+from dipaco_swarm.training.documents import Document, in_chunks
+from dipaco_swarm.training.encoding import encoder, remembered_encoding
+from dipaco_swarm.training.packing import Assign, Packed, Packer, ShardProgress
+from dipaco_swarm.training.pieces import EvaluationSet
 
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-CHUNK_DOCUMENTS = 256  # documents between two saved states; about 2 MB of text, a second of work
-PIECES_PER_DOCUMENT = 4  # of a held-out document, so that a few long ones do not stand for a domain
-SETTLED_DOCUMENTS = (
-    2_000  # an endless stream is left when all domains are full and so many documents brought no new one
-)
-
-
-@dataclass(frozen=True)
-class ShardProgress:
-    """The whole state of a shard that is being built; what `on_progress` sees and a restart needs."""
-
-    documents: int = 0
-    """Documents of the source that have been consumed, of all splits."""
-    last_document: str = ""
-    """Digest of the last of them, to notice that the source has changed."""
-    sequences: int = 0
-    """Sequences written."""
-    pending: tuple[int, ...] = ()
-    """Tokens that do not fill a sequence yet."""
-    pieces: int = 0
-    """Pieces of all paths."""
-    pieces_kept: int = 0
-    """Pieces of this path."""
-    characters: int = 0
-    """Characters of the training documents consumed."""
-    held_out: int = 0
-    """Pieces of this path that are held out of its training."""
-    reserve: tuple[tuple[int, ...], ...] = ()
-    """Until a document is held out: the pieces of the candidate, which is held out at the end if no other was."""
-    reserve_place: float = 1.0
-    """The candidate's place in 0..1, by its hash: the lowest so far."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +46,7 @@ class Shard:
     held_out: NDArray[np.int32] | None = None
     """Memory map of the pieces that are not trained on, (pieces, 1 + T): length and tokens. None without any."""
 
-    def slice(self, at_most: int) -> "EvaluationSet | None":
+    def slice(self, at_most: int) -> EvaluationSet | None:
         """What is held out, or `at_most` pieces spread over it; None when nothing is."""
         if self.held_out is None:
             return None
@@ -115,129 +79,6 @@ class Shard:
                 rows[i] = order[position % self.num_sequences]
                 position += 1
             yield torch.from_numpy(self.tokens[rows].astype(np.int64))
-
-
-@dataclass(frozen=True, eq=False)
-class EvaluationSet:
-    """Pieces of documents that nobody trains on, one per row."""
-
-    tokens: Indices
-    """int64, shape (n, T), zero after the end of a piece."""
-    lengths: Indices
-    """Tokens of each piece, more than the prefix, int64, shape (n,)."""
-    domains: tuple[str, ...]
-    """Domain of each piece, length n."""
-
-
-# ------------------------------------------------------------------------------------------------------------- pieces
-
-
-def cut_into_pieces(ids: Indices, sequence_length: int, prefix_tokens: int) -> list[Indices]:
-    """Consecutive pieces of a document, int64 (tokens,), each of `sequence_length` tokens but the last.
-
-    A piece without a token after its prefix is dropped: there would be nothing to score.
-    """
-    pieces = [ids[start : start + sequence_length] for start in range(0, len(ids), sequence_length)]
-    return [piece for piece in pieces if len(piece) > prefix_tokens]
-
-
-def prefixes_of(pieces: Sequence[Indices], prefix_tokens: int) -> Indices:
-    """What the router reads of each piece: int64 (pieces, prefix_tokens)."""
-    return np.array([piece[:prefix_tokens] for piece in pieces], dtype=np.int64).reshape(len(pieces), prefix_tokens)
-
-
-def evaluation_pieces(
-    documents: Iterable[Document],
-    tokenizer: Tokenizer,
-    data: DataConfig,
-    router: RouterConfig,
-    per_domain: int,
-    *,
-    split: Split | None = "holdout",
-) -> EvaluationSet:
-    """Held-out pieces, at most `per_domain` of each domain and four of each document; raises DataError if none.
-
-    `split` None: of all documents; for texts that are nobody's training data.
-    An endless source is read until all domains are full and no new one has come for 2,000 documents.
-    """
-    return _collect(documents, tokenizer, data, router, (split, per_domain, PIECES_PER_DOCUMENT))
-
-
-def routing_pieces(
-    documents: Iterable[Document], tokenizer: Tokenizer, data: DataConfig, router: RouterConfig
-) -> EvaluationSet:
-    """The routing sample: pieces that routers are fitted on, at most `router.max_documents` of each domain and in all.
-
-    All pieces of a document, as in a shard. Raises DataError when there are none.
-    """
-    found = _collect(documents, tokenizer, data, router, ("routing", router.max_documents, None))
-    most = router.max_documents
-    return EvaluationSet(found.tokens[:most], found.lengths[:most], found.domains[:most])
-
-
-def routing_prefixes(
-    documents: Iterable[Document], tokenizer: Tokenizer, data: DataConfig, router: RouterConfig
-) -> Indices:
-    """Prefixes of the routing sample: int64 (n, prefix_tokens), n at most `router.max_documents`."""
-    return routing_pieces(documents, tokenizer, data, router).tokens[:, : router.prefix_tokens]
-
-
-def _collect(
-    documents: Iterable[Document],
-    tokenizer: Tokenizer,
-    data: DataConfig,
-    router: RouterConfig,
-    wanted: tuple[Split | None, int, int | None],
-) -> EvaluationSet:
-    """Pieces of one split: `wanted` is the split, pieces per domain, and pieces per document."""
-    split, per_domain, per_document = wanted
-    encode = encoder(tokenizer)
-    pieces: list[Indices] = []
-    domains: list[str] = []
-    count: Counter[str] = Counter()
-    seen, newest = 0, 0  # documents read, and how many when the newest domain came
-    for chunk in _chunks(documents, CHUNK_DOCUMENTS):
-        seen += len(chunk)
-        for document in chunk:
-            newest = newest if document.domain in count else seen
-            count[document.domain] += 0
-        chosen = [d for d in chunk if split in (None, split_of(d.text, data)) and count[d.domain] < per_domain]
-        for document, ids in zip(chosen, encode([d.text for d in chosen]), strict=True):
-            cut = cut_into_pieces(ids, data.sequence_length, router.prefix_tokens)[:per_document]
-            cut = cut[: per_domain - count[document.domain]]
-            count[document.domain] += len(cut)
-            pieces += cut
-            domains += [document.domain] * len(cut)
-        if min(count.values()) >= per_domain and seen - newest >= SETTLED_DOCUMENTS:
-            break
-    if not pieces:
-        raise DataError(_no_pieces(split, seen, data, router))
-    tokens = np.zeros((len(pieces), data.sequence_length), dtype=np.int64)
-    for row, piece in zip(tokens, pieces, strict=True):
-        row[: len(piece)] = piece
-    return EvaluationSet(tokens, np.array([len(piece) for piece in pieces], dtype=np.int64), tuple(domains))
-
-
-def _no_pieces(split: Split | None, seen: int, data: DataConfig, router: RouterConfig) -> str:
-    if split is None:
-        return (
-            f"none of {seen} documents has more than {router.prefix_tokens} tokens, which the router reads and nobody "
-            "scores; give longer texts"
-        )
-    name, share = ("holdout", data.holdout) if split == "holdout" else ("routing_sample", data.routing_sample)
-    return (
-        f"none of {seen} documents is a {split} document of more than {router.prefix_tokens} tokens; data.{name}="
-        f"{share} of the documents should be: bring more or longer documents, or raise it"
-    )
-
-
-def _chunks(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    stream = iter(documents)
-    while chunk := list(islice(stream, size)):
-        yield chunk
-
-
-# ----------------------------------------------------------------------------------------------------------- building
 
 
 @dataclass(frozen=True)
@@ -301,13 +142,13 @@ def build_shard(
     """
     folder = cache / key
     encode = encoder(tokenizer) if remember is None else remembered_encoding(encoder(tokenizer), remember)
-    cutter = _Cutter(tokenizer, encode, data, router_config.prefix_tokens, assign, path, hold_out)
+    packer = Packer(tokenizer, encode, data, router_config.prefix_tokens, assign, path, hold_out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder, on_busy=_say_that_we_wait):  # the second reads what the first has built
             shard = _open(folder, data.sequence_length)
             if shard is None:
-                _build(folder, documents, cutter, on_progress)
+                _build(folder, documents, packer, on_progress)
                 shard = _open(folder, data.sequence_length)
     except OSError as error:
         raise cannot_write(f"the shard of path {path}", cache, error) from error
@@ -316,154 +157,38 @@ def build_shard(
     return shard
 
 
-class _Cutter:
-    """Turns documents into the packed sequences of one path; holds no state of its own."""
-
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        encode: Encode,
-        data: DataConfig,
-        prefix_tokens: int,
-        assign: Assign | None,
-        path: PathIndex,
-        hold_out: float,
-    ) -> None:
-        self.encode = encode
-        self.data = data
-        self.prefix_tokens = prefix_tokens
-        self.assign = assign
-        self.path = path
-        self.hold_out = hold_out
-        self.end_of_text = end_of_text_id(tokenizer)
-        self.dtype = np.dtype("<u2" if vocabulary_size(tokenizer) <= 2**16 else "<u4")
-
-    def advance(self, progress: ShardProgress, chunk: Sequence[Document]) -> "_Advance":
-        """The progress after a chunk of documents, the sequences it completed, and what of it is held out."""
-        training = [document for document in chunk if split_of(document.text, self.data) == "train"]
-        documents = [
-            cut_into_pieces(ids, self.data.sequence_length, self.prefix_tokens)
-            for ids in self.encode([document.text for document in training])
-        ]
-        pieces = [piece for cut in documents for piece in cut]
-        mine = iter(self._of_path(pieces))
-        kept = [[piece for piece in cut if next(mine)] for cut in documents]
-        progress = replace(
-            progress,
-            documents=progress.documents + len(chunk),
-            last_document=_digest(chunk[-1]),
-            pieces=progress.pieces + len(pieces),
-            pieces_kept=progress.pieces_kept + sum(map(len, kept)),
-            characters=progress.characters + sum(len(document.text) for document in training),
-        )
-        if not self.hold_out:
-            return self.train_on(progress, [piece for cut in kept for piece in cut])
-        return self._divide(progress, [(_place(d.text), cut) for d, cut in zip(training, kept, strict=True) if cut])
-
-    def train_on(self, progress: ShardProgress, pieces: Sequence[Indices], held: Sequence[Indices] = ()) -> "_Advance":
-        """Pack pieces into sequences; `held` are held out."""
-        length = self.data.sequence_length
-        full = [piece for piece in pieces if len(piece) == length]
-        pending = list(progress.pending)
-        for piece in pieces:
-            if len(piece) < length:  # the end of a document: shares its sequence with others
-                pending += [*piece.tolist(), self.end_of_text]
-        packed = len(pending) // length * length
-        tokens = np.concatenate([*full, np.array(pending[:packed], dtype=np.int64)])
-        sequences: NDArray[np.generic] = tokens.astype(self.dtype).reshape(-1, length)
-        rows = np.zeros((len(held), 1 + length), dtype=np.int32)
-        for row, piece in zip(rows, held, strict=True):
-            row[0], row[1 : 1 + len(piece)] = len(piece), piece
-        after = replace(
-            progress,
-            sequences=progress.sequences + len(sequences),
-            pending=tuple(pending[packed:]),
-            held_out=progress.held_out + len(held),
-        )
-        return _Advance(after, sequences, rows)
-
-    def _divide(self, progress: ShardProgress, documents: Sequence[tuple[float, list[Indices]]]) -> "_Advance":
-        """Hold out documents whose place in 0..1 is below the share; until one is, the lowest is the candidate."""
-        trained: list[Indices] = []
-        held: list[Indices] = []
-        reserve = [np.array(piece, dtype=np.int64) for piece in progress.reserve]
-        lowest = progress.reserve_place
-        for place, pieces in documents:
-            if place < self.hold_out:
-                held += pieces
-                trained, reserve = trained + reserve, []
-            elif held or progress.held_out or place >= lowest:
-                trained += pieces
-            else:
-                trained += reserve
-                reserve, lowest = pieces, place
-        kept = tuple(tuple(piece.tolist()) for piece in reserve)
-        return self.train_on(replace(progress, reserve=kept, reserve_place=lowest), trained, held)
-
-    def finish(self, progress: ShardProgress, held: Sequence[Indices]) -> "_Advance":
-        """After the last document: hold out the candidate if nothing else was; `held`: the pieces held out so far.
-
-        If that would hold out the whole shard, nothing is held out and all of it is trained on.
-        """
-        spare = [np.array(piece, dtype=np.int64) for piece in progress.reserve]
-        progress = replace(progress, reserve=(), reserve_place=1.0)
-        if progress.sequences == 0 and not progress.pending:
-            return self.train_on(replace(progress, held_out=0), [*held, *spare])
-        return self.train_on(progress, [], spare)
-
-    def _of_path(self, pieces: list[Indices]) -> Sequence[bool]:
-        """Whether each piece belongs to the path."""
-        if self.assign is None or not pieces:
-            return [True] * len(pieces)
-        paths = self.assign(prefixes_of(pieces, self.prefix_tokens)).reshape(len(pieces), -1)
-        mine: list[bool] = (paths == self.path).any(axis=1).tolist()
-        return mine
-
-
-@dataclass(frozen=True, eq=False)
-class _Advance:
-    """A step of the build."""
-
-    progress: ShardProgress
-    """After it."""
-    sequences: NDArray[np.generic]
-    """To train on, (sequences, T)."""
-    held: NDArray[np.int32]
-    """Pieces to hold out, (pieces, 1 + T): length and tokens."""
-
-
 def _build(
     folder: Path,
     documents: Callable[[], Iterable[Document]],
-    cutter: _Cutter,
+    packer: Packer,
     on_progress: Callable[[ShardProgress], None],
 ) -> None:
     """Write `tokens.bin`, `held.bin` and `progress.json` chunk by chunk; `shard.json` says that it is complete."""
-    length = cutter.data.sequence_length
-    row_bytes, held_bytes = length * cutter.dtype.itemsize, _held_bytes(length)
+    length = packer.data.sequence_length
+    row_bytes, held_bytes = length * packer.dtype.itemsize, _held_bytes(length)
     progress, stream = _resume(folder, documents, row_bytes, held_bytes)
     with open(folder / "tokens.bin", "ab") as file, open(folder / "held.bin", "ab") as held_file:
         file.truncate(progress.sequences * row_bytes)  # what was written but not yet counted
         held_file.truncate(progress.held_out * held_bytes)
 
-        def write(step: _Advance) -> ShardProgress:
+        def write(step: Packed) -> ShardProgress:
             held_file.truncate((step.progress.held_out - len(step.held)) * held_bytes)
             for to, rows in ((file, step.sequences), (held_file, step.held)):
                 to.write(rows.tobytes())
                 flush(to)  # before progress.json counts what was written
             return step.progress
 
-        for chunk in _chunks(stream, CHUNK_DOCUMENTS):
-            progress = write(cutter.advance(progress, chunk))
+        for chunk in in_chunks(stream):
+            progress = write(packer.advance(progress, chunk))
             _note(folder / "progress.json", progress)
             on_progress(progress)
         if progress.pieces_kept == 0:
-            raise DataError(_nothing(progress, cutter))
-        if cutter.hold_out:
+            raise DataError(_nothing(progress, packer))
+        if packer.hold_out:
             held = _held(folder, progress.held_out, length)
-            progress = write(cutter.finish(progress, [row[1 : 1 + row[0]].astype(np.int64) for row in held]))
+            progress = write(packer.finish(progress, [row[1 : 1 + row[0]].astype(np.int64) for row in held]))
         if progress.sequences == 0:  # a few short pieces: one sequence that repeats them
-            row = np.resize(np.array(progress.pending, dtype=cutter.dtype), cutter.data.sequence_length)
+            row = np.resize(np.array(progress.pending, dtype=packer.dtype), packer.data.sequence_length)
             file.write(row.tobytes())
             flush(file)
             progress = replace(progress, sequences=1)
@@ -486,7 +211,7 @@ def _resume(
         _size(folder / "tokens.bin") >= progress.sequences * row_bytes
         and _size(folder / "held.bin") >= progress.held_out * held_bytes
     )
-    if skipped and _digest(skipped[0]) == progress.last_document and written:
+    if skipped and skipped[0].digest == progress.last_document and written:
         return progress, stream
     log.info("the documents have changed since this shard was begun; it is built afresh")
     return ShardProgress(), iter(documents())
@@ -542,27 +267,17 @@ def _say_that_we_wait() -> None:
     log.info("another peer of this machine is building the same shard; waiting for it")
 
 
-def _nothing(progress: ShardProgress, cutter: _Cutter) -> str:
+def _nothing(progress: ShardProgress, packer: Packer) -> str:
     """What to tell someone whose path has no documents."""
     if progress.documents == 0:
         return "the data source has no documents at all; check data.source and data.path"
     if progress.pieces == 0:
         return (
-            f"none of {progress.documents} documents has a training piece of more than {cutter.prefix_tokens} tokens; "
+            f"none of {progress.documents} documents has a training piece of more than {packer.prefix_tokens} tokens; "
             "bring more or longer documents, or lower router.prefix_tokens"
         )
     return (
-        f"path {cutter.path} has no documents: the router gave all {progress.pieces} pieces of {progress.documents} "
+        f"path {packer.path} has no documents: the router gave all {progress.pieces} pieces of {progress.documents} "
         "documents to other paths; bring more documents, train another path (--path auto), or ask the operator to "
         "raise router.min_share"
     )
-
-
-def _digest(document: Document) -> str:
-    return hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _place(text: str) -> float:
-    """Where a hash of the text puts a document, in 0..1; other bits of it than those that `split_of` looks at."""
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[8:16], "big") / 2**64

@@ -23,7 +23,7 @@ from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.training.evaluation import SEQUENCES_PER_BATCH, token_log_likelihoods
 from dipaco_swarm.training.inner import IGNORED, learning_rate_at
 from dipaco_swarm.training.modules import build_network
-from dipaco_swarm.training.shards import EvaluationSet
+from dipaco_swarm.training.pieces import EvaluationSet
 
 TOKENS_AT_ONCE = 1024
 """In one pass, between two calls of `on_progress`: few, so that a bootstrap node can be stopped at any time."""

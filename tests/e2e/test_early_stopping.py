@@ -45,7 +45,9 @@ from dipaco_swarm.training.early import (
     topic_of,
 )
 from dipaco_swarm.training.modules import PathModel
-from dipaco_swarm.training.shards import EvaluationSet, Shard, ShardProgress
+from dipaco_swarm.training.packing import ShardProgress
+from dipaco_swarm.training.pieces import EvaluationSet
+from dipaco_swarm.training.shards import Shard
 from tests.doors.test_manifest import manifest as small_manifest
 from tests.e2e.conftest import write_run_file
 from tests.e2e.test_reference import LENGTH, TWO_LEVELS, VOCABULARY, MakeHub, make_peers, new_model, run_rounds

@@ -16,8 +16,8 @@ from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.training.bank import load_path
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.pieces import routing_pieces
 from dipaco_swarm.training.scoring import ScoreStatement, sample_to_bytes, score_sample, scores_to_bytes, topic_of
-from dipaco_swarm.training.shards import routing_pieces
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 from tests.hub import hear, until
 

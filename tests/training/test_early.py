@@ -17,8 +17,8 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import CheckpointError
 from dipaco_swarm.files import write_whole
 from dipaco_swarm.run.config import DataConfig, LevelConfig, ModelConfig, RouterConfig
-from dipaco_swarm.training import shards
-from dipaco_swarm.training.documents import Document, split_of
+from dipaco_swarm.training import documents as documents_module
+from dipaco_swarm.training.documents import Document, place_in_slice, split_of
 from dipaco_swarm.training.early import (
     BestSoFar,
     Snapshot,
@@ -32,7 +32,9 @@ from dipaco_swarm.training.early import (
     snapshot_to_bytes,
 )
 from dipaco_swarm.training.modules import PathModel, build_network
-from dipaco_swarm.training.shards import EvaluationSet, Shard, ShardProgress, build_shard, cut_into_pieces
+from dipaco_swarm.training.packing import ShardProgress
+from dipaco_swarm.training.pieces import EvaluationSet, cut_into_pieces
+from dipaco_swarm.training.shards import Shard, build_shard
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, train_tokenizer
 
 DATA = DataConfig(source="python", sequence_length=16, holdout=0.1, routing_sample=0.1)
@@ -49,7 +51,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "CHUNK_DOCUMENTS", 8)
+    monkeypatch.setattr(documents_module, "CHUNK_DOCUMENTS", 8)
 
 
 # ------------------------------------------------------------------------------------------------------------ the slice
@@ -87,7 +89,7 @@ def rows_of(pieces: EvaluationSet | None) -> list[list[int]]:
 def test_a_slice_of_the_documents_is_held_out_whole_and_never_trained_on(tokenizer: Tokenizer, tmp_path: Path) -> None:
     documents = corpus()
     shard = build(tokenizer, tmp_path, documents, 0.2)
-    held = [d for d in documents if shards._place(d.text) < 0.2]
+    held = [d for d in documents if place_in_slice(d.text) < 0.2]
     assert 5 < len(held) < 40
     tokens, _ = expected_of(tokenizer, [d for d in documents if d not in held])
     assert trained_on(shard) == tokens
@@ -111,7 +113,7 @@ def test_at_least_one_document_is_held_out_however_small_the_share(
 ) -> None:
     documents = corpus(count)
     shard = build(tokenizer, tmp_path, documents, 1e-9)
-    lowest = min(documents, key=lambda d: shards._place(d.text))
+    lowest = min(documents, key=lambda d: place_in_slice(d.text))
     assert rows_of(shard.slice(100)) == expected_of(tokenizer, [lowest])[1]
     others, _ = expected_of(tokenizer, [d for d in documents if d is not lowest])
     if shard.progress.pending and shard.num_sequences == 1 and len(others) < 16:
@@ -124,7 +126,7 @@ def test_at_least_one_document_is_held_out_however_small_the_share(
 def test_a_shard_of_one_document_is_trained_on_and_has_no_slice(
     tokenizer: Tokenizer, tmp_path: Path, hold_out: float
 ) -> None:
-    below = next(d for d in corpus() if shards._place(d.text) < 0.4 and len(d.text) > 40)
+    below = next(d for d in corpus() if place_in_slice(d.text) < 0.4 and len(d.text) > 40)
     shard = build(tokenizer, tmp_path, [below], hold_out)
     assert shard.slice(10) is None
     assert trained_on(shard) == expected_of(tokenizer, [below])[0]
@@ -133,7 +135,7 @@ def test_a_shard_of_one_document_is_trained_on_and_has_no_slice(
 
 
 def test_a_shard_that_would_be_held_out_whole_is_trained_on_whole(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    documents = [d for d in corpus() if shards._place(d.text) < 0.3]
+    documents = [d for d in corpus() if place_in_slice(d.text) < 0.3]
     shard = build(tokenizer, tmp_path, documents, 0.3)
     assert shard.slice(10) is None
     assert trained_on(shard) == expected_of(tokenizer, documents)[0]

@@ -18,7 +18,7 @@ from dipaco_swarm.training.evaluation import (
     window_paths,
 )
 from dipaco_swarm.training.modules import build_network
-from dipaco_swarm.training.shards import EvaluationSet
+from dipaco_swarm.training.pieces import EvaluationSet
 
 VOCABULARY = 50
 TINY = ModelConfig(

@@ -15,8 +15,9 @@ from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.training.documents import Document, split_of
 from dipaco_swarm.training.features import prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.pieces import cut_into_pieces, prefixes_of
 from dipaco_swarm.training.routed import feature_network, load_routing, shard_recipe
-from dipaco_swarm.training.shards import Shard, build_shard, cut_into_pieces, prefixes_of
+from dipaco_swarm.training.shards import Shard, build_shard
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, train_tokenizer, vocabulary_size
 
 MODEL = ModelConfig(

@@ -15,19 +15,18 @@ from tokenizers import Tokenizer
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import DataError, HomeError
 from dipaco_swarm.run.config import DataConfig, RouterConfig
-from dipaco_swarm.training import shards
+from dipaco_swarm.training import documents as documents_module
+from dipaco_swarm.training import pieces
 from dipaco_swarm.training.documents import Document, split_of
-from dipaco_swarm.training.shards import (
-    Shard,
-    ShardProgress,
-    ShardRecipe,
-    build_shard,
+from dipaco_swarm.training.packing import ShardProgress
+from dipaco_swarm.training.pieces import (
     cut_into_pieces,
     evaluation_pieces,
     prefixes_of,
     routing_pieces,
     routing_prefixes,
 )
+from dipaco_swarm.training.shards import Shard, ShardRecipe, build_shard
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, train_tokenizer
 
 DATA = DataConfig(source="python", sequence_length=16, holdout=0.2, routing_sample=0.2)
@@ -42,7 +41,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "CHUNK_DOCUMENTS", 8)
+    monkeypatch.setattr(documents_module, "CHUNK_DOCUMENTS", 8)
 
 
 def corpus(count: int = 60) -> list[Document]:
@@ -270,7 +269,7 @@ def test_evaluation_pieces_are_held_out_padded_and_limited_by_domain(tokenizer: 
 def test_an_endless_source_ends_when_all_domains_are_full(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "SETTLED_DOCUMENTS", 50)
+    monkeypatch.setattr(pieces, "SETTLED_DOCUMENTS", 50)
 
     def endless() -> Iterator[Document]:
         for i in range(10**9):
