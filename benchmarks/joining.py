@@ -54,8 +54,8 @@ class Ours:
         from dipaco_swarm.algorithm.paths import ModuleId
         from dipaco_swarm.algorithm.state import ModuleState
         from dipaco_swarm.run.address import RunAddress
-        from dipaco_swarm.swarm.libp2p.node import NodeSettings
         from dipaco_swarm.swarm.libp2p.opening import open_swarm
+        from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 
         address = RunAddress("bench", "a" * 32, (place,) if place else ())
         settings = NodeSettings(listen="/ip4/127.0.0.1/tcp/0")

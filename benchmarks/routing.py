@@ -37,8 +37,8 @@ from dipaco_swarm.run.config import RouterConfig
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.run.signature import fingerprint_of, open_manifest, sign_manifest
-from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 
 RESULTS = Path(__file__).parent / "results"

@@ -21,6 +21,7 @@ Anything else is a bug of ours and shows its traceback. What is ordinary (a peer
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -82,6 +83,14 @@ def cannot_write(what: str, folder: Path, error: Exception) -> HomeError:
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     return HomeError(
         f"{what} cannot be written to {place}: {reason}; make room there, or choose another folder with --home"
+    )
+
+
+def nobody_answers(bootstraps: Sequence[str], detail: str) -> UnreachableError:
+    """None of the bootstrap nodes at these addresses can be reached; `detail`: what was heard of the first."""
+    return UnreachableError(
+        f"no bootstrap node answers at {', '.join(bootstraps)} ({detail}); check the run address and your connection, "
+        "or ask the operator whether the node is up"
     )
 
 

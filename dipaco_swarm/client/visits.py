@@ -148,8 +148,8 @@ def open_run(source: Source, *, best: bool = False) -> Iterator[TrainedRun]:
 @contextmanager
 def _visit(address: RunAddress) -> "Iterator[tuple[NetworkedSwarm, Manifest]]":
     """Join the swarm as a guest that serves nobody, with everybody looked up."""
-    from dipaco_swarm.swarm.libp2p.node import NodeSettings
     from dipaco_swarm.swarm.libp2p.opening import open_swarm
+    from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 
     with tempfile.TemporaryDirectory(prefix="dipaco-") as home:
         guest = NodeSettings(reachable=False)

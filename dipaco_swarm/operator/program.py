@@ -18,8 +18,8 @@ from dipaco_swarm.settings import BootstrapSettings
 
 def serve(settings: BootstrapSettings) -> None:
     """Publish the run of a run file and keep it going until Ctrl+C. Raises SwarmError."""
-    from dipaco_swarm.swarm.libp2p.node import NodeSettings
     from dipaco_swarm.swarm.libp2p.opening import open_swarm
+    from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 
     config = read_run_file(settings.run_file)
     check_tables(config)

@@ -23,8 +23,8 @@ REACHABLE = {"auto": None, "yes": True, "no": False}
 
 def run_peer(settings: PeerSettings) -> None:
     """Train one path of a run until Ctrl+C, or until what the settings say. Raises SwarmError."""
-    from dipaco_swarm.swarm.libp2p.node import NodeSettings
     from dipaco_swarm.swarm.libp2p.opening import open_swarm
+    from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 
     workbench = workbench_of(settings)  # before anything slow: a wrong device should cost no waiting
     keep_what_is_loaded()

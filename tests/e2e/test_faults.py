@@ -15,7 +15,7 @@ import pytest
 from dipaco_swarm.dashboard.metrics import read_metrics, steps_after
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.libp2p import stale_sockets as sockets
-from dipaco_swarm.swarm.libp2p.node import DAEMON_IDLE_SECONDS
+from dipaco_swarm.swarm.libp2p.daemon import DAEMON_IDLE_SECONDS
 from dipaco_swarm.training import bank, checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
 

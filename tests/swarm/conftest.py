@@ -14,8 +14,8 @@ from dipaco_swarm.machine.clock import SYSTEM_CLOCK
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.swarm.interface import Swarm
-from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.local import LocalNetwork, LocalSwarms, local_address
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.states.blobs import MemoryBlobs

@@ -24,8 +24,8 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Role
-from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 
 MODULE = ModuleId(0, 0)

@@ -15,8 +15,8 @@ import torch
 from dipaco_swarm.algorithm.state import HASH_BYTES, PIECE_BYTES, ModuleState, num_pieces
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.interface import Announcement, Role
-from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Stream

@@ -16,10 +16,10 @@ from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.signature import fingerprint_of
-from dipaco_swarm.swarm.libp2p import node
+from dipaco_swarm.swarm.libp2p import starting
 from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
-from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.timing import Timing
 
 from .conftest import LOOPBACK
@@ -117,7 +117,7 @@ def test_a_daemon_that_is_gone_when_it_is_spoken_to_is_said(
 ) -> None:
     nobody = Multiaddr(f"/unix{tmp_path}/daemon.sock")
     with pytest.raises(expected, match="the network daemon"):
-        asyncio.run(node._speak_to(nobody, bootstraps))
+        asyncio.run(starting._speak_to(nobody, bootstraps))
 
 
 def test_a_node_on_any_free_port_is_found_there_again() -> None:

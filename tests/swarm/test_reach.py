@@ -13,14 +13,16 @@ import torch
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import NodeError
 from dipaco_swarm.swarm.interface import Agreed
-from dipaco_swarm.swarm.libp2p import node as nodes
 from dipaco_swarm.swarm.libp2p import protobuf, relay
 from dipaco_swarm.swarm.libp2p import reachability as reach
 from dipaco_swarm.swarm.libp2p.identity import load_identity
-from dipaco_swarm.swarm.libp2p.node import Node, NodeSettings, open_node
+from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.libp2p.outside import look_from_outside
 from dipaco_swarm.swarm.libp2p.rate_limit import Pace
+from dipaco_swarm.swarm.libp2p.settings import NodeSettings
+from dipaco_swarm.swarm.libp2p.starting import open_node
+from dipaco_swarm.swarm.libp2p.visibility import places
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.wire import Welcome
 
@@ -159,7 +161,7 @@ def test_what_a_relay_says_is_read_with_care() -> None:
 
 def test_who_says_yes_is_told_its_address_and_nothing_is_tried() -> None:
     said = Welcome(seen_at="/ip4/11.0.0.9", reached=None, time=0.0, version="1")
-    assert nodes._places([said, said], lambda _: (4002,)) == ("/ip4/11.0.0.9/tcp/4002",)
+    assert places([said, said], lambda _: (4002,)) == ("/ip4/11.0.0.9/tcp/4002",)
 
 
 @pytest.mark.swarm

@@ -14,8 +14,8 @@ import torch
 
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.interface import Agreed, NotAgreed, Outcome, Swarm
-from dipaco_swarm.swarm.libp2p.node import NodeSettings
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round import deciding
 from dipaco_swarm.swarm.round.exchange import PieceExchange

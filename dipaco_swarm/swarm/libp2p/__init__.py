@@ -1,1 +1,16 @@
-"""The transport over hivemind's libp2p daemon."""
+"""The transport over hivemind's libp2p daemon.
+
+opening.py       joins a run: a node, a swarm on it, goodbye        settings.py      what this machine chose
+starting.py      starts a node and ends it                          node.py          `Transport`: the open node
+daemon.py        the process of hivemind's p2pd                     stale_sockets.py what killed peers left behind
+
+connections.py   to whom we are connected, and over what            incoming.py      streams that others open
+pipe.py          bytes to and from the daemon                       stream.py        messages and pieces over a pipe
+rate_limit.py    no faster than the machine's owner allows          protobuf.py      messages of the daemon
+
+reachability.py  can others dial us: the question and the answer    visibility.py    what follows from the answers
+relay.py         for those whom nobody can dial                     outside.py       the same, for the doctor
+
+dht.py           signed records in hivemind's DHT                   leaks.py         what hivemind keeps for ever
+identity.py      our key, which is our name                         address_book.py  whom we have met
+"""

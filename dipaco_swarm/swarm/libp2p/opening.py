@@ -17,7 +17,9 @@ from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
-from dipaco_swarm.swarm.libp2p.node import Node, NodeSettings, open_node
+from dipaco_swarm.swarm.libp2p.node import Node
+from dipaco_swarm.swarm.libp2p.settings import NodeSettings
+from dipaco_swarm.swarm.libp2p.starting import open_node
 from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
 from dipaco_swarm.swarm.tasks import Tasks
@@ -143,7 +145,7 @@ async def _close(stack: contextlib.AsyncExitStack) -> None:
 
 async def _until_lost(node: Node, swarm: NetworkedSwarm, stop: Stopping) -> None:
     """Whoever waits for the daemon, or would ask it, is told when it has gone."""
-    await node.daemon_ended.wait()
+    await node.daemon.ended.wait()
     swarm.interrupt()
     stop.request()
 

@@ -11,8 +11,9 @@ from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import is_relayed
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
-from dipaco_swarm.swarm.libp2p.node import NodeSettings, open_door
 from dipaco_swarm.swarm.libp2p.reachability import our_version, ports_of
+from dipaco_swarm.swarm.libp2p.settings import NodeSettings
+from dipaco_swarm.swarm.libp2p.starting import open_door
 
 VISIT_SECONDS = 25.0
 RELAY_SECONDS = 5.0

@@ -1,0 +1,87 @@
+"""Connections of our daemon to other peers: where each of them says it is, and when to leave a relay."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
+from hivemind.utils.multiaddr import Multiaddr
+
+from dipaco_swarm.swarm.addresses import is_relayed, place_in
+from dipaco_swarm.swarm.libp2p.pipe import Pipe, open_stream
+
+MAX_REMEMBERED = 4096
+"""Peers whose addresses are kept."""
+
+REFUSED = (ControlFailure, P2PDaemonError)
+"""The daemon's no."""
+UNREACHED = (*REFUSED, OSError, EOFError)
+"""All ways in which a peer, or our own daemon, cannot be reached. A TimeoutError is an OSError."""
+
+
+class Connections:
+    """To whom our daemon can open streams, and over what."""
+
+    def __init__(self, p2p: P2P, daemon: str) -> None:
+        """`daemon`: path of the socket at which it listens to us."""
+        self._p2p = p2p
+        self._daemon = daemon
+        self._addresses: dict[str, tuple[str, ...]] = {}
+        self._streams: Counter[str] = Counter()
+        """Open ones, by peer."""
+        self._by_relay: set[str] = set()
+        """Peers that can be dialled and that we may be talking to through a relay all the same."""
+
+    def remember(self, peer: str, addresses: Sequence[str], *, reachable: bool) -> None:
+        """Where a peer says that it can be dialled; `reachable`: also without a relay."""
+        if reachable and addresses != self._addresses.get(peer) and any(map(is_relayed, addresses)):
+            self._by_relay.add(peer)  # nobody could dial it when it started
+        if len(self._addresses) >= MAX_REMEMBERED and peer not in self._addresses:
+            forgotten = next(iter(self._addresses))
+            self._addresses.pop(forgotten)
+            self._by_relay.discard(forgotten)
+        self._addresses[peer] = tuple(addresses)
+
+    def addresses_of(self, peer: str) -> tuple[str, ...]:
+        """Where a peer said that it can be dialled, best first."""
+        return self._addresses.get(peer, ())
+
+    async def connect(self, peer: str, addresses: Sequence[str]) -> None:
+        """Have the daemon connect to a peer at one of these addresses. Raises UNREACHED, and ValueError."""
+        bare = [Multiaddr(place_in(address)) for address in addresses]
+        # hivemind's P2P has no public way to connect to an address
+        await self._p2p._client.connect(PeerID.from_base58(peer), bare)
+
+    async def open(self, peer: str, protocol: str) -> Pipe:
+        """A stream: over the connection that there is, then libp2p's routing, then the addresses that the peer told.
+
+        Raises UNREACHED, and ValueError when `peer` is not a name.
+        """
+        if peer in self._by_relay and peer not in self._streams:
+            self._by_relay.discard(peer)
+            await self._leave_relay(peer)
+        try:
+            return await open_stream(self._daemon, peer, protocol)
+        except REFUSED:
+            if not self._addresses.get(peer):
+                raise
+            await self.connect(peer, self._addresses[peer])
+            return await open_stream(self._daemon, peer, protocol)
+
+    @contextlib.contextmanager
+    def counted(self, peer: str) -> Iterator[None]:
+        """While a stream to or from a peer is open: its connection is left alone."""
+        self._streams[peer] += 1
+        try:
+            yield
+        finally:
+            self._streams[peer] -= 1
+            if not self._streams[peer]:
+                del self._streams[peer]
+
+    async def _leave_relay(self, peer: str) -> None:
+        """Connect anew, directly; libp2p keeps the connection that it has, however slow. A relay is found again."""
+        with contextlib.suppress(*REFUSED):
+            await self._p2p._client.disconnect(PeerID.from_base58(peer))
+            await self.connect(peer, [place for place in self._addresses[peer] if not is_relayed(place)])
