@@ -11,7 +11,9 @@ from pathlib import Path
 
 from benchmarks.simulated import workplace
 from dipaco_swarm.testing.network import Traffic, home_line
-from dipaco_swarm.testing.world import Machine, Plan, World
+from dipaco_swarm.testing.process import Machine
+from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
+from dipaco_swarm.testing.world import World
 
 STEP_SECONDS = 4.0
 INNER_STEPS = 10
@@ -68,14 +70,14 @@ def play(peers: int, rounds: int) -> Scaled:
         one = await world.until(world.is_one, LIMIT_SECONDS)
 
     with tempfile.TemporaryDirectory(prefix="dipaco-scale-", dir=workplace()) as folder:
-        world = World(peers, Plan(table=table, inner_steps=INNER_STEPS, parameters=64), Path(folder) / "world")
+        world = World(peers, Plan((StagePlan(table),), inner_steps=INNER_STEPS, parameters=64), Path(folder) / "world")
         world.play(story)
     (start, before), (stop, after) = measured
     seconds = stop - start
     total = Traffic()
     for name in world.peers:
         total = total + (after[name] - before.get(name, Traffic()))
-    operator = after[world.operator] - before.get(world.operator, Traffic())
+    operator = after[OPERATOR] - before.get(OPERATOR, Traffic())
     versions = sum(len(found) for found in world.ledger.versions.values())
     return Scaled(
         peers=peers,

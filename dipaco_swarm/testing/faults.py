@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from dipaco_swarm.testing.run import OPERATOR
+
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
-
-SETTLED_SECONDS = 60.0
-"""After a fault that is over, so long may what it did still be seen."""
 
 
 @dataclass(frozen=True)
@@ -29,30 +28,30 @@ class Fault:
 
 async def _kill(world: "World", fault: Fault) -> None:
     for name in fault.victims:
-        if world.peers[name].is_alive:
-            world.peers[name].kill()
+        if world.process(name).is_alive:
+            world.process(name).kill()
     await asyncio.sleep(fault.seconds)
     for name in fault.victims:
-        if not world.peers[name].is_alive:
-            world.peers[name].start()
+        if not world.process(name).is_alive:
+            world.process(name).start()
 
 
 async def _leave(world: "World", fault: Fault) -> None:
     for name in fault.victims:
-        if world.peers[name].is_alive:
-            world.peers[name].ask_to_stop()
+        if world.process(name).is_alive:
+            world.process(name).ask_to_stop()
     for name in fault.victims:
-        program = world.peers[name].program
+        program = world.process(name).program
         if program is not None:
             await program.ended
     await asyncio.sleep(fault.seconds)
     for name in fault.victims:
-        if not world.peers[name].is_alive:
-            world.peers[name].start()
+        if not world.process(name).is_alive:
+            world.process(name).start()
 
 
 async def _freeze(world: "World", fault: Fault) -> None:
-    owners = [world.peers[name].owner for name in fault.victims]
+    owners = [world.process(name).owner for name in fault.victims]
     for owner in owners:
         world.loop.freeze(owner)
     await asyncio.sleep(fault.seconds)
@@ -61,7 +60,7 @@ async def _freeze(world: "World", fault: Fault) -> None:
 
 
 async def _part(world: "World", fault: Fault) -> None:
-    others = [name for name in (*world.peers, world.operator) if name not in fault.victims]
+    others = [name for name in (*world.peers, OPERATOR) if name not in fault.victims]
     world.network.part(fault.victims, others)
     await asyncio.sleep(fault.seconds)
     world.network.heal()
@@ -69,7 +68,7 @@ async def _part(world: "World", fault: Fault) -> None:
 
 async def _silence(world: "World", fault: Fault) -> None:
     """One way: nobody hears the victims, who hear everybody."""
-    others = [name for name in (*world.peers, world.operator) if name not in fault.victims]
+    others = [name for name in (*world.peers, OPERATOR) if name not in fault.victims]
     world.network.block(fault.victims, others)
     await asyncio.sleep(fault.seconds)
     world.network.heal()
@@ -77,10 +76,10 @@ async def _silence(world: "World", fault: Fault) -> None:
 
 async def _clock(world: "World", fault: Fault) -> None:
     for name in fault.victims:
-        world.peers[name].clock.offset += 60.0
+        world.process(name).clock.offset += 60.0
     await asyncio.sleep(fault.seconds)
     for name in fault.victims:
-        world.peers[name].clock.offset -= 60.0
+        world.process(name).clock.offset -= 60.0
 
 
 KINDS: dict[str, Callable[["World", Fault], Awaitable[None]]] = {
@@ -114,5 +113,4 @@ async def play_faults(world: "World", faults: Sequence[Fault]) -> None:
     for fault in faults:
         await asyncio.sleep(max(0.0, began + fault.at - world.now))
         world.note("fault", str(fault))
-        world.troubles.append((world.now, world.now + fault.seconds + SETTLED_SECONDS))
         await KINDS[fault.kind](world, fault)

@@ -1,7 +1,8 @@
 """What a simulated run must keep: every token once, no forks, nothing lost, nobody waiting for ever.
 
 The ledger looks at a swarm from outside, through what goes over the `Swarm` interface of each peer: what it trained,
-what it gave, what it committed, what it says. It knows nothing of the protocol.
+what it gave, what it committed, what it says. It knows nothing of the protocol. A peer that trains several paths has
+progress on each: it is written "peer/path" here.
 """
 
 from collections import Counter, defaultdict
@@ -68,8 +69,8 @@ class Ledger:
         """(peer, module) -> tokens trained in all its lives."""
         self.local: dict[tuple[str, Place], int] = {}
         """(peer, module) -> tokens that it has beyond its version when all is over: the last ones that it trained."""
-        self._given: dict[tuple[str, Place, str, int], Ranges] = {}
-        """(peer, module, digest of the base, tokens) -> which tokens these are."""
+        self._given: dict[tuple[str, Place, str, int], tuple[str, Ranges]] = {}
+        """(peer, module, digest of the base, tokens) -> whose tokens these are, and which."""
         self._lost: dict[tuple[str, Place], list[tuple[str, Ranges]]] = defaultdict(list)
 
     # what happens ----------------------------------------------------------------------------------------------------
@@ -80,7 +81,7 @@ class Ledger:
     def give(self, peer: str, place: Place, base: str, tokens: int) -> None:
         """A peer comes to a round with the last tokens that it trained."""
         trained = self.trained[peer, place]
-        self._given[peer, place, base, tokens] = Ranges([(trained - tokens, trained)])
+        self._given[peer.partition("/")[0], place, base, tokens] = peer, Ranges([(trained - tokens, trained)])
 
     def commit(self, now: float, place: Place, version: Version, tokens: dict[str, int]) -> None:
         """A peer takes the outer step of a round that it was in."""
@@ -90,7 +91,8 @@ class Ledger:
             if given is None:
                 what = f"{peer} is in {place[1]} v{version.number} and did not start from {version.parent[:8]}"
                 self.violate(now, "a round starts from one state", what)
-            ranges[peer] = given or Ranges()
+            whose, which = given or (peer, Ranges())
+            ranges[whose] = which
         version = Version(version.digest, version.parent, version.number, version.work, ranges)
         known = self.versions[place].setdefault(version.digest, version)
         if known.parent != version.parent or known.tokens.keys() != ranges.keys():

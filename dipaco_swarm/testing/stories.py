@@ -9,7 +9,9 @@ from random import Random
 from dipaco_swarm.testing.faults import faults_of, play_faults
 from dipaco_swarm.testing.ledger import Balance, Violation
 from dipaco_swarm.testing.network import home_line
-from dipaco_swarm.testing.world import Machine, Plan, World
+from dipaco_swarm.testing.process import Machine
+from dipaco_swarm.testing.run import Plan, StagePlan
+from dipaco_swarm.testing.world import World
 
 HEALED_SECONDS = 300.0
 """So long after the last fault all are one again."""
@@ -51,7 +53,7 @@ def random_table(random: Random) -> tuple[tuple[int, ...], ...]:
 
 def random_plan(random: Random) -> Plan:
     return Plan(
-        table=random_table(random),
+        stages=(StagePlan(random_table(random)),),
         inner_steps=random.randint(4, 20),
         codec=random.choice(CODECS),
         parameters=random.randint(8, 200),
@@ -63,7 +65,7 @@ def tell(seed: int, folder: Path, *, faulty: bool = True, seconds: float = 200.0
     began = time.process_time()
     random = Random(f"{seed}/story")
     world = World(seed, random_plan(random), folder / f"seed-{seed}")
-    paths = len(world.plan.table)
+    paths = world.plan.paths
     count = random.choice([4, 4, 5, 6, 7, 8, 10, 12, 16])
     names = [f"peer-{number}" for number in range(count)]
     faults = faults_of(random, names, seconds, 40.0) if faulty else []

@@ -1,17 +1,34 @@
 """Training that takes virtual time: a model of some numbers a level, and steps that move them and sleep."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.peer.snapshots import LossOf
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
+from dipaco_swarm.training.scoring import Scores, scores_to_bytes
 
 Sleep = Callable[[float], None]
+PIECES = 6
+"""Of the routing sample."""
+SCORING_SECONDS = 2.0
+
+
+def loss_of(params: Mapping[ModuleId, Tensor]) -> float:
+    """What a path scores on the slice of its shard. `params`: of its modules, fp32 (parameters,)."""
+    return 1.0 + sum(float(params[module].square().mean()) for module in sorted(params))
+
+
+def scores_of(params: Mapping[ModuleId, Tensor]) -> Scores:
+    """What a path makes of the routing sample, in nats: float64 (PIECES,)."""
+    return -loss_of(params) * np.arange(1, PIECES + 1, dtype=np.float64)
 
 
 class SimulatedModel:
@@ -22,6 +39,10 @@ class SimulatedModel:
 
     def vector(self, level: int) -> Tensor:
         return self._vectors[level].clone()
+
+    @property
+    def num_levels(self) -> int:
+        return len(self._vectors)
 
     def load(self, level: int, vector: Tensor) -> None:
         self._vectors[level] = vector.clone()
@@ -94,18 +115,24 @@ class SimulatedTrainer:
 class SimulatedBench:
     """One path, ready to be trained in virtual time."""
 
-    def __init__(self, model: SimulatedModel, trainer: SimulatedTrainer) -> None:
+    def __init__(self, model: SimulatedModel, trainer: SimulatedTrainer, sleep: Sleep) -> None:
         self.model = model
         self.trainer = trainer
+        self._sleep = sleep
 
     def batches(self, seed: int, consumed: int) -> Iterator[Tensor]:
         return itertools.repeat(torch.zeros(1, 1, dtype=torch.int64))
 
     def scores(self, sample: bytes) -> bytes:
-        raise NotImplementedError("a simulated run has no discriminative stage")
+        self._sleep(SCORING_SECONDS)
+        params = {ModuleId(level, 0): self.model.vector(level) for level in range(self.model.num_levels)}
+        return scores_to_bytes(scores_of(params))
 
-    def loss_on_slice(self, max_sequences: int) -> None:
-        return None
+    def loss_on_slice(self, max_sequences: int) -> LossOf:
+        def loss(base: Mapping[ModuleId, ModuleState]) -> float:
+            return loss_of({module: state.params for module, state in base.items()})
+
+        return loss
 
 
 class SimulatedWorkbench:
@@ -139,6 +166,9 @@ class SimulatedWorkbench:
         tell: Callable[[str], None],
         stop: Callable[[], bool],
     ) -> SimulatedBench:
+        router = manifest.stage.router
+        for digest in (manifest.tokenizer, *(() if router is None else (router, *manifest.feature_seeds))):
+            fetch(digest)
         self._sleep(self._preparing)
         model = SimulatedModel(len(manifest.config.levels), self._parameters)
         trainer = SimulatedTrainer(
@@ -150,4 +180,4 @@ class SimulatedWorkbench:
             random=self._random,
             trained=lambda tokens: self._trained(path, tokens),
         )
-        return SimulatedBench(model, trainer)
+        return SimulatedBench(model, trainer, self._sleep)

@@ -6,16 +6,22 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, Swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.testing.ledger import Ledger, Place, Version
 
+AWAY = "away for too long"
 ATTEMPTS = 6
 """As many leaders as a round tries."""
 ATTEMPT_SECONDS = 60.0
 """Beyond the patience, a round with one leader takes no longer."""
+
+
+def trainer_of(peer: str, path: PathIndex) -> str:
+    """How the ledger calls a peer on a path: what it trained there is apart from what it trains elsewhere."""
+    return f"{peer}/{path}"
 
 
 class WatchedSwarm:
@@ -25,7 +31,9 @@ class WatchedSwarm:
         """`lost_before`: why it may have less than it had in its life before; None in the first one."""
         self._swarm = swarm
         self._ledger = ledger
-        self._lost_before = lost_before
+        self._lost_before = lost_before or AWAY
+        self._entered: tuple[int, PathIndex] | None = None
+        """Stage and path that it said last it trains."""
         self._agreed: dict[Place, tuple[Contribution, Agreed]] = {}
         """Rounds whose outer step is about to be taken."""
         self.at: dict[Place, tuple[int, str]] = {}
@@ -42,24 +50,25 @@ class WatchedSwarm:
         return getattr(self._swarm, name)
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup] = ()) -> None:
-        peer = self._swarm.peer
-        trains = {(said.stage, said.module): said for said in announcements if said.path is not None}
-        for place, said in trains.items():
-            self.at[place] = (said.version, said.digest)
-            if self._lost_before is not None:
-                self._ledger.drop(peer, place, said.tokens, self._lost_before)
+        trains = {(said.stage, said.module): (said, said.path) for said in announcements if said.path is not None}
+        for place, (said, path) in trains.items():
+            trainer = trainer_of(self._swarm.peer, path)
+            if self._entered != (said.stage, path):
+                self._ledger.drop(trainer, place, said.tokens, self._lost_before)
             elif place in self.dropping:
-                self._ledger.drop(peer, place, said.tokens, self.dropping[place])
+                self._ledger.drop(trainer, place, said.tokens, self.dropping[place])
             self.dropping.pop(place, None)
         if trains:
-            self._lost_before = None
+            self._entered = next((said.stage, path) for said, path in trains.values())
+            self._lost_before = AWAY
+        self.at = {place: (said.version, said.digest) for place, (said, _) in trains.items()}
         self._swarm.announce(announcements, groups)
 
     def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
         before = [part.gradient.clone() for part in contributions]
         for part in contributions:
             place = (part.group.stage, part.group.module)
-            self._ledger.give(self._swarm.peer, place, part.digest, part.tokens)
+            self._ledger.give(trainer_of(self._swarm.peer, part.path), place, part.digest, part.tokens)
         began = self._swarm.clock.monotonic()
         outcomes = self._swarm.all_reduce(contributions, patience=patience)
         self._check_promises(contributions, before, began, patience)

@@ -1,0 +1,95 @@
+"""The end of a simulated run: everybody is asked to stop, and then every token is looked for."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.testing.ledger import Balance, Place
+from dipaco_swarm.testing.process import SimulatedProcess
+from dipaco_swarm.testing.volunteer import NOT_MADE, SimulatedPeer
+from dipaco_swarm.testing.watched import trainer_of
+from dipaco_swarm.training.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from dipaco_swarm.testing.world import World
+
+ENDING_SECONDS = 120.0
+"""After Ctrl+C a program ends within this, whatever it waits for."""
+STAGE_OVER = "left over when the stage ended"
+
+Best = Mapping[Place, Claim]
+"""What the run ends on."""
+
+
+async def end_everybody(world: "World") -> Balance:
+    """Ctrl+C for all, the operator's node last; then where all tokens are."""
+    live = world.live_peers()
+    await _stop(world, live)
+    if world.operator.is_alive:
+        await _stop(world, [world.operator])
+    best = _best(world)
+    over = world.stage
+    for peer in world.peers.values():
+        for saved, noted in peer.checkpoints():
+            _note_local(world, peer.name, saved, noted, best)
+    for trainer, place in list(world.ledger.trained):
+        if place[0] < over:
+            world.ledger.drop(trainer, place, 0, STAGE_OVER)
+    _check_most_work(world, live, best)
+    return world.ledger.balance({place: claim.digest for place, claim in best.items()})
+
+
+async def _stop(world: "World", programs: Sequence[SimulatedProcess]) -> None:
+    for process in programs:
+        process.ask_to_stop()
+    for process in programs:
+        assert process.program is not None
+        try:
+            async with asyncio.timeout(ENDING_SECONDS):
+                await asyncio.shield(process.program.ended)
+        except TimeoutError:
+            world.ledger.violate(world.now, "Ctrl+C ends it", f"{process.name} goes on for {ENDING_SECONDS:.0f} s")
+        left = world.loop.tasks_of(process.owner)
+        if left and process.program.ended.done():
+            names = ", ".join(sorted({str(task.get_coro()) for task in left}))
+            world.ledger.violate(world.now, "no task left behind", f"{process.name} has ended, and left {names}")
+
+
+def _best(world: "World") -> Best:
+    """Of a stage that is over, what the next one began with; of the last one, the best that is on anybody's disk."""
+    best = {
+        (stage, module): Claim.of(state)
+        for stage in range(world.stage + 1)
+        for module, state in world.operator.kept(stage).items()
+    }
+    for peer in world.peers.values():
+        for saved, _ in peer.checkpoints():
+            for module, state in saved.base.items():
+                place, claim = (saved.stage, module), Claim.of(state)
+                if saved.stage == world.stage and (place not in best or claim.beats(best[place])):
+                    best[place] = claim
+    return best
+
+
+def _note_local(world: "World", name: str, saved: Checkpoint, noted: Mapping[ModuleId, int], best: Best) -> None:
+    """What a peer would go on with if it came back: what it saved, less what others have gone on with."""
+    if saved.stage < world.stage:
+        return
+    for module, state in saved.base.items():
+        place, trainer = (saved.stage, module), trainer_of(name, saved.path)
+        gone = noted.get(module, -1) >= state.version and best[place].beats(Claim.of(state))
+        world.ledger.local[trainer, place] = 0 if gone else saved.tokens[module]
+        if gone:
+            world.ledger.drop(trainer, place, 0, NOT_MADE)
+
+
+def _check_most_work(world: "World", live: Sequence[SimulatedPeer], best: Best) -> None:
+    """Nobody who was there to the end has made a version with more work behind it than the one that is left."""
+    for peer in live:
+        for place, digests in (peer.watched.made if peer.watched is not None else {}).items():
+            most = world.ledger.most_work(place, digests)
+            if place[0] == world.stage and most > best[place].work:
+                what = f"{peer.name} made {place[1]} with {most:,} tokens; {best[place].work:,} are left"
+                world.ledger.violate(world.now, "the most work survives", what)

@@ -1,0 +1,107 @@
+"""A volunteer of a simulated swarm: the real `Volunteer`, and what it said, trained and saved."""
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.machine.stopping import Stopping
+from dipaco_swarm.peer.volunteer import Volunteer
+from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.testing.process import Machine, SimulatedProcess
+from dipaco_swarm.testing.training import SimulatedWorkbench
+from dipaco_swarm.testing.virtual_time import Program
+from dipaco_swarm.testing.watched import WatchedSwarm, trainer_of
+from dipaco_swarm.training.checkpoint import Checkpoint, given, load
+from dipaco_swarm.training.early import run_of
+
+if TYPE_CHECKING:
+    from dipaco_swarm.testing.world import World
+
+NOT_MADE = "given to a round that was not made"
+DROPPED = {"too old to count": "too old when it caught up", "whose end we did not hear": NOT_MADE}
+"""What a peer says when it goes on without tokens that it has trained, and what that is called."""
+
+
+class SimulatedPeer(SimulatedProcess):
+    """One volunteer, over all its lives."""
+
+    def __init__(self, world: "World", name: str, path: int | None, machine: Machine) -> None:
+        """`path`: as it is told; None: where it is needed."""
+        super().__init__(world, name, machine)
+        self.path = path
+        self.watched: WatchedSwarm | None = None
+        self._ended_by: str | None = None
+        """How its last life ended."""
+
+    def _live(self, program: Program, stop: Stopping, random: Random) -> None:
+        world = self._world
+        workbench = SimulatedWorkbench(
+            parameters=world.plan.parameters,
+            seconds=lambda: self.machine.step_seconds * random.uniform(0.8, 1.25),
+            preparing=self.machine.preparing_seconds,
+            sleep=program.sleep,
+            now=self.clock.monotonic,
+            random=random,
+            trained=self._trained,
+        )
+        with self._swarm(program, stop, random) as swarm:
+            self.watched = WatchedSwarm(swarm, world.ledger, self._ended_by)
+            Volunteer(self._settings(), self.watched.as_swarm(), _Lines(self, world), stop, workbench).live()
+
+    def _settings(self) -> PeerSettings:
+        return PeerSettings(
+            address=self._world.address,
+            path=self.path,
+            home=self.home,
+            cache=None,
+            listen=None,
+            device="cpu",
+            micro_batch=None,
+            threads=None,
+            until_finished=self._world.plan.until_finished,
+            rounds=None,
+            screen="none",
+        )
+
+    def _trained(self, path: PathIndex, tokens: int) -> None:
+        assert self.watched is not None
+        for place in self.watched.at:
+            self._world.ledger.train(trainer_of(self.name, path), place, tokens)
+
+    def said(self, line: str) -> None:
+        """It has told its person something."""
+        reason = next((reason for words, reason in DROPPED.items() if words in line), None)
+        if reason is not None and self.watched is not None:
+            module = ModuleId.parse(line.partition(":")[0])
+            self.watched.dropping |= {place: reason for place in self.watched.at if place[1] == module}
+
+    def kill(self) -> None:
+        super().kill()
+        self.watched = None
+        self._ended_by = "killed between two checkpoints"
+
+    def ask_to_stop(self) -> None:
+        self._ended_by = "away for too long"
+        super().ask_to_stop()
+
+    def checkpoints(self) -> list[tuple[Checkpoint, dict[ModuleId, int]]]:
+        """What it has saved; and of which versions it has noted that others may have its progress."""
+        address = self._world.address
+        run = run_of(address.name, address.fingerprint)
+        files = sorted(self.home.glob("checkpoints/*.safetensors"))
+        return [(saved, given(file)) for file in files if (saved := load(file, run)) is not None]
+
+
+class _Lines:
+    """A screen that remembers."""
+
+    def __init__(self, peer: SimulatedPeer, world: "World") -> None:
+        self._peer = peer
+        self._world = world
+
+    def show(self, view: object) -> None:
+        """Nobody looks."""
+
+    def event(self, text: object) -> None:
+        self._world.note(self._peer.name, str(text))
+        self._peer.said(str(text))
