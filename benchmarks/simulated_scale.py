@@ -1,7 +1,6 @@
 """Large swarms in virtual time: what a peer sends and asks as the swarm grows."""
 
 import asyncio
-import logging
 import math
 import random
 import tempfile
@@ -9,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.simulated import workplace
+from benchmarks.simulated import prepare, workplace
 from dipaco_swarm.testing.network import Traffic, home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
@@ -44,10 +43,7 @@ def grid_of(peers: int) -> int:
 
 
 def play(peers: int, rounds: int) -> Scaled:
-    import torch
-
-    torch.set_num_threads(1)
-    logging.disable(logging.CRITICAL)
+    prepare()
     width = grid_of(peers)
     table = tuple((row, column) for row in range(width) for column in range(width))
     chance = random.Random(peers)

@@ -66,7 +66,8 @@ class Directory:
 
     @property
     def ours(self) -> tuple[Announcement, ...]:
-        return tuple(replace(said, reduces=self._transport.reachable) for said in self._ours)
+        reduces = self._transport.reachable
+        return tuple(said if said.reduces is reduces else replace(said, reduces=reduces) for said in self._ours)
 
     def say(self, announcements: Sequence[Announcement]) -> None:
         self._ours = tuple(announcements)

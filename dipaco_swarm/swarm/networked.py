@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 MANIFEST_SECONDS = 20.0
 FIRST_MANIFEST_PAUSE_SECONDS = 0.1
+FIRST_PEERS = 4
+"""So many peers besides the bootstrap nodes are asked for the first manifest."""
 
 T = TypeVar("T")
 
@@ -271,8 +273,14 @@ class NetworkedSwarm:
             await asyncio.sleep(pause)
 
     async def _newest_manifest(self) -> bytes | None:
-        """Ask the bootstrap nodes and some peers directly, and the DHT; the highest revision that is signed wins."""
-        peers = list(dict.fromkeys((*self._bootstrap_peers(), *self._known_peers()[:4])))
+        """Ask the bootstrap nodes and some peers directly, and the DHT; the highest revision that is signed wins.
+
+        Who has a manifest asks one other peer, any: so a newer one is everywhere after some looks, whoever is gone.
+        """
+        others = self._known_peers()
+        first = self._store.manifest is None
+        some = others[:FIRST_PEERS] if first else self._transport.random.sample(others, k=min(1, len(others)))
+        peers = list(dict.fromkeys((*self._bootstrap_peers(), *some)))
         found = await asyncio.gather(*(self._ask_manifest(peer) for peer in peers if peer != self.peer))
         if found and self._store.manifest is None and all(isinstance(answer, NotOfThisRun) for answer in found):
             raise UnreachableError(self._address.nobody_knows_it)

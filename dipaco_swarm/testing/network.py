@@ -16,7 +16,6 @@ How it models what really happens:
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
-from contextvars import Context
 from dataclasses import dataclass, field, fields, replace
 from random import Random
 
@@ -76,8 +75,6 @@ class SimulatedNetwork:
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
         self.behind_routers: set[str] = set()
         self.dead: set[str] = set()
-        self.owners: dict[str, str] = {}
-        """Peer -> the owner of its present life, in a `VirtualLoop`."""
         self._blocked: dict[tuple[str, str], float] = {}
         """(from, to) through which nothing comes, since when."""
         self._held: dict[tuple[str, str], list[tuple[LocalStream, object, int]]] = defaultdict(list)
@@ -190,14 +187,7 @@ class SimulatedNetwork:
             return
         if stream.peer in self.dead:
             return
-        # the receiver's daemon has it; the receiver itself reads it when it runs
-        asyncio.get_running_loop().call_soon(
-            self._hand_over, stream.other, item, size, context=self._context_of(stream.peer)
-        )
-
-    @staticmethod
-    def _hand_over(end: LocalStream, item: object, size: int) -> None:
-        end.arrive(item, size)
+        stream.other.arrive(item, size)  # the receiver's daemon has it; the receiver itself reads it when it runs
 
     def _break(self, way: tuple[str, str]) -> None:
         """What waited for half a minute is lost, with its connections; both sides see that."""
@@ -207,7 +197,7 @@ class SimulatedNetwork:
         for stream in streams:
             for end in (stream, stream.other):
                 if end.me not in self.dead:
-                    asyncio.get_running_loop().call_soon(self._hand_over, end, END, 0, context=self._context_of(end.me))
+                    end.arrive(END, 0)
 
     def _latency(self, sender: str, receiver: str) -> float:
         one, two = self.lines[sender], self.lines[receiver]
@@ -216,9 +206,6 @@ class SimulatedNetwork:
             seconds += self.random.uniform(*RESEND_SECONDS)
         relayed = sender in self.behind_routers and receiver in self.behind_routers
         return seconds * RELAY_FACTOR if relayed else seconds
-
-    def _context_of(self, peer: str) -> Context:
-        return context_of(self.owners.get(peer, peer))
 
     def _count(self, peer: str, length: int) -> None:
         self.traffic[peer].messages += 1

@@ -65,7 +65,6 @@ class SimulatedProcess(ABC):
         assert not self.is_alive, f"{self.name} is running"
         self.lives += 1
         world = self._world
-        world.network.owners[self.name] = self.owner
         world.network.revive(self.name)
         self.program = program = Program(world.loop, self.owner)
         self.stop = stop = Stopping(VirtualPauses(program, self.clock))

@@ -31,6 +31,10 @@ END_ATTEMPTS = 100
 """A task that is cancelled may begin others; so often they are cancelled as well."""
 
 
+MANY = 1000
+"""Beyond that, timers that were cancelled and tasks that are done are cleared away when they are about half of all."""
+
+
 CROWDED = 100_000
 """Callbacks in one virtual second; a thousand busy peers need fewer."""
 
@@ -55,18 +59,14 @@ class _Handle(asyncio.Handle):
 
 
 class _Timer(asyncio.TimerHandle):
-    __slots__ = ("number", "owner")
+    __slots__ = ("owner",)
 
     def __init__(
-        self, when: float, number: int, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Any
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], loop: Any, context: Any
     ) -> None:
         context = context if context is not None else contextvars.copy_context()
         super().__init__(when, callback, args, loop, context)
-        self.number = number
         self.owner: str = context.get(OWNER, "")
-
-    def __lt__(self, other: Any) -> bool:
-        return (self.when(), self.number) < (other.when(), other.number)
 
 
 class _Task(asyncio.Task[T]):
@@ -90,13 +90,18 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._now = 0.0
         self._count = 0
         self._ready: deque[_Handle | _Timer] = deque()
-        self._timers: list[_Timer] = []
+        self._timers: list[tuple[float, int, _Timer]] = []
+        """When, and in which order they were set: a heap. Most timers are timeouts, and cancelled."""
+        self._cancelled = 0
+        """So many of them are cancelled."""
         self._parked: dict[str, list[_Handle | _Timer]] = {}
         """Owner that is frozen -> what would have run."""
         self._dead: set[str] = set()
         self._tasks: dict[asyncio.Task[Any], str] = {}
-        """All that are not done, and whose they are. Of the dead as well: their code must not run when the collector
-        finds them."""
+        """All that are not done, and some that are, and whose they are. Of the dead as well: their code must not run
+        when the collector finds them."""
+        self._many_tasks = MANY
+        """With more of them, those that are done are let go."""
         self._running = False
         self._since_second = 0
         self.events = 0
@@ -128,11 +133,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         task: asyncio.Task[Any] = _Task(coro, self._count, self, **options)
         context = options.get("context")
         self._tasks[task] = (context.get(OWNER) if context is not None else None) or OWNER.get()
-        task.add_done_callback(self._forget)
+        if len(self._tasks) > self._many_tasks:
+            self._tasks = {task: whose for task, whose in self._tasks.items() if not task.done()}
+            self._many_tasks = 2 * len(self._tasks) + MANY
         return task
-
-    def _forget(self, task: "asyncio.Task[Any]") -> None:
-        del self._tasks[task]
 
     def tasks_of(self, owner: str) -> list["asyncio.Task[Any]"]:
         """Its tasks that have not ended."""
@@ -167,12 +171,19 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         self._count += 1
-        timer = _Timer(when, self._count, callback, args, self, context)
-        heapq.heappush(self._timers, timer)
+        timer = _Timer(when, callback, args, self, context)
+        timer._scheduled = True  # type: ignore[attr-defined]
+        heapq.heappush(self._timers, (when, self._count, timer))
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Its turn comes, and nothing happens."""
+        if not handle._scheduled:  # type: ignore[attr-defined]  # its turn has come already
+            return
+        self._cancelled += 1
+        if self._cancelled > MANY and 2 * self._cancelled > len(self._timers):
+            self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._cancelled = 0
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -238,15 +249,21 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.after_each()
 
     def _jump(self) -> None:
-        while self._timers and self._timers[0].cancelled():
+        while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
+            self._cancelled -= 1
         if not self._timers:
             raise Deadlock(f"nobody waits for time or for a message, at {self._now:.3f} s")
-        before, self._now = self._now, max(self._now, self._timers[0].when())
+        before, self._now = self._now, max(self._now, self._timers[0][0])
         if int(self._now) > int(before):
             self._since_second = 0
-        while self._timers and self._timers[0].when() <= self._now:
-            self._ready.append(heapq.heappop(self._timers))
+        while self._timers and self._timers[0][0] <= self._now:
+            timer = heapq.heappop(self._timers)[2]
+            timer._scheduled = False  # type: ignore[attr-defined]
+            if timer.cancelled():
+                self._cancelled -= 1
+            else:
+                self._ready.append(timer)
 
     # owners ----------------------------------------------------------------------------------------------------------
 
