@@ -23,7 +23,9 @@ from dipaco_swarm.client.visits import evaluate
 from dipaco_swarm.dashboard.screens import NoScreen, Screen, open_screen
 from dipaco_swarm.dashboard.views import Evaluation, View
 from dipaco_swarm.errors import UsageError
-from dipaco_swarm.machine.stopping import Event, Stopped, Stopping, ThreadPauses, stopping_on_signals
+from dipaco_swarm.events.event import Event, OfPeer
+from dipaco_swarm.events.operator import SimulationStopped
+from dipaco_swarm.machine.stopping import Flag, Stopped, Stopping, ThreadPauses, stopping_on_signals
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
@@ -104,7 +106,7 @@ class PausesInTurns(ThreadPauses):
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
 
-    def event(self) -> Event:
+    def event(self) -> Flag:
         return EventInTurns(self._turns)
 
     def sleep(self, seconds: float) -> None:
@@ -121,8 +123,8 @@ class ScreenOfPeer:
 
     def show(self, view: View) -> None: ...
 
-    def event(self, text: str) -> None:
-        self._screen.event(f"{self._name}: {text}")
+    def event(self, event: Event) -> None:
+        self._screen.event(OfPeer(self._name, event))
 
 
 def simulate(
@@ -222,6 +224,6 @@ def run_simulation(
     with stopping_on_signals() as stop, open_screen(screen) as shown:
         simulate(config.model_copy(update=updates), home, names, screen=shown, stop=stop)
         if stop():
-            shown.event("stopped; the same command goes on from here")
+            shown.event(SimulationStopped())
             return None
     return evaluate(home / "bootstrap", None)

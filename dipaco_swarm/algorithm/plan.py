@@ -15,7 +15,7 @@ else                 Train
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from dipaco_swarm.algorithm.paths import ModuleId
 
@@ -71,7 +71,9 @@ class CatchUp:
 
 @dataclass(frozen=True)
 class Wait:
-    reason: str
+    reason: Literal["peers", "stage", "finished"]
+    peers: int = 0
+    """How many more are needed."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,11 @@ def next_action(now: Situation) -> Action:
     if now.scores_wanted:
         return Score()
     if now.run_finished:
-        return Leave() if now.leaves_when_finished else Wait("the run is finished; serving its modules until Ctrl+C")
+        return Leave() if now.leaves_when_finished else Wait("finished")
     if now.stage_done:
-        return Wait("this stage is done; waiting for the next one")
+        return Wait("stage")
     if not now.begun and now.peers < now.peers_needed:
-        missing = now.peers_needed - now.peers
-        return Wait(f"waiting for {missing} more {'peer' if missing == 1 else 'peers'} to start")
+        return Wait("peers", now.peers_needed - now.peers)
     return Train()
 
 

@@ -24,6 +24,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
 from dipaco_swarm.errors import CheckpointError, UnreachableError, UsageError
+from dipaco_swarm.events.volunteer import BestSnapshot
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.run.manifest import Manifest
@@ -373,6 +374,6 @@ def _versions_of(run: TrainedRun, path: PathIndex) -> str:
     """Which parameters of a path were loaded, for a model card."""
     snapshot = run.served[path]
     if snapshot is not None:
-        return str(snapshot)
+        return str(BestSnapshot(snapshot.path, snapshot.loss, snapshot.named_versions))
     states = {module: run.state_of(module) for module in run.table.modules_of(path)}
     return ", ".join(f"{module} at version {state.version}" for module, state in states.items())

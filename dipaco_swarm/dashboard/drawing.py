@@ -18,7 +18,7 @@ from rich.text import Text
 from dipaco_swarm.dashboard.views import (
     BootstrapView,
     Evaluation,
-    Event,
+    Happened,
     ModuleStatus,
     ModuleView,
     PathStatus,
@@ -293,7 +293,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def draw_events(events: Sequence[Event]) -> list[RenderableType]:
+def draw_events(events: Sequence[Happened]) -> list[RenderableType]:
     if not events:
         return []
     table = Table.grid(padding=(0, 2), expand=True)

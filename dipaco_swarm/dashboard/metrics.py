@@ -15,13 +15,14 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from dipaco_swarm.errors import cannot_write
+from dipaco_swarm.events.training import Round
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +76,9 @@ class Metrics:
         )
         self._losses, self._seconds, self._fresh_tokens = [], 0.0, 0
 
-    def round(
-        self, stage: int, path: int, step: int, round_index: int, modules: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        """Note an outer round: version, digest, contributors and our tokens of each module that was agreed on."""
-        self._append("round", stage=stage, path=path, step=step, round=round_index, modules=modules)
+    def round(self, over: Round) -> None:
+        """Note an outer round: version, digest, contributors and our tokens of each module that was committed."""
+        self._append("round", **asdict(over))
 
     def _append(self, kind: str, **values: object) -> None:
         line = (json.dumps({"kind": kind, "time": time.time(), **values}) + "\n").encode()

@@ -15,7 +15,8 @@ from rich.live import Live
 from rich.padding import Padding
 
 from dipaco_swarm.dashboard.drawing import EVENT_LINES, draw, draw_events
-from dipaco_swarm.dashboard.views import Event, SwarmStatus, View
+from dipaco_swarm.dashboard.views import Happened, SwarmStatus, View
+from dipaco_swarm.events.event import Event, Logged
 from dipaco_swarm.settings import ScreenKind
 
 REPEAT_SECONDS = 60.0  # a log line that comes every second is said so often
@@ -29,8 +30,8 @@ class Screen(Protocol):
         """This is how things are now."""
         ...
 
-    def event(self, text: str) -> None:
-        """This has just happened, as one calm line."""
+    def event(self, event: Event) -> None:
+        """This has just happened; people read it as one calm line."""
         ...
 
 
@@ -40,16 +41,17 @@ class LiveScreen:
     def __init__(self, live: Live, clock: Callable[[], str]) -> None:
         self._live = live
         self._clock = clock
-        self._events: deque[Event] = deque(maxlen=EVENT_LINES)
+        self._events: deque[Happened] = deque(maxlen=EVENT_LINES)
         self._view: View | None = None
 
     def show(self, view: View) -> None:
         self._view = view
         self._draw()
 
-    def event(self, text: str) -> None:
-        self._events.append(Event(self._clock(), text))
-        self._draw()
+    def event(self, event: Event) -> None:
+        if event.for_people:
+            self._events.append(Happened(self._clock(), str(event)))
+            self._draw()
 
     def _draw(self) -> None:
         view, events = self._view, tuple(self._events)
@@ -77,8 +79,9 @@ class PlainScreen:
             self._summarised_at = self._now()
             self._write(f"{self._clock()}  {view.summary()}")
 
-    def event(self, text: str) -> None:
-        self._write(f"{self._clock()}  {text}")
+    def event(self, event: Event) -> None:
+        if event.for_people:
+            self._write(f"{self._clock()}  {event}")
 
 
 class NoScreen:
@@ -86,7 +89,7 @@ class NoScreen:
 
     def show(self, view: View) -> None: ...
 
-    def event(self, text: str) -> None: ...
+    def event(self, event: Event) -> None: ...
 
 
 class _EventHandler(logging.Handler):
@@ -105,7 +108,7 @@ class _EventHandler(logging.Handler):
             self._said = {text: at for text, at in self._said.items() if now - at < REPEAT_SECONDS}
             if line not in self._said:
                 self._said[line] = now
-                self._screen.event(line)
+                self._screen.event(record.msg if isinstance(record.msg, Event) else Logged(line))
         except Exception:  # noqa: BLE001 - what logging asks of every handler
             self.handleError(record)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that happened, as one calm line."""
+class Happened:
+    """An event as people read it."""
 
     clock: str
     """Local time of day, 14:03:22."""
@@ -61,7 +61,7 @@ class PeerView:
     """How much of the work until the next round is done, 0 to 1."""
     next_round_seconds: float | None = None
     """Until the next round at the present pace; None when nobody can say."""
-    events: tuple[Event, ...] = ()
+    events: tuple[Happened, ...] = ()
 
     def summary(self) -> str:
         """All of it as one line for a log."""
@@ -203,7 +203,7 @@ class BootstrapView:
     """Of the activity, 0 to 1, when it has an end."""
     bytes_sent: int = 0
     bytes_received: int = 0
-    events: tuple[Event, ...] = ()
+    events: tuple[Happened, ...] = ()
 
     def summary(self) -> str:
         """All of it as one line for a log."""

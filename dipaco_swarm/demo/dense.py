@@ -16,6 +16,7 @@ from dipaco_swarm.client.visits import open_run
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.events.operator import DenseBaseline, ReadingMixture
 from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals
 from dipaco_swarm.training.bank import load_state, module_file, save_state
 from dipaco_swarm.training.documents import read_documents
@@ -39,7 +40,7 @@ def train_dense(bootstrap: Path, cache: Path, out: Path, screen: Screen, stop: S
     with open_run(bootstrap) as run:
         manifest, config = run.manifest, run.manifest.config
         tokenizer = run.routing().tokenizer
-        screen.event("reading the whole mixture")
+        screen.event(ReadingMixture())
         recipe = shard_recipe(manifest, manifest.stages[0], PathIndex(0))
         shard = build_shard(
             lambda: read_documents(config.data),
@@ -63,13 +64,13 @@ def train_dense(bootstrap: Path, cache: Path, out: Path, screen: Screen, stop: S
         metrics.step(0, 0, report.step, report.loss, report.tokens, report.seconds)
 
     steps = config.steps_of(config.stages)
-    screen.event(f"training {steps} steps")
+    screen.event(DenseBaseline(steps, done=False))
     batches = shard.batches(config.inner.batch_sequences, config.seed)
     trainer.train(batches, steps, stop=stop, on_step=note)
     if trainer.steps_done == steps:
         for level in range(model.num_levels):
             save_state(module_file(out, 0, ModuleId(level, 0)), ModuleState.seed(model.vector(level)))
-        screen.event(f"done: {steps} steps")
+        screen.event(DenseBaseline(steps, done=True))
 
 
 def fill_dense(model: PathModel, out: Path) -> None:

@@ -4,8 +4,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.volunteer import ClockSet, Slept
 from dipaco_swarm.machine.clock import Clock
-from dipaco_swarm.machine.notices import how_long
 
 LOOK_SECONDS = 1.0
 ASLEEP_SECONDS = 10.0
@@ -24,18 +25,10 @@ class Missed:
     """Seconds by which the wall clock was set forward; negative: back."""
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        """What to tell a person."""
-        lines = []
-        if self.asleep:
-            lines.append(f"this machine was asleep for {how_long(self.asleep)}; looking where the group is")
-        if self.set_by:
-            way = "forward" if self.set_by > 0 else "back"
-            lines.append(
-                f"this machine's clock was set {way} by {how_long(abs(self.set_by))}; "
-                "if it is wrong now, the others cannot hear us"
-            )
-        return tuple(lines)
+    def events(self) -> tuple[Event, ...]:
+        """What there is to report."""
+        slept = (Slept(self.asleep),) if self.asleep else ()
+        return (*slept, ClockSet(self.set_by)) if self.set_by else slept
 
 
 LookForSleep = Callable[[], Missed | None]

@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Protocol
 
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.volunteer import DaemonRestarts
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 
 
@@ -17,7 +19,7 @@ class Stopped(Exception):
     """Asked to stop in the middle of something long. Whoever began that is where it ends, silently."""
 
 
-class Event(Protocol):
+class Flag(Protocol):
     """What one side sets and another waits for. `threading.Event` is one."""
 
     def is_set(self) -> bool: ...
@@ -35,8 +37,8 @@ class Pauses(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    def event(self) -> Event:
-        """A new event, not set yet."""
+    def event(self) -> Flag:
+        """A new one, not set yet."""
         ...
 
     def sleep(self, seconds: float) -> None: ...
@@ -49,7 +51,7 @@ class ThreadPauses:
     def clock(self) -> Clock:
         return SYSTEM_CLOCK
 
-    def event(self) -> Event:
+    def event(self) -> Flag:
         return threading.Event()
 
     def sleep(self, seconds: float) -> None:
@@ -100,14 +102,14 @@ class Stopping:
         self._pauses.sleep(seconds)
 
 
-def until_stopped(take_part: Callable[[Stopping], bool], stop: Stopping, say: Callable[[str], None]) -> None:
+def until_stopped(take_part: Callable[[Stopping], bool], stop: Stopping, report: Callable[[Event], None]) -> None:
     """Take part in a swarm, and again whenever this machine's network daemon has ended under it.
 
     `take_part`: from opening the swarm to leaving it, with a stop of its own; says whether the swarm was lost.
     """
     with suppress(Stopped):
         while take_part(stop.until_then()) and not stop():
-            say("the network daemon of this machine ended; starting it again")
+            report(DaemonRestarts())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError
+from dipaco_swarm.events.operator import KeptStateDamaged
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
 from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
@@ -109,7 +110,7 @@ class Keeping:
         except DamagedError as error:
             log.debug("%s", error)
         aside = home.set_aside(stage.index, module)
-        self._around.screen.event(f"{module} is damaged here; set aside as {aside.name}, to be fetched from the peers")
+        self._around.screen.event(KeptStateDamaged(str(module), aside.name))
         return None
 
     def _announce(self, stage: Stage) -> None:

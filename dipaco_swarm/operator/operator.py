@@ -14,6 +14,15 @@ from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import BootstrapView
 from dipaco_swarm.errors import ManifestError, UnreachableError
+from dipaco_swarm.events.operator import (
+    NodeResumed,
+    NotAdvancing,
+    OlderCopy,
+    RunFinished,
+    Serving,
+    StageEnds,
+    StageOpened,
+)
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.operator.home import OperatorHome
@@ -75,7 +84,7 @@ class Operator:
         manifest = self._begin_or_resume()
         keeping.take_up(manifest.stage)
         self._publisher.publish(manifest)
-        around.screen.event(f"run address: {self._address}")
+        around.screen.event(Serving(self._address))
         while not around.stop():
             self._notice_sleep()
             manifest = self._where_the_peers_are(manifest)
@@ -97,8 +106,8 @@ class Operator:
 
     def _notice_sleep(self) -> None:
         missed = self._missed()
-        for line in missed.lines if missed is not None else ():
-            self._around.screen.event(line)
+        for event in missed.events if missed is not None else ():
+            self._around.screen.event(event)
             self._publisher.expire()  # what was said before we slept has expired
 
     def _keep_snapshots(self, manifest: Manifest) -> None:
@@ -110,8 +119,8 @@ class Operator:
             judge = around.workshop.judge(manifest, around.fetch)
             run = run_of(config.name, self._publisher.fingerprint)
             self._snapshots = keeper_of(manifest, around.swarm, around.home.folder, run, judge)
-        for line in self._snapshots.collect(self._keeping.states, self._keeping.is_done(manifest.stage)):
-            around.screen.event(line)
+        for best in self._snapshots.collect(self._keeping.states, self._keeping.is_done(manifest.stage)):
+            around.screen.event(best)
 
     def _show(self, manifest: Manifest, activity: str) -> None:
         swarm = self._around.swarm
@@ -133,7 +142,7 @@ class Operator:
                 "run file, or another --home to begin a new run"
             )
         self._resumed_at = around.swarm.clock.boottime()
-        around.screen.event(f"going on with stage {manifest.stage.index}, revision {manifest.revision}")
+        around.screen.event(NodeResumed(manifest.stage.index, manifest.revision))
         return manifest
 
     def _where_the_peers_are(self, manifest: Manifest) -> Manifest:
@@ -159,7 +168,7 @@ class Operator:
     def _go_on_from(self, newest: Manifest) -> None:
         """Take up the peers' stage."""
         stage = newest.stage.index
-        self._around.screen.event(f"this folder is an older copy of the run; going on with stage {stage}")
+        self._around.screen.event(OlderCopy(stage))
         try:
             self._keeping.take_up(newest.stage)
         except UnreachableError as error:
@@ -206,14 +215,10 @@ class Operator:
         versions = [state.version for state in self._keeping.states.values()]
         rounds = max(versions) + 1 if self._keeping.trainers(stage) else min(versions)
         if not rounds:
-            self._around.screen.event(
-                "told to advance, but not every module of this stage has been trained yet; not now"
-            )
+            self._around.screen.event(NotAdvancing())
             return manifest
         ending = self._stages.ending_at(manifest, rounds)
-        self._around.screen.event(
-            f"told to advance: stage {stage.index} ends when every module has version {ending.stage.rounds}"
-        )
+        self._around.screen.event(StageEnds(stage.index, ending.stage.rounds or rounds))
         return ending
 
     def _next(self, manifest: Manifest) -> Manifest | None:
@@ -232,7 +237,7 @@ class Operator:
         self._collection = None
         self._snapshots = None
         self._keeping.take_up(successor.stage)
-        self._around.screen.event(f"stage {index} is open: {len(successor.stage.table)} paths")
+        self._around.screen.event(StageOpened(index, len(successor.stage.table)))
         return successor
 
     def _end(self, manifest: Manifest) -> Manifest | None:
@@ -242,7 +247,7 @@ class Operator:
             router = self._routers.window_router(manifest, self._keeping.states)
             if router is None and self._around.stop():
                 return None
-        self._around.screen.event("the last stage is done: the run is finished")
+        self._around.screen.event(RunFinished())
         return self._stages.finished(manifest, router)
 
     def _scores(self, manifest: Manifest) -> Scores | None:

@@ -4,6 +4,7 @@ from contextlib import suppress
 
 from dipaco_swarm.algorithm.stages import check_tables
 from dipaco_swarm.dashboard.screens import open_screen
+from dipaco_swarm.events.operator import NodeDown
 from dipaco_swarm.machine.memory import keep_what_is_loaded
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
@@ -42,4 +43,4 @@ def serve(settings: BootstrapSettings) -> None:
                 return swarm.lost
 
         until_stopped(keep_it_going, stop, screen.event)
-        screen.event("the node is down; the same command goes on from here, peers train on meanwhile")
+        screen.event(NodeDown())

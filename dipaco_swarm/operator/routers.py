@@ -5,6 +5,14 @@ from collections.abc import Callable
 from dipaco_swarm.algorithm.paths import PathTable
 from dipaco_swarm.algorithm.stages import table_of
 from dipaco_swarm.errors import TrainingError
+from dipaco_swarm.events.operator import (
+    FittingRouter,
+    NoWindowRouter,
+    RouterFitted,
+    RouterKept,
+    TrainingWindowRouter,
+    WindowRouterTrained,
+)
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.operator.workshop import FittedRouter, States
@@ -12,8 +20,6 @@ from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.scoring import Scores
 
 SHOW_SECONDS = 1.0
-SHARES_SHOWN = 16
-"""Of more paths only the smallest and the largest share are shown."""
 
 
 class Routers:
@@ -32,21 +38,17 @@ class Routers:
         around = self._around
         self._show(manifest, f"fitting the router of stage {index}")
         kind, paths = around.config.stages[index].router, table_of(around.config, index).num_paths
-        around.screen.event(f"fitting a {kind} router for {paths} paths")
+        around.screen.event(FittingRouter(kind, paths))
         fitted = around.workshop.fit_router(manifest, index, scores, around.fetch)
         if fitted.kept_because is not None:
-            around.screen.event(
-                f"keeping the router of stage {manifest.stage.index}, for none can be learned: {fitted.kept_because}"
-            )
-        around.screen.event(
-            f"router fitted on {fitted.prefixes:,} prefixes; shares of the paths: {_percent(fitted.shares)}"
-        )
+            around.screen.event(RouterKept(manifest.stage.index, fitted.kept_because))
+        around.screen.event(RouterFitted(fitted.prefixes, fitted.shares))
         return fitted
 
     def window_router(self, manifest: Manifest, states: States) -> str | None:
         """The blob of a window router for the stage's paths; None when asked to stop, or when its training failed."""
         around, clock = self._around, self._around.swarm.clock
-        around.screen.event(f"training the window router of {PathTable(manifest.stage.table).num_paths} paths")
+        around.screen.event(TrainingWindowRouter(PathTable(manifest.stage.table).num_paths))
         shown = 0.0
 
         def on_progress(share: float) -> None:
@@ -61,15 +63,7 @@ class Routers:
         except Stopped:
             return None
         except TrainingError as error:
-            around.screen.event(f"the run goes on without a window router: {error}")
+            around.screen.event(NoWindowRouter(str(error)))
             return None
-        around.screen.event(
-            f"window router trained; right about {100 * trained.right:.0f} % of the windows it had not seen"
-        )
+        around.screen.event(WindowRouterTrained(trained.right))
         return around.swarm.put_blob(trained.data)
-
-
-def _percent(shares: tuple[float, ...]) -> str:
-    if len(shares) > SHARES_SHOWN:
-        return f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %"
-    return ", ".join(f"{100 * share:.0f}" for share in shares) + " %"

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.events.volunteer import BestSnapshot
 from dipaco_swarm.files import write_whole
 from dipaco_swarm.operator.workshop import SnapshotJudge, States
 from dipaco_swarm.run.manifest import Manifest
@@ -37,8 +38,8 @@ class SnapshotKeeper:
         self._looked = -math.inf
         self._over_since = math.inf
 
-    def collect(self, states: States, stage_done: bool) -> list[str]:
-        """Take better snapshots than those we have, if it is time to look; what to tell a person.
+    def collect(self, states: States, stage_done: bool) -> list[BestSnapshot]:
+        """Take better snapshots than those we have, if it is time to look; what to report.
 
         `states`: the agreed modules. When the stage is done peers are about to leave: for a minute every call looks,
         and takes what there is. Otherwise calls do so now and then, and for one path, as it may be a large download.
@@ -51,13 +52,13 @@ class SnapshotKeeper:
         self._looked = self._clock.monotonic()
         taken = []
         for peer, said in self._offers.heard():
-            if said.loss < self._loss_of(PathIndex(said.path)) and (line := self._take(peer, said, states, now)):
-                taken.append(line)
+            if said.loss < self._loss_of(PathIndex(said.path)) and (best := self._take(peer, said, states, now)):
+                taken.append(best)
                 if not now:
                     break
         return taken
 
-    def _take(self, peer: PeerName, said: SnapshotStatement, states: States, now: bool) -> str | None:
+    def _take(self, peer: PeerName, said: SnapshotStatement, states: States, now: bool) -> BestSnapshot | None:
         fetched = self._offers.fetch(peer, said, LAST_BLOB_SECONDS if now else BLOB_SECONDS)
         if fetched is None:
             return None
@@ -72,7 +73,7 @@ class SnapshotKeeper:
             self._offers.swarm.drop_blob(replaced)
         self._blobs[snapshot.path] = said.snapshot
         self._kept[snapshot.path] = snapshot.loss
-        return f"keeping {snapshot}"
+        return BestSnapshot(snapshot.path, snapshot.loss, snapshot.named_versions, kept=True)
 
     def _loss_of(self, path: PathIndex) -> float:
         """The loss of what we keep; infinite when that is nothing."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.stages import ancestor, table_of
 from dipaco_swarm.algorithm.state import vector_to_bytes
+from dipaco_swarm.events.operator import AskingForScores, TrainingTokenizer
 from dipaco_swarm.operator.routers import Routers
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.operator.workshop import States
@@ -26,7 +27,7 @@ class Stages:
         """The first manifest: tokenizer, seed modules, first stage."""
         around, config = self._around, self._around.config
         if config.tokenizer.path is None:
-            around.screen.event(f"training a tokenizer of {config.tokenizer.vocab_size:,} tokens")
+            around.screen.event(TrainingTokenizer(config.tokenizer.vocab_size))
         tokenizer = around.workshop.tokenizer()
         seeds = [around.swarm.put_blob(vector_to_bytes(v)) for v in around.workshop.first_seeds(tokenizer)]
         bare = Manifest(
@@ -45,7 +46,7 @@ class Stages:
         around = self._around
         sample = around.workshop.routing_sample(around.fetch(manifest.tokenizer))
         digest = around.swarm.put_blob(sample.data)
-        around.screen.event(f"asking the peers to score {sample.pieces:,} pieces under their paths")
+        around.screen.event(AskingForScores(sample.pieces))
         return manifest.model_copy(update={"revision": manifest.revision + 1, "scoring": digest})
 
     def ending_at(self, manifest: Manifest, rounds: int) -> Manifest:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import HomeError, UnreachableError
+from dipaco_swarm.events.volunteer import CannotWrite, Recovered
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.operator.home import OperatorHome
@@ -58,8 +59,8 @@ class Disk:
         try:
             result = work()
         except HomeError as error:
-            self._notices.failing("disk", f"{error}; the run goes on")
+            self._notices.failing("disk", CannotWrite(error=str(error), goes_on="the run"))
             self._again_at = self._clock.boottime() + WRITE_AGAIN_SECONDS
             return None
-        self._notices.recovered("disk", "the disk has room again")
+        self._notices.recovered("disk", Recovered("disk"))
         return result

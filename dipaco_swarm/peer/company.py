@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 
+from dipaco_swarm.events.volunteer import BootstrapSilent, Recovered
 from dipaco_swarm.machine.sleep import Missed
 from dipaco_swarm.outer_round import catch_ups
 from dipaco_swarm.path_in_training import PathInTraining
@@ -40,13 +41,9 @@ class Company:
         self._has_others = bool(others)
         if any(is_keeper(said) for said in others):
             self._met_keeper = True
-            notices.recovered("bootstrap", "the bootstrap node answers again")
-        elif self._met_keeper and others:
-            line = "the bootstrap node is not to be heard; training goes on without it"
-            notices.failing("bootstrap", line, after=UNHEARD_SECONDS)
+            notices.recovered("bootstrap", Recovered("bootstrap"))
         elif self._met_keeper:
-            line = "nobody else is to be heard; training goes on alone, and is shared when they are back"
-            notices.failing("bootstrap", line, after=UNHEARD_SECONDS)
+            notices.failing("bootstrap", BootstrapSilent(alone=not others), after=UNHEARD_SECONDS)
 
     def find_again(self, missed: Missed, peer: PathInTraining, has_moved_on: Callable[[], bool]) -> bool:
         """After time that passed without us, find the others; whether they have gone on meanwhile.
@@ -54,8 +51,8 @@ class Company:
         `has_moved_on`: whether the run is in a later stage.
         """
         around = self._around
-        for line in missed.lines:
-            around.screen.event(line)
+        for event in missed.events:
+            around.screen.event(event)
         deadline = around.clock.monotonic() + WAKING_SECONDS
         while True:
             around.swarm.look_up(peer.stage, peer.modules, timeout=WAKING_SECONDS)

@@ -11,11 +11,12 @@ from dipaco_swarm.algorithm.progress import ModuleProgress
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.metrics import steps_after
+from dipaco_swarm.events.training import Fetched, StateNotSent, StepsLost, TooFarBehind
+from dipaco_swarm.events.volunteer import NothingHeldOut, Resumed, StageBegan
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.outer_round import announce
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.peer.keeping import Keeping
-from dipaco_swarm.peer.names import names
 from dipaco_swarm.peer.path_choice import PathChoice, number_of
 from dipaco_swarm.peer.snapshots import OwnSnapshots
 from dipaco_swarm.peer.surroundings import Surroundings
@@ -68,7 +69,7 @@ class Entering:
         path = self._choice.on_entering(stage, table)
         modules = table.modules_of(path)
         self._keeping.keep_manifest()
-        around.screen.event(f"stage {stage.index}: path {path} of {table.num_paths}, {names(modules)}")
+        around.screen.event(StageBegan(stage.index, path, table.num_paths, tuple(map(str, modules))))
         bench = around.workbench.prepare(manifest, path, around.fetch, around.screen.event, around.stop)
         saved = self._keeping.load(stage.index, path)
         at_hand = [left_behind, self._keeping.salvaged]
@@ -116,13 +117,10 @@ class Entering:
             state = newest.fetch(stage.index, module, better, parameters=len(ours.params))
             if state is not None:
                 around.notices.recovered(f"state of {module}")
-                around.screen.event(f"fetched {module} at version {state.version}")
+                around.screen.event(Fetched(str(module), state.version))
                 return state
-            line = (
-                f"nobody sends {module} at version {better.version} just now; "
-                f"asking again every {STATE_PAUSE_SECONDS:.0f} s"
-            )
-            around.notices.failing(f"state of {module}", line)
+            fault = StateNotSent(module=str(module), version=better.version, again_seconds=STATE_PAUSE_SECONDS)
+            around.notices.failing(f"state of {module}", fault)
             around.stop.wait(STATE_PAUSE_SECONDS)
         raise Stopped
 
@@ -157,12 +155,12 @@ class Entering:
     def _say_what_is_lost(self, peer: PathInTraining, saved: Checkpoint, dropped: int) -> None:
         """`dropped`: tokens trained on a version that the group has left behind."""
         screen, steps = self._around.screen, saved.inner.steps_done
-        screen.event(f"going on from the checkpoint at step {steps}")
+        screen.event(Resumed(steps))
         lost = steps_after(self._around.metrics.file, peer.stage, peer.path, steps)
         if lost > 0:
-            screen.event(f"this peer was ended before it could save again: about {lost} steps are lost")
+            screen.event(StepsLost(lost))
         if dropped:
-            screen.event(f"the group has gone on too far: {dropped:,} tokens trained before that are dropped")
+            screen.event(TooFarBehind(dropped))
 
     def _moments_before(self, stage: Stage, path: PathIndex) -> Mapping[str, Tensor]:
         """Of the inner optimizer, from the stage before, where the path goes on and was ours; else none."""
@@ -175,8 +173,8 @@ class Entering:
             return None
         loss_of = bench.loss_on_slice(config.max_sequences)
         own = OwnSnapshots(peer, config.every, loss_of, around.settings.home, around.run)
-        if own.too_small is not None:
-            around.screen.event(own.too_small)
+        if loss_of is None:
+            around.screen.event(NothingHeldOut(peer.path))
         own.offer_kept()
         return own
 

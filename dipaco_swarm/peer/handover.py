@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.volunteer import HandedOver, HandingOver, OnlyHere
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.outer_round import holdings
-from dipaco_swarm.peer.names import some
 from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
 
 HAND_OVER_SECONDS = 3.0
@@ -20,7 +21,7 @@ LOOK_UP_SECONDS = 20.0
 
 
 def hand_over(
-    swarm: Swarm, stage: int, states: Mapping[ModuleId, ModuleState], stop: Stopping, say: Callable[[str], None]
+    swarm: Swarm, stage: int, states: Mapping[ModuleId, ModuleState], stop: Stopping, report: Callable[[Event], None]
 ) -> None:
     """Wait until others hold what nobody else has, above all modules that only one path uses; or say that nobody does.
 
@@ -40,7 +41,7 @@ def hand_over(
         if not alone or swarm.clock.monotonic() > over or not any(is_keeper(said) for said in heard):
             break
         if not told:
-            say(f"handing {some(alone)} to a keeper")
+            report(HandingOver(tuple(map(str, alone))))
             told = True
         # says again that we have them and train no more; whoever speaks also hears what the others say
         swarm.announce(holdings(swarm.peer, stage, states, moves=False))
@@ -50,10 +51,9 @@ def hand_over(
             stop.wait(LOOK_SECONDS)
     alone = [m for m in alone if not other_holders(swarm, stage, m, states[m].version)]
     if alone:
-        only = "is" if len(alone) == 1 else "are"
-        say(f"{some(alone)} {only} only in this machine's checkpoint; start again here to bring it back")
+        report(OnlyHere(tuple(map(str, alone))))
     elif told:
-        say("a keeper has it; nothing is lost")
+        report(HandedOver())
 
 
 def other_holders(swarm: Swarm, stage: int, module: ModuleId, version: int) -> list[Announcement]:

@@ -10,10 +10,11 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError, HomeError
+from dipaco_swarm.events.training import MemoryDamaged
+from dipaco_swarm.events.volunteer import CannotWrite, CheckpointDamaged, Recovered
 from dipaco_swarm.files import set_aside, write_whole
 from dipaco_swarm.outer_round import adopt
 from dipaco_swarm.path_in_training import PathInTraining
-from dipaco_swarm.peer.names import names
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.checkpoint import Checkpoint
@@ -60,7 +61,7 @@ class Keeping:
         try:
             write_whole(self._around.settings.home / MANIFEST_FILE, signed, durable=True)
         except HomeError as error:
-            self._around.screen.event(f"{error}; training goes on")
+            self._around.screen.event(CannotWrite(error=str(error)))
 
     def load(self, stage: int, path: PathIndex) -> Checkpoint | None:
         """What we saved of this path; a damaged one is set aside, as the swarm has all of it but the latest steps."""
@@ -72,8 +73,7 @@ class Keeping:
             log.debug("%s", error)
         self._salvaged = checkpoints.salvage(file, run)
         set_aside(file)
-        whole = f"{names(tuple(self._salvaged))} of it can be used" if self._salvaged else "starting from the swarm's"
-        self._around.screen.event(f"the checkpoint of path {path} is damaged and was set aside; {whole}")
+        self._around.screen.event(CheckpointDamaged(path, tuple(map(str, self._salvaged))))
         return None
 
     def save(self, peer: PathInTraining) -> bool:
@@ -98,13 +98,13 @@ class Keeping:
                 ),
             )
         except HomeError as error:
-            notices.failing("checkpoint", f"{error}; training goes on")
+            notices.failing("checkpoint", CannotWrite(error=str(error)))
             return False
         finally:
             self._saved_at = clock.monotonic()
             seconds, size = self._saved_at - started, file.stat().st_size if file.exists() else 0
             self._pause = max(CHECKPOINT_SECONDS, seconds / SAVING_SHARE, size / CHECKPOINT_BYTES_PER_SECOND)
-        notices.recovered("checkpoint", "the checkpoint can be saved again")
+        notices.recovered("checkpoint", Recovered("checkpoint"))
         return True
 
     def given(self, stage: int, path: PathIndex) -> Mapping[ModuleId, int]:
@@ -142,10 +142,7 @@ class Keeping:
             if whole is None and (saved := self.load(peer.stage, peer.path)) is not None:
                 whole = saved.base[module] if saved.base[module].digest == state.digest else None
             adopt(peer, module, whole or now)
-            found = "it was fetched again" if whole is not None else "nobody has another; going on with it"
-            self._around.screen.event(
-                f"{module} was damaged in this machine's memory; {found}. Is the memory in order?"
-            )
+            self._around.screen.event(MemoryDamaged(str(module), fetched=whole is not None))
 
     def _file(self, stage: int, path: PathIndex) -> Path:
         return self._around.settings.home / "checkpoints" / f"stage-{stage}-path-{path}.safetensors"

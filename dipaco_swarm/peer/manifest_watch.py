@@ -4,6 +4,7 @@ import logging
 
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import ManifestError
+from dipaco_swarm.events.volunteer import ForgedManifest
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest
@@ -29,7 +30,7 @@ class ManifestWatch:
             signed = self._swarm.known_manifest()
         except ManifestError as error:
             log.debug("ignored a manifest: %s", error)
-            self._notices.failing("manifest", "somebody sends a manifest that is not the operator's; it is ignored")
+            self._notices.failing("manifest", ForgedManifest())
             return self._newest
         if signed is not None and signed != self._signed:
             manifest = open_manifest(signed, self._fingerprint)

@@ -10,10 +10,10 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.dashboard.views import ModuleView, PeerView
+from dipaco_swarm.events.training import Commit, Round, RoundFailed
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.outer_round import RoundReport
 from dipaco_swarm.path_in_training import PathInTraining
-from dipaco_swarm.peer.names import names
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Swarm
 from dipaco_swarm.training.inner import StepReport
@@ -55,28 +55,21 @@ class PeerPresenter:
         if not report.outcomes:
             return
         self._rounds = rounds
-        agreed = []
-        noted = {}
+        modules = {}
         for module, outcome in report.outcomes.items():
-            version = report.versions[module]
             if isinstance(outcome, Agreed):
                 self._notices.recovered(f"round of {module}")
-                noted[str(module)] = {
-                    "version": version,
-                    "digest": peer.progress[module].base.digest,
-                    "peers": len(outcome.contributors),
-                    "tokens": report.contributed[module],
-                }
-                others = len(outcome.contributors) - 1
-                agreed.append(f"{module} v{version} with {others} other{'' if others == 1 else 's'}")
+                digest, tokens = peer.progress[module].base.digest, report.contributed[module]
+                modules[str(module)] = Commit(report.versions[module], digest, len(outcome.contributors), tokens)
             elif not quiet:
-                self._notices.failing(f"round of {module}", f"{module}: {outcome.reason}; nothing lost")
-        self._metrics.round(peer.stage, peer.path, peer.trainer.steps_done, rounds, noted)
-        if agreed:
+                self._notices.failing(f"round of {module}", RoundFailed(module=str(module), reason=outcome.reason))
+        loss = None if math.isnan(report.loss) else report.loss
+        over = Round(peer.stage, peer.path, peer.trainer.steps_done, rounds, loss, modules)
+        self._metrics.round(over)
+        if modules:
             now = time.localtime(self._swarm.clock.wall())
-            self._last_agreed = f"{', '.join(agreed)}, at {time.strftime('%H:%M:%S', now)}"
-            loss = "" if math.isnan(report.loss) else f"loss {report.loss:.3f}, "
-            self._screen.event(f"round {rounds}: {loss}{', '.join(agreed)}")
+            self._last_agreed = f"{over.commits}, at {time.strftime('%H:%M:%S', now)}"
+            self._screen.event(over)
 
     def now(self, peer: PathInTraining, manifest: Manifest, activity: str) -> None:
         """Redraw."""
@@ -119,7 +112,7 @@ class Watching:
         self.show.step(self.peer, self.manifest, report)
 
     def due(self, modules: Sequence[ModuleId]) -> None:
-        self.show.now(self.peer, self.manifest, f"sharing {names(modules)}")
+        self.show.now(self.peer, self.manifest, f"sharing {', '.join(map(str, modules))}")
 
 
 def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announcement]) -> ModuleView:

@@ -4,6 +4,7 @@ import logging
 
 from dipaco_swarm.dashboard.screens import open_screen
 from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.events.volunteer import Joining, Left, NobodyAnswers, NotDialable, Recovered
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
 from dipaco_swarm.machine.memory import keep_what_is_loaded
 from dipaco_swarm.machine.notices import Notices
@@ -34,7 +35,7 @@ def run_peer(settings: PeerSettings) -> None:
         bandwidth=settings.bandwidth,
     )
     with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
-        screen.event(f"joining {settings.address.name}")
+        screen.event(Joining(settings.address.name))
         notices = Notices(screen.event, SYSTEM_CLOCK)
 
         def again(nobody: UnreachableError) -> bool:
@@ -42,8 +43,7 @@ def run_peer(settings: PeerSettings) -> None:
             if not (settings.home / MANIFEST_FILE).exists():
                 return False
             log.debug("%s", nobody)
-            line = f"nobody of {settings.address.name} answers just now; knocking every {KNOCK_SECONDS} s"
-            notices.failing("door", line)
+            notices.failing("door", NobodyAnswers(run=settings.address.name, again_seconds=KNOCK_SECONDS))
             stop.wait(KNOCK_SECONDS)
             return True
 
@@ -51,15 +51,12 @@ def run_peer(settings: PeerSettings) -> None:
             """Join and train; whether the swarm was lost."""
             with open_swarm(settings.address, settings.home, node, stop, again) as swarm:
                 stop.tell(swarm.interrupt)
-                notices.recovered("door", f"{settings.address.name} answers again")
+                notices.recovered("door", Recovered("run"))
                 if not swarm.reachable:
-                    screen.event(
-                        "others cannot dial this machine: they come through the bootstrap node, which relays; "
-                        "dipaco-swarm doctor says what would be faster"
-                    )
+                    screen.event(NotDialable())
                 with SleepDetector(swarm.clock) as detector:
                     Volunteer(settings, swarm, screen, stop, workbench, detector.missed).live()
                 return swarm.lost
 
         until_stopped(take_part, stop, screen.event)
-        screen.event("left the swarm; the same command goes on from here")
+        screen.event(Left())

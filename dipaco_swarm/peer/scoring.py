@@ -1,6 +1,7 @@
 """A volunteer's part in a re-route: score the operator's routing sample under its path, and offer the scores."""
 
 from dipaco_swarm.errors import HomeError
+from dipaco_swarm.events.volunteer import CannotWrite, Scored
 from dipaco_swarm.peer.entering import Post
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
@@ -34,11 +35,10 @@ class Scoring:
         try:
             digest = around.swarm.put_blob(scores)
         except HomeError as error:
-            around.notices.failing("scores", f"{error}; trying again in {AGAIN_SECONDS:.0f} s")
+            around.notices.failing("scores", CannotWrite(error=str(error), again_seconds=AGAIN_SECONDS))
             self._scored = None
             around.stop.wait(AGAIN_SECONDS)
             return
         statement = ScoreStatement(path=peer.path, scores=digest)
         around.swarm.publish(topic_of(newest), statement.to_bytes())
-        pieces = len(scores) // BYTES_OF_A_SCORE
-        around.screen.event(f"scored {pieces:,} pieces of the routing sample under path {peer.path}")
+        around.screen.event(Scored(len(scores) // BYTES_OF_A_SCORE, peer.path))

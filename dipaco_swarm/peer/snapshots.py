@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.events.volunteer import BestSnapshot
 from dipaco_swarm.files import write_whole
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.snapshots import snapshot_at_home
@@ -43,15 +44,8 @@ class OwnSnapshots:
             self._offer(self._best)
         self._best = None  # it is large
 
-    @property
-    def too_small(self) -> str | None:
-        """What to tell a person whose shard has nothing to score."""
-        if self._loss_of is not None:
-            return None
-        return f"the shard of path {self._peer.path} is too small to hold any of it out: no early stopping for it"
-
-    def look(self) -> str | None:
-        """Score the path if that is due, and keep and offer it if it is the best; what to tell a person then.
+    def look(self) -> BestSnapshot | None:
+        """Score the path if that is due, and keep and offer it if it is the best; what to report then.
 
         Raises HomeError when it cannot be kept; a later call tries again.
         """
@@ -73,12 +67,12 @@ class OwnSnapshots:
         )
         return self._keep(best)
 
-    def _keep(self, best: Snapshot) -> str:
+    def _keep(self, best: Snapshot) -> BestSnapshot:
         self._unsaved = best
         write_whole(self._file, snapshot_to_bytes(best), durable=True)
         self._offer(best)
         self._unsaved = None
-        return str(best)
+        return BestSnapshot(best.path, best.loss, best.named_versions)
 
     def _offer(self, snapshot: Snapshot) -> None:
         digest = self._peer.swarm.put_blob(snapshot_to_bytes(snapshot))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.events.volunteer import FilesNotSent, Recovered
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.stopping import Stopped, Stopping
@@ -40,12 +41,11 @@ class Surroundings:
         while True:
             try:
                 blob = self.swarm.fetch_blob(digest, timeout=BLOB_SECONDS)
-                self.notices.recovered("files", "the run's files come again")
+                self.notices.recovered("files", Recovered("files"))
                 return blob
             except UnreachableError:
                 if self.stop():
                     raise Stopped from None
-                line = f"nobody sends the run's files just now; asking again every {FETCH_PAUSE_SECONDS:.0f} s"
-                self.notices.failing("files", line)
+                self.notices.failing("files", FilesNotSent(again_seconds=FETCH_PAUSE_SECONDS))
                 if self.stop.wait(FETCH_PAUSE_SECONDS):
                     raise Stopped from None

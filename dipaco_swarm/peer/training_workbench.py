@@ -9,6 +9,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import UsageError
+from dipaco_swarm.events.volunteer import ReadingDocuments, ShardReady
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.peer.snapshots import LossOf
 from dipaco_swarm.peer.workbench import Bench, Fetch, Tell
@@ -55,7 +56,7 @@ class TrainingWorkbench:
             if stop():
                 raise Stopped
             if progress.documents % TOLD_EVERY == 0:
-                tell(f"reading documents: {progress.documents:,}, {progress.sequences:,} sequences")
+                tell(ReadingDocuments(progress.documents, progress.sequences))
 
         config = manifest.config
         recipe = shard_recipe(manifest, manifest.stage, path)
@@ -72,7 +73,7 @@ class TrainingWorkbench:
             remember=self._cache / "tokens" / manifest.tokenizer[:32],
             on_progress=on_progress,
         )
-        tell(f"shard ready: {shard.num_sequences:,} sequences, {shard.num_tokens:,} tokens")
+        tell(ShardReady(shard.num_sequences, shard.num_tokens))
         return shard
 
 

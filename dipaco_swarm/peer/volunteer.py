@@ -16,6 +16,8 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import HomeError, SwarmError, UnreachableError, UsageError
+from dipaco_swarm.events.training import CaughtUp, StateNotSent, TokensDropped
+from dipaco_swarm.events.volunteer import AwaitingManifest, CannotWrite, Moving, NotSaved, Waiting
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
@@ -80,7 +82,7 @@ class Volunteer:
         """The round before which we look where we are needed."""
         self._looked_at = -math.inf
         """When we looked last, with nothing to do."""
-        self._reason = ""
+        self._waits: Wait | None = None
         """Why we wait, as we said last."""
 
     @property
@@ -120,7 +122,7 @@ class Volunteer:
             if signed is not None:
                 return open_manifest(signed, address.fingerprint)
             if pause is not None:
-                around.screen.event(f"nobody has sent the run's manifest yet; asking again in {pause} s")
+                around.screen.event(AwaitingManifest(pause))
             if around.stop.wait(pause or 0):
                 return None
         raise UnreachableError(address.nobody_knows_it)
@@ -131,7 +133,7 @@ class Volunteer:
         """Rounds of one stage. Returns the manifest of the next post, or None to leave."""
         peer = post.peer
         begun = any(progress.version > 0 for progress in peer.progress.values())
-        self._reason, self._looked_at = "", -math.inf
+        self._waits, self._looked_at = None, -math.inf
         self._look_at = self._rounds + (STAY_ROUNDS if self._left else 0)  # who has just moved stays for a while
         while True:
             newest = self._watch.newest or post.manifest
@@ -152,8 +154,8 @@ class Volunteer:
                     self._catch_up(peer, task)
                 case Score():
                     self._scoring.score(post, newest)
-                case Wait(reason):
-                    if self._wait(post, newest, reason):
+                case Wait() as wait:
+                    if self._wait(post, newest, wait):
                         return newest
                 case Train():
                     if self._rounds >= self._look_at:
@@ -182,7 +184,7 @@ class Volunteer:
     def _leave(self, peer: PathInTraining) -> None:
         swarm = self._around.swarm
         if not self._keeping.save(peer):
-            self._around.screen.event("what was trained since the last checkpoint is not saved")
+            self._around.screen.event(NotSaved())
         if not swarm.lost:
             self._hand_over(peer)
         swarm.announce([])
@@ -195,13 +197,14 @@ class Volunteer:
         self._left = {}
         self._keeping.forget_before(peer.stage)
 
-    def _wait(self, post: Post, newest: Manifest, reason: str) -> bool:
+    def _wait(self, post: Post, newest: Manifest, wait: Wait) -> bool:
         """Pause; whether we are needed on another path."""
         around, peer = self._around, post.peer
-        if reason != self._reason:
-            around.screen.event(reason)
-            self._reason = reason
-        self._show.now(peer, post.manifest, reason)
+        waiting = Waiting(wait.reason, wait.peers)
+        if wait != self._waits:
+            around.screen.event(waiting)
+            self._waits = wait
+        self._show.now(peer, post.manifest, str(waiting))
         idle = peer.is_done and not newest.finished
         if idle and around.clock.monotonic() - self._looked_at > IDLE_LOOK_SECONDS:
             self._looked_at = around.clock.monotonic()
@@ -214,17 +217,16 @@ class Volunteer:
         module, around = task.module, self._around
         ours, tokens = peer.progress[module].version, peer.progress[module].tokens
         if not catch_up(peer, task):
-            line = f"nobody sends {module} at version {task.to.version} just now; training goes on"
-            around.notices.failing(f"state of {module}", line)
+            fault = StateNotSent(module=str(module), version=task.to.version)
+            around.notices.failing(f"state of {module}", fault)
             return
         around.notices.recovered(f"state of {module}")
-        around.screen.event(f"{module}: caught up from version {ours} to {task.to.version}")
+        around.screen.event(CaughtUp(str(module), ours, task.to.version))
         if task.to.version - ours > ACCEPTED_STALENESS and peer.progress[module].tokens:
             dropped = drop_progress(peer, module)
-            around.screen.event(f"{module}: {dropped:,} tokens trained on version {ours} are too old to count")
+            around.screen.event(TokensDropped(str(module), ours, dropped, "stale"))
         elif tokens and not peer.progress[module].tokens:
-            line = f"{tokens:,} tokens were given to a round whose end we did not hear; they count if it was made"
-            around.screen.event(f"{module}: {line}")
+            around.screen.event(TokensDropped(str(module), ours, tokens, "not acknowledged"))
 
     def _round(self, post: Post) -> None:
         """An outer round; between its steps we save when it is time, and look up if we have been asleep."""
@@ -268,7 +270,7 @@ class Volunteer:
         if not self._keeping.save(peer):
             self._choice.stay(peer.path)  # what was trained here would be gone
             return False
-        around.screen.event(f"moving from path {peer.path} to path {path}, where help is needed more")
+        around.screen.event(Moving(peer.path, path))
         self._left = dict(peer.base)
         for module, state in peer.left_behind.items():
             if other_holders(around.swarm, peer.stage, module, state.version):
@@ -285,7 +287,7 @@ class Volunteer:
         try:
             best = post.snapshots.look()
         except HomeError as error:
-            self._around.notices.failing("snapshot", f"{error}; training goes on")
+            self._around.notices.failing("snapshot", CannotWrite(error=str(error)))
             return
         self._around.notices.recovered("snapshot")
         if best is not None:

@@ -6,14 +6,15 @@ from typing import Protocol
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.events.event import Event
 from dipaco_swarm.path_in_training import Trainable, Trainer
 from dipaco_swarm.peer.snapshots import LossOf
 from dipaco_swarm.run.manifest import Manifest
 
 Fetch = Callable[[str], bytes]
 """A blob by its digest."""
-Tell = Callable[[str], None]
-"""Says one line to a person."""
+Tell = Callable[[Event], None]
+"""Reports how far it has come."""
 
 
 class Bench(Protocol):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.events.event import Event
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.operator import Operator
@@ -67,5 +68,6 @@ class _Lines:
     def show(self, view: object) -> None:
         """Nobody looks."""
 
-    def event(self, text: object) -> None:
-        self._world.note(OPERATOR, str(text))
+    def event(self, event: Event) -> None:
+        if event.for_people:
+            self._world.note(OPERATOR, str(event))

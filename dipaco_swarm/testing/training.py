@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.events.event import Event
 from dipaco_swarm.peer.snapshots import LossOf
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
@@ -163,7 +164,7 @@ class SimulatedWorkbench:
         manifest: Manifest,
         path: PathIndex,
         fetch: Callable[[str], bytes],
-        tell: Callable[[str], None],
+        tell: Callable[[Event], None],
         stop: Callable[[], bool],
     ) -> SimulatedBench:
         router = manifest.stage.router

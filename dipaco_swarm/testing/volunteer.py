@@ -4,6 +4,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.training import TokensDropped
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
 
 NOT_MADE = "given to a round that was not made"
-DROPPED = {"too old to count": "too old when it caught up", "whose end we did not hear": NOT_MADE}
-"""What a peer says when it goes on without tokens that it has trained, and what that is called."""
+DROPPED = {"stale": "too old when it caught up", "not acknowledged": NOT_MADE}
+"""Why a peer goes on without tokens that it has trained, and what the ledger calls it."""
 
 
 class SimulatedPeer(SimulatedProcess):
@@ -68,12 +70,12 @@ class SimulatedPeer(SimulatedProcess):
         for place in self.watched.at:
             self._world.ledger.train(trainer_of(self.name, path), place, tokens)
 
-    def said(self, line: str) -> None:
-        """It has told its person something."""
-        reason = next((reason for words, reason in DROPPED.items() if words in line), None)
-        if reason is not None and self.watched is not None:
-            module = ModuleId.parse(line.partition(":")[0])
-            self.watched.dropping |= {place: reason for place in self.watched.at if place[1] == module}
+    def said(self, event: Event) -> None:
+        """It has reported something."""
+        match event:
+            case TokensDropped(module=module, reason=reason) if self.watched is not None and reason in DROPPED:
+                places = [place for place in self.watched.at if str(place[1]) == module]
+                self.watched.dropping |= dict.fromkeys(places, DROPPED[reason])
 
     def kill(self) -> None:
         super().kill()
@@ -102,6 +104,7 @@ class _Lines:
     def show(self, view: object) -> None:
         """Nobody looks."""
 
-    def event(self, text: object) -> None:
-        self._world.note(self._peer.name, str(text))
-        self._peer.said(str(text))
+    def event(self, event: Event) -> None:
+        if event.for_people:
+            self._world.note(self._peer.name, str(event))
+        self._peer.said(event)

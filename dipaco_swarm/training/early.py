@@ -45,9 +45,10 @@ class Snapshot:
     params: Mapping[ModuleId, Tensor]
     """Agreed parameters of each module of the path, fp32 on the CPU, shape (parameters,)."""
 
-    def __str__(self) -> str:
-        versions = ", ".join(f"{module} at version {version}" for module, version in sorted(self.versions.items()))
-        return f"the best snapshot of path {self.path} (loss {self.loss:.4f} on a slice of its shard): {versions}"
+    @property
+    def named_versions(self) -> dict[str, int]:
+        """By the name of the module, in level order."""
+        return {str(module): version for module, version in sorted(self.versions.items())}
 
 
 class PathShape(Protocol):

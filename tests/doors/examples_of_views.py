@@ -3,7 +3,7 @@
 from dipaco_swarm.dashboard.views import (
     BootstrapView,
     Evaluation,
-    Event,
+    Happened,
     ModuleStatus,
     ModuleView,
     PathScore,
@@ -40,9 +40,9 @@ def peer_view() -> PeerView:
         round_progress=0.62,
         next_round_seconds=23.0,
         events=(
-            Event("14:02:10", "round 11: L0M1 with 3 of 3 peers, L1M1 with 4 of 4 peers in 1.3 s"),
-            Event("14:02:51", "L1M1: a peer with other bytes is fetching ours"),
-            Event("14:03:22", "round 12: L0M1 with 3 of 3 peers, L1M1 with 3 of 4 peers in 1.4 s"),
+            Happened("14:02:10", "round 11: L0M1 with 3 of 3 peers, L1M1 with 4 of 4 peers in 1.3 s"),
+            Happened("14:02:51", "L1M1: a peer with other bytes is fetching ours"),
+            Happened("14:03:22", "round 12: L0M1 with 3 of 3 peers, L1M1 with 3 of 4 peers in 1.4 s"),
         ),
     )
 
@@ -118,7 +118,7 @@ def bootstrap_view() -> BootstrapView:
         progress=0.4,
         bytes_sent=1_400_000_000,
         bytes_received=98_000,
-        events=(Event("14:03:22", "fitting a product-k-means router for 4 paths"),),
+        events=(Happened("14:03:22", "fitting a product-k-means router for 4 paths"),),
     )
 
 

@@ -13,6 +13,9 @@ import pytest
 from dipaco_swarm.dashboard.metrics import Metrics, read_metrics, steps_after
 from dipaco_swarm.demo.chart import smooth, weighted_mean
 from dipaco_swarm.demo.scene import Agreement, Curve, agreement_of, curve_of
+from dipaco_swarm.events.training import Commit, Round
+
+ROUND = Round(0, 0, 10, 1, None, {})
 
 
 def test_every_tenth_step_is_a_line_with_the_mean_since_the_last(tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ def test_a_file_that_becomes_full_while_it_is_read_is_not_read_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "metrics.jsonl"
-    Metrics(file).round(0, 0, 10, 1, {})
+    Metrics(file).round(ROUND)
     opening = Path.open
 
     def open_then_rotate(self: Path, *arguments: Any, **named: Any) -> Any:
@@ -124,7 +127,7 @@ def test_a_file_that_becomes_full_while_it_is_read_is_not_read_twice(
 
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "metrics.jsonl"
-    Metrics(file).round(0, 0, 10, 1, {})
+    Metrics(file).round(ROUND)
     with file.open("a") as half:
         half.write('{"kind": "ro')
     assert [line["round"] for line in read_metrics(file)] == [1]
@@ -177,15 +180,15 @@ def test_the_end_of_a_long_file_is_looked_at_without_a_word(
 
 
 def test_agreement_counts_what_several_peers_made(tmp_path: Path) -> None:
-    made = {
-        "a": [{"L0M0": ("1", "x"), "L1M0": ("1", "y")}, {"L0M0": ("2", "z")}],
-        "b": [{"L0M0": ("1", "x"), "L1M1": ("1", "q")}, {"L0M0": ("2", "other")}],
+    versions = {
+        "a": [{"L0M0": (1, "x"), "L1M0": (1, "y")}, {"L0M0": (2, "z")}],
+        "b": [{"L0M0": (1, "x"), "L1M1": (1, "q")}, {"L0M0": (2, "other")}],
     }
-    for peer, rounds in made.items():
+    for peer, rounds in versions.items():
         metrics = Metrics(tmp_path / peer / "metrics.jsonl")
         for number, modules in enumerate(rounds):
-            noted = {name: {"version": v, "digest": d, "peers": 2} for name, (v, d) in modules.items()}
-            metrics.round(0, 0, 10, number, noted)
+            made = {name: Commit(version, digest, 2, 100) for name, (version, digest) in modules.items()}
+            metrics.round(Round(0, 0, 10, number, 1.5, made))
     # L0M0 versions 1 and 2 have two makers each; of version 2 they made different bytes
     assert agreement_of([tmp_path / "a", tmp_path / "b", tmp_path / "silent"]) == Agreement(shared=2, same=1)
 

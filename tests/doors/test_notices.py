@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from dipaco_swarm.errors import cannot_write
-from dipaco_swarm.machine.notices import Notices, how_long
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.volunteer import BootstrapSilent, CannotWrite, ClockSet, Recovered, Slept
+from dipaco_swarm.events.words import how_long
+from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import SleepDetector
 
 
@@ -28,31 +31,33 @@ class SetClock:
 
 
 def test_a_fault_that_lasts_is_said_once_a_minute_and_once_when_it_is_over() -> None:
-    said: list[str] = []
+    said: list[Event] = []
     clock = SetClock()
     notices = Notices(said.append, clock)
+    full = CannotWrite(error="the disk is full")
     for _ in range(180):
-        notices.failing("disk", "the disk is full")
+        notices.failing("disk", full)
         clock.now += 1
-    notices.recovered("disk", "the disk has room again")
-    notices.recovered("disk", "the disk has room again")
-    assert said == [
-        "the disk is full",
-        "the disk is full (for 60 s now)",
-        "the disk is full (for 2 min now)",
+    notices.recovered("disk", Recovered("disk"))
+    notices.recovered("disk", Recovered("disk"))
+    assert said == [full, full.after(60), full.after(120), Recovered("disk")]
+    assert list(map(str, said)) == [
+        "the disk is full; training goes on",
+        "the disk is full; training goes on (for 60 s now)",
+        "the disk is full; training goes on (for 2 min now)",
         "the disk has room again",
     ]
 
 
 def test_a_fault_that_passes_soon_is_not_said_at_all() -> None:
-    said: list[str] = []
+    said: list[Event] = []
     clock = SetClock()
     notices = Notices(said.append, clock)
     for _ in range(2):
-        notices.failing("node", "the node is gone", after=10)
+        notices.failing("bootstrap", BootstrapSilent(alone=True), after=10)
         clock.now += 9
-        notices.failing("node", "the node is gone", after=10)
-        notices.recovered("node", "the node is back")
+        notices.failing("bootstrap", BootstrapSilent(alone=True), after=10)
+        notices.recovered("bootstrap", Recovered("bootstrap"))
     assert said == []
 
 
@@ -74,23 +79,17 @@ def test_time_that_passed_without_us_is_told_from_a_clock_that_was_set() -> None
     pass_time(180)
     missed = detector.missed()
     assert missed is not None
-    assert missed.lines == ("this machine was asleep for 3 min; looking where the group is",)
+    assert missed.events == (Slept(180),)
     assert detector.missed() is None
 
     pass_time(1, wall_too=-3599)
     missed = detector.missed()
     assert missed is not None
-    assert missed.lines == (
-        "this machine's clock was set back by 60 min; if it is wrong now, the others cannot hear us",
-    )
+    assert missed.events == (ClockSet(-3600),)
     pass_time(7200, wall_too=7200 + 3600)  # asleep, and set right while it slept
     missed = detector.missed()
     assert missed is not None
-    assert [line.split(";")[0] for line in missed.lines] == [
-        "this machine was asleep for 2 h",
-        "this machine's clock was set forward by 60 min",
-    ]
-    assert all(len(line) <= 120 for line in missed.lines)
+    assert missed.events == (Slept(7200), ClockSet(3600))
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), ValueError("I/O (os error 28)")])

@@ -22,6 +22,7 @@ from dipaco_swarm.dashboard.views import (
     duration,
     size,
 )
+from dipaco_swarm.events.event import Logged
 from tests.doors.examples_of_views import (
     ADDRESS,
     bootstrap_view,
@@ -190,7 +191,7 @@ def test_a_plain_screen_writes_a_line_per_event_and_a_summary_now_and_then() -> 
     now = [0.0]
     screen = PlainScreen(lines.append, clock=lambda: "14:00:00", now=lambda: now[0])
     screen.show(peer_view())
-    screen.event("round 12: L0M1 with 3 of 3 peers")
+    screen.event(Logged("round 12: L0M1 with 3 of 3 peers"))
     screen.show(peer_view())
     now[0] += SUMMARY_SECONDS
     screen.show(peer_view())
@@ -204,7 +205,7 @@ def test_a_plain_screen_writes_a_line_per_event_and_a_summary_now_and_then() -> 
 def test_a_long_line_of_a_plain_screen_stays_one_line() -> None:
     out = io.StringIO()
     with open_screen("plain", Console(file=out, width=20)) as screen:
-        screen.event("round 12: L0M1 with 3 of 3 peers [in 1.4 s]")
+        screen.event(Logged("round 12: L0M1 with 3 of 3 peers [in 1.4 s]"))
     assert out.getvalue().endswith("  round 12: L0M1 with 3 of 3 peers [in 1.4 s]\n")
     assert out.getvalue().count("\n") == 1
 
@@ -225,11 +226,11 @@ def test_our_log_lines_become_events(kind: str) -> None:
 def test_a_live_screen_keeps_the_last_events_below_the_newest_view() -> None:
     out = io.StringIO()
     with open_screen("live", Console(file=out, width=100, height=60, force_terminal=True)) as screen:
-        screen.event("the manifest has arrived")
+        screen.event(Logged("the manifest has arrived"))
         screen.show(bootstrap_view())
         screen.show(small_status())
         for i in range(20):
-            screen.event(f"event {i}.")
+            screen.event(Logged(f"event {i}."))
         screen.show(replace(peer_view(), events=()))
     last = out.getvalue()[out.getvalue().rindex("╭") :]
     assert "event 19." in last
@@ -241,5 +242,5 @@ def test_no_screen_says_nothing() -> None:
     out = io.StringIO()
     with open_screen("none", Console(file=out)) as screen:
         screen.show(peer_view())
-        screen.event("something")
+        screen.event(Logged("something"))
     assert out.getvalue() == ""

@@ -15,6 +15,7 @@ from dipaco_swarm import files
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
+from dipaco_swarm.events.event import Event
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.operator import home as operator_home
 from dipaco_swarm.operator import surroundings
@@ -44,9 +45,9 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     said: list[str] = []
     remember = Events.event
 
-    def event(self: Events, text: str) -> None:
-        said.append(text)
-        remember(self, text)
+    def event(self: Events, event: Event) -> None:
+        said.append(str(event))
+        remember(self, event)
 
     monkeypatch.setattr(Events, "event", event)
     yield

@@ -17,6 +17,8 @@ from dipaco_swarm.client import visits as use
 from dipaco_swarm.dashboard.drawing import draw
 from dipaco_swarm.dashboard.screens import NoScreen
 from dipaco_swarm.errors import CheckpointError, UsageError
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.operator import NoWindowRouter, RunFinished, TrainingWindowRouter
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
@@ -45,13 +47,13 @@ max_documents = 100
 class Listening(NoScreen):
     """Keeps what is said, and calls somebody about it."""
 
-    def __init__(self, call: Callable[[str], None] = lambda text: None) -> None:
-        self.said: list[str] = []
+    def __init__(self, call: Callable[[Event], None] = lambda event: None) -> None:
+        self.said: list[Event] = []
         self._call = call
 
-    def event(self, text: str) -> None:
-        self.said.append(text)
-        self._call(text)
+    def event(self, event: Event) -> None:
+        self.said.append(event)
+        self._call(event)
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +64,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     screen = Listening()
     threads = torch.get_num_threads()
     simulate(parse_run_file(run_file.read_text() + REROUTING), folder, {"ada": 0, "ben": 3}, screen=screen)
-    assert screen.said.index("training the window router of 4 paths") < screen.said.index(
-        "the last stage is done: the run is finished"
-    )
+    assert screen.said.index(TrainingWindowRouter(4)) < screen.said.index(RunFinished())
     yield folder
     torch.set_num_threads(threads)
 
@@ -203,8 +203,8 @@ def test_ctrl_c_in_the_middle_of_training_it_ends_the_node_and_not_the_run(homes
         stopped_at.append(time.monotonic())
         stop.request()
 
-    def ask(text: str) -> None:
-        if text.startswith("training the window router"):
+    def ask(event: Event) -> None:
+        if isinstance(event, TrainingWindowRouter):
             threading.Timer(1.0, end).start()
 
     before_the_end(homes, tmp_path / "stopped", steps=1_000_000)
@@ -220,4 +220,5 @@ def test_a_window_router_that_cannot_be_trained_does_not_hold_up_the_end_of_the_
     screen = Listening()
     left = operate(tmp_path / "wild", screen, Stopping())
     assert (left.finished, left.window_router) == (True, None)
-    assert any("goes on without a window router" in text and "1e+30" in text for text in screen.said)
+    (why,) = [event for event in screen.said if isinstance(event, NoWindowRouter)]
+    assert "1e+30" in why.error

@@ -8,6 +8,8 @@ import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.dashboard.screens import Screen
+from dipaco_swarm.events.event import Event, OfPeer
+from dipaco_swarm.events.training import Round
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.operator.home import load_operator_key
 from dipaco_swarm.run.file import read_run_file
@@ -24,18 +26,19 @@ LEVELS = [ModuleId(0, 0), ModuleId(1, 0)]
 
 
 class Ends(Screen):
-    """Asks to stop after some words."""
+    """Asks to stop after so many rounds of a peer."""
 
-    def __init__(self, stop: Stopping, words: str) -> None:
+    def __init__(self, stop: Stopping, rounds: int) -> None:
         self._stop = stop
-        self._words = words
+        self._rounds = rounds
 
     def show(self, view: object) -> None:
         """Nobody looks."""
 
-    def event(self, text: str) -> None:
-        if self._words in text:
-            self._stop.request()
+    def event(self, event: Event) -> None:
+        match event:
+            case OfPeer(_, Round(round=self._rounds)):
+                self._stop.request()
 
 
 def test_error_feedback_is_in_the_checkpoint_and_goes_on_from_there(
@@ -45,7 +48,7 @@ def test_error_feedback_is_in_the_checkpoint_and_goes_on_from_there(
     config = config.model_copy(update={"stages": config.stages[:1]})
     home = tmp_path / "home"
     stop = Stopping()
-    simulate(config, home, {"ada": 0}, screen=Ends(stop, "round 3: "), stop=stop)
+    simulate(config, home, {"ada": 0}, screen=Ends(stop, 3), stop=stop)
     (file,) = (home / "ada" / "checkpoints").glob("stage-0-path-0.safetensors")
     fingerprint = fingerprint_of(load_operator_key(home / "bootstrap").public_key())
     saved = load(file, run_of(config.name, fingerprint))

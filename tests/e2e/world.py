@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dipaco_swarm.dashboard.screens import Screen
+from dipaco_swarm.events.event import Event
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
@@ -42,9 +43,9 @@ class Events(Screen):
     def show(self, view: object) -> None:
         """Nobody looks."""
 
-    def event(self, text: str) -> None:
+    def event(self, event: Event) -> None:
         with self._new:
-            self._said.append(text)
+            self._said.append(str(event))
             self._new.notify_all()
 
     def until(self, words: str, times: int = 1, seconds: float = 60) -> None:

@@ -1,0 +1,13 @@
+"""What programs report: one frozen value an event. People read it as one calm line, programs as values.
+
+    event       Event and Fault, and how a class becomes a `kind`
+    training    rounds, tokens and states: what a volunteer trains, commits, catches up with and drops
+    volunteer   the rest of a volunteer's life: joining, waiting, its disk, its company, leaving
+    operator    the bootstrap node's life: stages, routers, keeping
+    words       numbers and lists as people read them
+    lines       an event as a line of JSON, and back
+
+Modules, peers and digests are strings here, so that every event is plain values. Who reports calls `Screen.event`; a
+floor that has no screen hands the event to its logger instead of a text. The wording is in `line` of each class alone,
+and nothing else may read it: a program that wants to know looks at the class and its fields.
+"""

@@ -1,0 +1,207 @@
+"""The bootstrap node's life: stages, routers, what it keeps; and the programs that train beside a swarm."""
+
+from dataclasses import dataclass
+
+from dipaco_swarm.events.event import Event
+
+SHARES_SHOWN = 16
+"""Of more paths only the smallest and the largest share are shown."""
+
+
+@dataclass(frozen=True)
+class Serving(Event):
+    """The run can be joined."""
+
+    address: str
+
+    @property
+    def line(self) -> str:
+        return f"run address: {self.address}"
+
+
+@dataclass(frozen=True)
+class TrainingTokenizer(Event):
+    vocabulary: int
+
+    @property
+    def line(self) -> str:
+        return f"training a tokenizer of {self.vocabulary:,} tokens"
+
+
+@dataclass(frozen=True)
+class AskingForScores(Event):
+    pieces: int
+
+    @property
+    def line(self) -> str:
+        return f"asking the peers to score {self.pieces:,} pieces under their paths"
+
+
+@dataclass(frozen=True)
+class FittingRouter(Event):
+    router: str
+    paths: int
+
+    @property
+    def line(self) -> str:
+        return f"fitting a {self.router} router for {self.paths} paths"
+
+
+@dataclass(frozen=True)
+class RouterKept(Event):
+    """None could be learned: the router of the stage before stays."""
+
+    stage: int
+    because: str
+
+    @property
+    def line(self) -> str:
+        return f"keeping the router of stage {self.stage}, for none can be learned: {self.because}"
+
+
+@dataclass(frozen=True)
+class RouterFitted(Event):
+    prefixes: int
+    shares: tuple[float, ...]
+    """Of the sample's documents, by path."""
+
+    @property
+    def line(self) -> str:
+        if len(self.shares) > SHARES_SHOWN:
+            shares = f"{100 * min(self.shares):.1f} to {100 * max(self.shares):.1f} %"
+        else:
+            shares = ", ".join(f"{100 * share:.0f}" for share in self.shares) + " %"
+        return f"router fitted on {self.prefixes:,} prefixes; shares of the paths: {shares}"
+
+
+@dataclass(frozen=True)
+class TrainingWindowRouter(Event):
+    paths: int
+
+    @property
+    def line(self) -> str:
+        return f"training the window router of {self.paths} paths"
+
+
+@dataclass(frozen=True)
+class WindowRouterTrained(Event):
+    right: float
+    """Share of held-out windows for which it chose the best path."""
+
+    @property
+    def line(self) -> str:
+        return f"window router trained; right about {100 * self.right:.0f} % of the windows it had not seen"
+
+
+@dataclass(frozen=True)
+class NoWindowRouter(Event):
+    error: str
+
+    @property
+    def line(self) -> str:
+        return f"the run goes on without a window router: {self.error}"
+
+
+@dataclass(frozen=True)
+class KeptStateDamaged(Event):
+    module: str
+    set_aside: str
+    """Name of the file now."""
+
+    @property
+    def line(self) -> str:
+        return f"{self.module} is damaged here; set aside as {self.set_aside}, to be fetched from the peers"
+
+
+@dataclass(frozen=True)
+class NodeResumed(Event):
+    stage: int
+    revision: int
+    """Of the manifest."""
+
+    @property
+    def line(self) -> str:
+        return f"going on with stage {self.stage}, revision {self.revision}"
+
+
+@dataclass(frozen=True)
+class OlderCopy(Event):
+    """The home folder was restored from a backup, and the peers have gone on."""
+
+    stage: int
+
+    @property
+    def line(self) -> str:
+        return f"this folder is an older copy of the run; going on with stage {self.stage}"
+
+
+@dataclass(frozen=True)
+class NotAdvancing(Event):
+    """The operator has asked for the next stage too early."""
+
+    @property
+    def line(self) -> str:
+        return "told to advance, but not every module of this stage has been trained yet; not now"
+
+
+@dataclass(frozen=True)
+class StageEnds(Event):
+    """The operator has asked for the next stage."""
+
+    stage: int
+    version: int
+    """The last one of every module."""
+
+    @property
+    def line(self) -> str:
+        return f"told to advance: stage {self.stage} ends when every module has version {self.version}"
+
+
+@dataclass(frozen=True)
+class StageOpened(Event):
+    stage: int
+    paths: int
+
+    @property
+    def line(self) -> str:
+        return f"stage {self.stage} is open: {self.paths} paths"
+
+
+@dataclass(frozen=True)
+class RunFinished(Event):
+    @property
+    def line(self) -> str:
+        return "the last stage is done: the run is finished"
+
+
+@dataclass(frozen=True)
+class NodeDown(Event):
+    @property
+    def line(self) -> str:
+        return "the node is down; the same command goes on from here, peers train on meanwhile"
+
+
+@dataclass(frozen=True)
+class SimulationStopped(Event):
+    @property
+    def line(self) -> str:
+        return "stopped; the same command goes on from here"
+
+
+@dataclass(frozen=True)
+class DenseBaseline(Event):
+    """The demo's dense model: reading, training, done."""
+
+    steps: int
+    done: bool
+
+    @property
+    def line(self) -> str:
+        return f"done: {self.steps} steps" if self.done else f"training {self.steps} steps"
+
+
+@dataclass(frozen=True)
+class ReadingMixture(Event):
+    @property
+    def line(self) -> str:
+        return "reading the whole mixture"

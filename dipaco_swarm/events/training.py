@@ -1,0 +1,186 @@
+"""Rounds, tokens and states of modules: what a volunteer trains, commits, catches up with and drops."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from dipaco_swarm.events.event import Event, Fault
+from dipaco_swarm.events.words import counted
+
+Loss = Literal["killed", "stale", "not acknowledged", "damaged checkpoint", "damaged memory"]
+"""Why tokens were dropped. Stale: trained on a version that is too old. Not acknowledged: given to a round whose end
+this peer did not hear, so they may be in a version all the same."""
+
+
+@dataclass(frozen=True)
+class Steps(Event):
+    """Some inner steps. Not a line for people: the screen shows how training goes."""
+
+    for_people: ClassVar[bool] = False
+    stage: int
+    path: int
+    step: int
+    """The path's own count, over all stages and peers."""
+    loss: float
+    """Mean over these steps, nats per token."""
+    tokens: int
+    """Of this peer since it was started."""
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A version of one module that a round has made."""
+
+    version: int
+    digest: str
+    peers: int
+    """Contributors, ourselves included."""
+    tokens: int
+    """Behind our own outer gradient."""
+
+
+@dataclass(frozen=True)
+class Round(Event):
+    """An outer round is over; `modules` are those whose group committed a version."""
+
+    stage: int
+    path: int
+    step: int
+    round: int
+    """Since this peer was started."""
+    loss: float | None
+    """Mean over the round, nats per token; None when it trained nothing."""
+    modules: Mapping[str, Commit]
+
+    @property
+    def line(self) -> str:
+        loss = [] if self.loss is None else [f"loss {self.loss:.3f}"]
+        return f"round {self.round}: {', '.join([*loss, self.commits])}"
+
+    @property
+    def commits(self) -> str:
+        """What was committed, in words."""
+        return (
+            ", ".join(
+                f"{module} v{made.version} with {counted(made.peers - 1, 'other')}"
+                for module, made in self.modules.items()
+            )
+            or "nothing committed"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundFailed(Fault):
+    """A round of one module was aborted. Local progress stays, and comes to the next one."""
+
+    module: str
+    reason: str
+
+    @property
+    def line(self) -> str:
+        return f"{self.module}: {self.reason}; nothing lost"
+
+
+@dataclass(frozen=True)
+class CaughtUp(Event):
+    """The state that the group agrees on was fetched in the middle of training."""
+
+    module: str
+    before: int
+    """Version that we were at."""
+    version: int
+
+    @property
+    def line(self) -> str:
+        return f"{self.module}: caught up from version {self.before} to {self.version}"
+
+
+@dataclass(frozen=True)
+class Fetched(Event):
+    """The state that the group agrees on was fetched before training."""
+
+    module: str
+    version: int
+
+    @property
+    def line(self) -> str:
+        return f"fetched {self.module} at version {self.version}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateNotSent(Fault):
+    """Holders announce a state, and none of them sends it."""
+
+    module: str
+    version: int
+    again_seconds: float | None = None
+    """It is asked for again after this; None: training goes on meanwhile."""
+
+    @property
+    def line(self) -> str:
+        next_step = (
+            "training goes on" if self.again_seconds is None else f"asking again every {self.again_seconds:.0f} s"
+        )
+        return f"nobody sends {self.module} at version {self.version} just now; {next_step}"
+
+
+@dataclass(frozen=True)
+class TokensDropped(Event):
+    """A peer goes on without tokens that it has trained."""
+
+    module: str
+    version: int
+    """That they were trained on."""
+    tokens: int
+    reason: Loss
+
+    @property
+    def line(self) -> str:
+        match self.reason:
+            case "stale":
+                why = f"trained on version {self.version} are too old to count"
+            case "not acknowledged":
+                why = "were given to a round whose end we did not hear; they count if it was made"
+            case "killed":
+                why = "were trained after the last checkpoint; they count if a round had them"
+            case _:
+                why = f"trained on version {self.version} are lost with the {self.reason}"
+        return f"{self.module}: {self.tokens:,} tokens {why}"
+
+
+@dataclass(frozen=True)
+class MemoryDamaged(Event):
+    """An agreed state has changed in this machine's memory."""
+
+    module: str
+    fetched: bool
+    """Whether a whole one was found."""
+
+    @property
+    def line(self) -> str:
+        found = "it was fetched again" if self.fetched else "nobody has another; going on with it"
+        return f"{self.module} was damaged in this machine's memory; {found}. Is the memory in order?"
+
+
+@dataclass(frozen=True)
+class StepsLost(Event):
+    """A peer was killed between two checkpoints."""
+
+    steps: int
+    """About; they are noted in tens."""
+
+    @property
+    def line(self) -> str:
+        return f"this peer was ended before it could save again: about {self.steps} steps are lost"
+
+
+@dataclass(frozen=True)
+class TooFarBehind(Event):
+    """The group has left the version behind that a checkpoint's progress was trained on."""
+
+    tokens: int
+
+    @property
+    def line(self) -> str:
+        return f"the group has gone on too far: {self.tokens:,} tokens trained before that are dropped"
