@@ -65,7 +65,7 @@ def _play(namespace: str | None, program: Literal["peer", "bootstrap"], argument
     os.dup2(out, 2)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     if namespace is not None:
-        _enter(NAMESPACES / namespace)
+        enter(NAMESPACES / namespace)
     if program == "peer":
         from dipaco_swarm.cli.peer import app
     else:
@@ -73,7 +73,8 @@ def _play(namespace: str | None, program: Literal["peer", "bootstrap"], argument
     app(args=list(arguments), prog_name=f"dipaco-{program}")
 
 
-def _enter(namespace: Path) -> None:
+def enter(namespace: Path) -> None:
+    """Put this process into a network namespace. Raises OSError."""
     descriptor = os.open(namespace, os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(descriptor, CLONE_NEWNET):

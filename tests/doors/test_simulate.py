@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +13,8 @@ from dipaco_swarm.client import visits as use
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.simulate import PausesInTurns, Turns, run_simulation
-from tests.e2e.conftest import ENVIRONMENT, write_run_file
-
-COMMAND = [sys.executable, "-c", "from dipaco_swarm.cli.swarm import main; main()"]
+from tests import programs
+from tests.e2e.conftest import write_run_file
 
 
 def test_no_more_peers_compute_at_once_than_there_are_turns() -> None:
@@ -72,10 +69,8 @@ def test_the_command_trains_and_leaves_a_home_to_use(tmp_path: Path) -> None:
     run_file = write_run_file(tmp_path / "RUN.toml", min_peers=1, inner_steps=2, rounds=2)
     home = tmp_path / "out"
 
-    command = [*COMMAND, "simulate", run_file, "--peers", "5", "--seed", "3", "--home", home, "--screen", "plain"]
-    ended = subprocess.run(
-        list(map(str, command)), env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False
-    )
+    typed: list[str | Path] = ["simulate", run_file, "--peers", "5", "--seed", "3", "--home", home, "--screen", "plain"]
+    ended = programs.run("swarm", typed, timeout=200)
     assert ended.returncode == 0, ended.stderr
     said = ended.stdout
     assert "stage 1 is open: 4 paths" in said
@@ -94,21 +89,19 @@ def test_the_command_trains_and_leaves_a_home_to_use(tmp_path: Path) -> None:
 @pytest.mark.timeout(200)
 def test_ctrl_c_ends_it_in_five_seconds_and_it_goes_on(tmp_path: Path) -> None:
     run_file = write_run_file(tmp_path / "RUN.toml", inner_steps=50, rounds=400)
-    command = [*COMMAND, "simulate", str(run_file), "--home", str(tmp_path / "out"), "--screen", "plain"]
     log = tmp_path / "log"
-    with log.open("w") as file:
-        process = subprocess.Popen(command, env=ENVIRONMENT, stdout=file, stderr=subprocess.STDOUT)
-        try:
-            until = time.monotonic() + 120
-            while "round 1:" not in log.read_text():
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < until, log.read_text()
-                time.sleep(0.1)
-            process.send_signal(signal.SIGINT)
-            # a crowded machine is given its time
-            assert process.wait(5 * max(1.0, os.getloadavg()[0])) == 130, log.read_text()
-        finally:
-            process.kill()
-            process.wait()
+    process = programs.start("swarm", ["simulate", run_file, "--home", tmp_path / "out", "--screen", "plain"], log)
+    try:
+        until = time.monotonic() + 120
+        while "round 1:" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        # a crowded machine is given its time
+        assert process.wait(5 * max(1.0, os.getloadavg()[0])) == 130, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
     assert "stopped; the same command goes on from here" in log.read_text()
     assert "Traceback" not in log.read_text()

@@ -1,13 +1,11 @@
-"""Real processes: the installed commands on 127.0.0.1, each ended by its own handle."""
+"""Real processes: the commands on 127.0.0.1, each ended by its own handle."""
 
 import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +13,9 @@ import psutil
 import pytest
 import torch
 
+from benchmarks.chaos.lab import NAMESPACES, Host
 from dipaco_swarm.run.file import parse_run_file
+from tests.programs import Program, start
 
 from .world import MakeWorld, World
 
@@ -74,9 +74,6 @@ modules = [2, 2]
 rounds = {rounds}
 """
 
-Command = Callable[..., subprocess.Popen[str]]
-
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 
@@ -110,7 +107,7 @@ class Commands:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.running: dict[str, subprocess.Popen[str]] = {}
+        self.running: dict[str, Program] = {}
         self.prelude = ""
         """Python that programs run first, to shorten what takes minutes."""
 
@@ -120,40 +117,17 @@ class Commands:
         program: str,
         *arguments: str | Path,
         cwd: Path | None = None,
-        on: Callable[[Sequence[str]], list[str]] = list,
-    ) -> subprocess.Popen[str]:
+        on: Host | None = None,
+    ) -> Program:
         """`program` is peer, bootstrap or swarm; output goes to LABEL.log. `cwd`: where relative paths start.
 
-        `on`: how a command line is run on another machine, of a laboratory.
+        `on`: the host of a laboratory to run on.
         """
-        code = f"{self.prelude}\nfrom dipaco_swarm.cli.{program} import main; main()"
-        with (self.folder / f"{label}.log").open("w") as log:
-            process = subprocess.Popen(
-                on([sys.executable, "-c", code, *map(str, arguments)]),
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=ENVIRONMENT,
-                cwd=cwd,
-                text=True,
-            )
-        self.running[label] = process
-        return process
-
-    def run(
-        self, program: str, *arguments: str | Path, cwd: Path | None = None, timeout: float = 60
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        code = f"from dipaco_swarm.cli.{program} import main; main()"
-        return subprocess.run(
-            [sys.executable, "-c", code, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            env=ENVIRONMENT,
-            cwd=cwd,
-            timeout=timeout,
-            check=False,
-        )
+        namespace = None if on is None else NAMESPACES / on.namespace
+        log = self.folder / f"{label}.log"
+        started = start(program, arguments, log, cwd=cwd, prelude=self.prelude, namespace=namespace)
+        self.running[label] = started
+        return started
 
     def log(self, label: str) -> str:
         return (self.folder / f"{label}.log").read_text()
@@ -191,7 +165,7 @@ class Commands:
         self.until(address.exists, "no run address", 90, "bootstrap")
         return address.read_text().strip()
 
-    def peer(self, label: str, address: str, path: int | str, *more: str | Path) -> subprocess.Popen[str]:
+    def peer(self, label: str, address: str, path: int | str, *more: str | Path) -> Program:
         return self.start(
             label, "peer", "--run", address, "--path", str(path), "--home", self.folder / label, "--threads", "1",
             "--cache", self.folder / "cache", "--listen", LOOPBACK, "--screen", "plain", *more,
@@ -218,7 +192,7 @@ class Commands:
         for process in self.running.values():
             try:
                 process.wait(10)
-            except subprocess.TimeoutExpired:
+            except TimeoutError:
                 process.kill()
                 process.wait()
 

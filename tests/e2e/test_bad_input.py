@@ -25,6 +25,7 @@ from dipaco_swarm.training import checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.documents import split_of
 from dipaco_swarm.training.inner import InnerState
+from tests.programs import run
 
 from .conftest import LOOPBACK, Commands, write_run_file
 
@@ -247,12 +248,12 @@ def _foreign_path(folder: Path) -> int:
 def ended(world: World) -> Iterator[dict[str, Future[CompletedProcess[str]]]]:
     """What came of every case, as it comes; a case that takes longer than two minutes fails."""
 
-    def run(case: Case) -> CompletedProcess[str]:
+    def play(case: Case) -> CompletedProcess[str]:
         place = world.folder / case.cwd
-        return Commands(world.folder).run(case.program, *case.typed(world), cwd=place, timeout=120)
+        return run(case.program, case.typed(world), cwd=place, timeout=120)
 
     with ThreadPoolExecutor(3) as pool:
-        yield {name: pool.submit(run, case) for name, case in CASES.items()}
+        yield {name: pool.submit(play, case) for name, case in CASES.items()}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -30,7 +30,7 @@ def lab() -> Iterator[Lab]:
 def bootstrap(commands: Commands, host: Host, run_file: Path) -> str:
     home = commands.folder / "bootstrap"
     places: list[str | Path] = ["--home", home, "--listen", ANYWHERE, "--screen", "plain"]
-    commands.start("bootstrap", "bootstrap", "serve", run_file, *places, on=host.command)
+    commands.start("bootstrap", "bootstrap", "serve", run_file, *places, on=host)
     commands.until((home / "address.txt").exists, "no run address", PATIENCE, "bootstrap")
     return (home / "address.txt").read_text().strip()
 
@@ -38,7 +38,7 @@ def bootstrap(commands: Commands, host: Host, run_file: Path) -> str:
 def peer(commands: Commands, label: str, host: Host, address: str) -> None:
     commands.start(
         label, "peer", "--run", address, "--path", "0", "--home", commands.folder / label, "--threads", "1",
-        "--cache", commands.folder / "cache", "--listen", ANYWHERE, "--screen", "plain", on=host.command,
+        "--cache", commands.folder / "cache", "--listen", ANYWHERE, "--screen", "plain", on=host,
     )  # fmt: skip
 
 

@@ -14,8 +14,9 @@ from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest, signer_of
 from dipaco_swarm.simulate import final_states
 from dipaco_swarm.swarm.libp2p.identity import load_identity
+from tests.programs import ENVIRONMENT
 
-from .conftest import ENVIRONMENT, Commands, write_run_file
+from .conftest import Commands, write_run_file
 
 pytestmark = pytest.mark.swarm
 

@@ -1,7 +1,6 @@
 """Members as processes: started, told what to do, frozen and killed by handle, and never left behind."""
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
@@ -11,10 +10,11 @@ from typing import Any
 
 import psutil
 
+from tests.programs import LIBRARIES, MAKE
+
 from .member import run
 
-MAKE = multiprocessing.get_context("forkserver")
-MAKE.set_forkserver_preload(["tests.swarm.member"])  # torch and hivemind are imported once, not once a member
+MAKE.set_forkserver_preload(LIBRARIES)  # torch and hivemind are imported once, not once a member
 
 
 class Process:

@@ -14,7 +14,10 @@ from .processes import Process, group
 
 pytestmark = pytest.mark.swarm
 
-PARAMETERS = 20_000_000
+PARAMETERS = 6_000_000
+"""A reduce of this size lasts long enough to be killed in the middle of."""
+MOMENTS = 5
+"""The simulated network tries hundreds more; here the daemons, sockets and signals are real."""
 
 
 def leader_of(members: list[Process], version: int) -> Process:
@@ -32,7 +35,7 @@ def agree(outcomes: list[dict], version: int) -> bool:  # type: ignore[type-arg]
     return bool(outcomes[0]["agreed"])
 
 
-@pytest.mark.timeout(400)  # about a minute on two idle cores; the machine may be busy
+@pytest.mark.timeout(300)  # some twenty seconds on two idle cores; the machine may be busy
 def test_a_member_killed_at_any_moment_of_a_reduce_costs_nobody_anything(
     tmp_path: Path, make_libp2p_swarms: Callable[[int], list[NetworkedSwarm]], record_property: Callable[..., None]
 ) -> None:
@@ -50,13 +53,13 @@ def test_a_member_killed_at_any_moment_of_a_reduce_costs_nobody_anything(
 
         committed = kept = late = 0
         slowest = 0.0
-        for case in range(10):
+        for case in range(MOMENTS):
             leads = leader_of(alive, version)
             victim = leads if case % 2 == 0 else next(member for member in alive if member is not leads)
             survivors = [member for member in alive if member is not victim]
             newcomer = members.start(victim.path)  # comes up meanwhile, for the next case
             members.begin_round(alive, version)
-            time.sleep(duration * (case + 0.5) / 10)
+            time.sleep(duration * (case + 0.5) / MOMENTS)
             victim.kill()
             late += not victim.says_nothing()
             outcomes = members.outcomes(survivors)
@@ -73,9 +76,9 @@ def test_a_member_killed_at_any_moment_of_a_reduce_costs_nobody_anything(
             duration = min(duration, sorted(outcome["seconds"] for outcome in outcomes)[1])
             newcomer.until_ready()
             alive = [*survivors, newcomer]
-        assert late <= 2, "killed after their rounds, which proves nothing"
+        assert late <= 1, "killed after their rounds, which proves nothing"
         record_property("killed_in_the_middle", f"{committed} committed, {kept} kept, slowest {slowest:.1f} s")
-        print(f"of 10: {committed} committed, {kept} kept; fault-free {duration:.1f} s, slowest {slowest:.1f} s")  # noqa: T201
+        print(f"of {MOMENTS}: {committed} committed, {kept} kept; fault-free {duration:.1f} s, slowest {slowest:.1f} s")  # noqa: T201
 
 
 @pytest.mark.parametrize("frozen", ["a member", "the leader"])
