@@ -86,7 +86,7 @@ MUTATIONS = (
     ),
     Mutation(
         "Ctrl+C wakes whoever waits",
-        "dipaco_swarm.swarm.networked",
+        "dipaco_swarm.swarm.calls",
         "            for task in list(self._pending):\n                task.cancel()",
         "            self._interrupted = False",
     ),

@@ -1,7 +1,8 @@
 """The other peers: the protocol between them, and the theory behind it.
 
     interface.py    all that a program may ask of the others (`Swarm`)
-    networked.py    `Swarm`, over any transport             directory.py    who is there
+    networked.py    `Swarm`, over any transport             calls.py        from a program's thread into the loop
+    directory.py    who is there                            groups.py       where we stand in each module group
     transport.py    what the protocol needs of a network    timing.py       how long things take, five base numbers
     local.py        the transport within one process        libp2p/         the transport over hivemind's daemon
     round/          one outer round: member, leader, exchange of pieces, arithmetic, codec, failure detector

@@ -1,0 +1,72 @@
+"""Our module groups: how their paths weigh, where we stand in each, and which of them somebody gathers."""
+
+from collections.abc import Sequence
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.swarm.directory import Directory
+from dipaco_swarm.swarm.interface import Announcement, Contribution, ModuleGroup, PeerName
+from dipaco_swarm.swarm.round.leader import Member, Standing
+
+
+class Groups:
+    """What the rounds of a peer ask about its groups, from what it announces and what the directory hears."""
+
+    def __init__(self, peer: PeerName, directory: Directory) -> None:
+        self._peer = peer
+        self._directory = directory
+        self._groups: dict[tuple[int, ModuleId], ModuleGroup] = {}
+        self._called: set[tuple[int, ModuleId, int]] = set()
+        """Stage, module and version of rounds that somebody gathers."""
+
+    def standing(self) -> Standing:
+        """The same, as the rounds ask for it."""
+        return Standing(
+            ours=self._ours,
+            members_of=self._members_of,
+            leaders_of=self._leaders_of,
+            group_of=lambda stage, module: self._groups.get((stage, module)),
+            called=lambda stage, module, version: self._called.add((stage, module, version)),
+            lately=self._directory.lately,
+            heard=self._heard,
+        )
+
+    def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup]) -> None:
+        """From now on these are ours. A gathering of a version that is behind us is forgotten."""
+        self._groups = {(group.stage, group.module): group for group in groups}
+        standing = {(said.stage, said.module): said.version for said in announcements}
+        for called in list(self._called):
+            if called[2] < standing.get(called[:2], called[2] + 1):
+                self._called.discard(called)
+
+    def is_gathering(self, stage: int, module: ModuleId, version: int) -> bool:
+        return (stage, module, version) in self._called
+
+    def enter(self, contributions: Sequence[Contribution]) -> None:
+        """We take part in rounds of these groups, announced or not."""
+        for part in contributions:
+            self._groups.setdefault((part.group.stage, part.group.module), part.group)
+
+    def leave(self, contributions: Sequence[Contribution]) -> None:
+        """These rounds are over for us."""
+        for part in contributions:
+            self._called.discard((part.group.stage, part.group.module, part.version))
+
+    def _ours(self, stage: int, module: ModuleId) -> Member | None:
+        for said in self._directory.ours:
+            if (said.stage, said.module) == (stage, module) and said.path is not None:
+                return Member(said.path, Claim.of(said))
+        return None
+
+    def _members_of(self, stage: int, module: ModuleId) -> list[str]:
+        return [said.peer for said in self._directory.members(stage, module) if said.trains]
+
+    def _leaders_of(self, stage: int, module: ModuleId) -> list[str]:
+        members = self._directory.members(stage, module)
+        return [said.peer for said in members if said.trains and said.reduces and said.peer != self._peer]
+
+    def _heard(self, peer: str, stage: int, module: ModuleId, there: Member) -> None:
+        claim, path = there.claim, PathIndex(there.path)
+        self._directory.heard_directly(
+            Announcement(PeerName(peer), stage, module, path, claim.version, claim.digest, claim.work)
+        )

@@ -1,0 +1,145 @@
+"""The newest manifest: published, asked for, followed. The highest revision that the operator has signed wins."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import msgpack
+from pydantic import ValidationError
+
+from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
+from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.signature import open_manifest
+from dipaco_swarm.swarm import records
+from dipaco_swarm.swarm.addresses import name_in
+from dipaco_swarm.swarm.states.store import Store
+from dipaco_swarm.swarm.tasks import Tasks
+from dipaco_swarm.swarm.transport import NotOfThisRun, Transport
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 20.0
+FIRST_PAUSE_SECONDS = 0.1
+"""Between two looks while we have none at all."""
+FIRST_PEERS = 4
+"""So many peers besides the bootstrap nodes are asked for the first manifest."""
+
+
+class Manifests:
+    """The manifest of one run, as far as this peer knows it. `Store.manifest` is where it is kept and served."""
+
+    def __init__(
+        self, transport: Transport, address: RunAddress, store: Store, known_peers: Callable[[], Sequence[str]]
+    ) -> None:
+        """`known_peers`: whom we know now, or have met before."""
+        self._transport = transport
+        self._address = address
+        self._store = store
+        self._known_peers = known_peers
+        self._following = Tasks()
+        self._refused: ManifestError | None = None
+        """Why the last look found none that counts."""
+
+    async def stop(self) -> None:
+        await self._following.end()
+
+    def take(self, signed: bytes) -> records.ManifestRecord:
+        """Keep and serve the operator's own manifest; the record says so to others (`tell`).
+
+        Writes a file, so it is not for the loop. Raises ManifestError when the operator has not signed it.
+        """
+        manifest = open_manifest(signed, self._address.fingerprint)
+        self._store.manifest = signed
+        return records.ManifestRecord(revision=manifest.revision, digest=self._store.blobs.put(signed))
+
+    async def tell(self, record: records.ManifestRecord) -> None:
+        """Say in the directory that there is a manifest."""
+        key = records.manifest_key(self._address.fingerprint)
+        await self._transport.records.store(key, records.encode(record), records.MAX_LIFETIME_SECONDS)
+
+    def known(self) -> bytes | None:
+        """The newest one so far. Raises ManifestError when there is none, and the last look found one that is wrong."""
+        if self._store.manifest is None and self._refused is not None:
+            raise self._refused
+        return self._store.manifest
+
+    def follow(self) -> None:
+        """Look for newer ones from now on; to be called in the loop."""
+        if not self._following:
+            self._following.start(self._look_now_and_then())
+
+    async def _look_now_and_then(self) -> None:
+        """Look for newer manifests now and then, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self.newest()
+                self._refused = None
+            except ManifestError as error:
+                self._refused = error
+            except (UnreachableError, OSError, EOFError) as error:
+                log.debug("no newer manifest: %s", error)  # a TimeoutError is an OSError
+            pause = self._transport.timing.manifest_pause if self._store.manifest else FIRST_PAUSE_SECONDS
+            await asyncio.sleep(pause)
+
+    async def newest(self) -> bytes | None:
+        """Ask the bootstrap nodes and some peers directly, else the directory; None when there is none to be had.
+
+        Who has a manifest asks one other peer, any: so a newer one is everywhere after some looks, whoever is gone.
+        Raises UnreachableError when everybody who answers takes part in other runs only, ManifestError when the one
+        manifest to be had is not signed by the run's operator.
+        """
+        bootstraps = [name_in(place) for place in self._address.bootstraps]
+        others = self._known_peers()
+        first = self._store.manifest is None
+        some = others[:FIRST_PEERS] if first else self._transport.random.sample(others, k=min(1, len(others)))
+        peers = dict.fromkeys((*bootstraps, *some))
+        found = await asyncio.gather(*(self._ask(peer) for peer in peers if peer != self._transport.peer))
+        if found and self._store.manifest is None and all(isinstance(answer, NotOfThisRun) for answer in found):
+            raise UnreachableError(self._address.nobody_knows_it)
+        answers = [answer for answer in found if isinstance(answer, bytes)]
+        if not answers and (signed := await self._from_directory()) is not None:
+            answers.append(signed)
+        self._store.manifest = self._best_of(answers)
+        return self._store.manifest
+
+    def _best_of(self, answers: Sequence[bytes]) -> bytes | None:
+        """The newest of these and ours. Raises ManifestError when we have none, and one of these cannot be trusted."""
+        newest = self._store.manifest
+        unknown = [signed for signed in answers if signed != newest]
+        if not unknown:  # nearly always: ours need not be read again
+            return newest
+        revision = -1 if newest is None else open_manifest(newest, self._address.fingerprint).revision
+        refused: ManifestError | None = None
+        for signed in unknown:
+            try:
+                manifest = open_manifest(signed, self._address.fingerprint)
+            except ManifestError as error:
+                refused = error
+                continue
+            if manifest.revision > revision:
+                newest, revision = signed, manifest.revision
+        if newest is None and refused is not None:
+            raise refused
+        return newest
+
+    async def _ask(self, peer: str) -> bytes | NotOfThisRun | None:
+        try:
+            return await self._store.ask_manifest(peer)
+        except NotOfThisRun as error:
+            return error
+        except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
+            log.debug("peer %s does not send the manifest: %s", peer[-8:], error)
+            return None
+
+    async def _from_directory(self) -> bytes | None:
+        found = await self._transport.records.read(records.manifest_key(self._address.fingerprint))
+        best: records.ManifestRecord | None = None
+        for found_record in found.values():
+            try:
+                record = records.ManifestRecord.model_validate(msgpack.unpackb(found_record.payload, raw=False))
+            except (ValueError, TypeError, ValidationError):
+                continue
+            if best is None or record.revision > best.revision:
+                best = record
+        return None if best is None else await self._store.fetch_blob(self._known_peers(), best.digest)
