@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.client.visits import open_run
+from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.training.inference import Sampling, generate_tokens
 from dipaco_swarm.training.tokenizer import end_of_text_id
 

@@ -20,7 +20,8 @@ import torch
 
 from benchmarks.quality.rows import Row, Scale, run_file
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
-from dipaco_swarm.client.visits import open_run, score, score_rerouted
+from dipaco_swarm.client.sources import open_run
+from dipaco_swarm.client.visits import score, score_rerouted
 from dipaco_swarm.files import locked, write_whole
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.run.config import RunConfig, WireConfig

@@ -1,1 +1,5 @@
-"""A visit to a run: status, evaluate, generate, export."""
+"""A visit to a run: status, evaluate, generate, export.
+
+visits.py    what a visitor can ask for        sources.py    the swarm, or a home folder
+trained_run.py   what either of them gives: a run that can be used
+"""

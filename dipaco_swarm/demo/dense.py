@@ -12,7 +12,7 @@ import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
-from dipaco_swarm.client.visits import open_run
+from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen, open_screen
 from dipaco_swarm.errors import UnreachableError

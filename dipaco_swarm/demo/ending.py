@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from dipaco_swarm.client.visits import open_run
+from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.dashboard.metrics import read_metrics
 from dipaco_swarm.demo.report import Story
 from dipaco_swarm.demo.results import compare, export_and_check, write_samples

@@ -10,7 +10,8 @@ from typing import TypeVar
 import torch
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.client.visits import generate, held_out, open_run
+from dipaco_swarm.client.sources import open_run
+from dipaco_swarm.client.visits import generate, held_out
 from dipaco_swarm.demo.dense import fill_dense
 from dipaco_swarm.training.evaluation import RoutedScore, Score, sequence_log_likelihoods
 from dipaco_swarm.training.export import difference_of_logits, export_path

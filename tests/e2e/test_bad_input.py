@@ -17,7 +17,7 @@ import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.client.visits import open_run
+from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.swarm.libp2p.identity import load_identity

@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.cli import swarm as cli
+from dipaco_swarm.client import sources
 from dipaco_swarm.client import visits as use
+from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.operator.snapshots import SnapshotKeeper
 from dipaco_swarm.operator.training_workshop import CLAIM_MARGIN, SnapshotAudit
 from dipaco_swarm.outer_round import adopt
@@ -489,7 +491,7 @@ def test_the_commands_say_what_falls_back_beside_the_result(simulated: Simulated
     written = CliRunner().invoke(cli.app, [*command, str(simulated.bootstrap)])
     assert written.exit_code == 0, written.output
     assert written.stdout.startswith("def read_lines(path):")
-    with use.open_run(simulated.bootstrap) as run:
+    with open_run(simulated.bootstrap) as run:
         routing = run.routing()
         ids = routing.tokenizer.encode("def read_lines(path):").ids
         path = int(routing.paths(torch.tensor([ids[:32]]).numpy())[0])
@@ -499,7 +501,7 @@ def test_the_commands_say_what_falls_back_beside_the_result(simulated: Simulated
 def test_a_peers_home_serves_its_own_best(simulated: Simulated) -> None:
     own = simulated.snapshot("ada", 0)
     assert own is not None
-    with use.open_run(simulated.folder / "ada", best=True) as run:
+    with open_run(simulated.folder / "ada", best=True) as run:
         model = run.model()
         run.load(model, P0)
         assert run.fallen_back() is None
@@ -526,7 +528,7 @@ def test_guests_serve_what_peers_offer(simulated: Simulated, monkeypatch: pytest
                 until(lambda: len(guest.statements(topic_of(1), timeout=10)) == len(peers))
                 yield guest, simulated.manifest
 
-        monkeypatch.setattr(use, "_visit", visit)
+        monkeypatch.setattr(sources, "visit", visit)
         from_swarm = use.evaluate(simulated.address, None, best=True, tell=told.append)
     at_home = use.evaluate(simulated.bootstrap, None, best=True)
     assert from_swarm.paths == at_home.paths

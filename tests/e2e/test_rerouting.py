@@ -14,6 +14,7 @@ from rich.console import Console
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.client import visits as use
+from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.dashboard.drawing import draw
 from dipaco_swarm.dashboard.screens import NoScreen
 from dipaco_swarm.errors import CheckpointError, UsageError
@@ -105,7 +106,7 @@ def text(home: Path, prompt: str, window: int | None, tokens: int = 24) -> str:
 def test_generated_text_follows_the_window_router(homes: Path) -> None:
     """Against the same by hand, without any cache."""
     home, prompt = homes / "bootstrap", "def read_lines(path):"
-    with use.open_run(home) as run:
+    with open_run(home) as run:
         tokenizer, router, model = run.routing().tokenizer, run.window_router(), run.model()
         ids = tokenizer.encode(prompt).ids
         before = len(ids)
@@ -122,7 +123,7 @@ def test_generated_text_follows_the_window_router(homes: Path) -> None:
 
 def test_a_long_prompt_is_read_by_the_window_router_from_the_start(homes: Path) -> None:
     home, prompt = homes / "bootstrap", "import os\n" * 12
-    with use.open_run(home) as run:
+    with open_run(home) as run:
         ids = run.routing().tokenizer.encode(prompt).ids
         assert run.manifest.config.router.prefix_tokens < len(ids) < 64
         network = run.load(run.model(), run.window_router().choose(ids))
@@ -148,7 +149,7 @@ def test_a_window_of_no_tokens_is_refused(homes: Path, window: int) -> None:
     ],
 )
 def test_a_run_without_a_window_router_says_why(homes: Path, change: dict[str, object], reason: str) -> None:
-    with use.open_run(homes / "bootstrap") as run:
+    with open_run(homes / "bootstrap") as run:
         if "config" in change:
             change = {"config": run.manifest.config.model_copy(update={"rerouting": None})}
         without = run.manifest.model_copy(update={"window_router": None, **change})
