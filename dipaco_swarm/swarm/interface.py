@@ -81,6 +81,8 @@ class ModuleGroup:
     """How outer gradients are averaged: the name of a rule of `algorithm/averaging/`."""
     round_tokens: int = 0
     """What a path trains on in a full round; a path with less counts less. 0: all count in full."""
+    whole: bool = False
+    """A round waits for everybody, however slow or silent, for as long as patience lasts (synchronous pacing)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +125,8 @@ class Agreed:
     """Everybody who is in some part of the mean."""
     tokens: Mapping[PeerName, int] = field(default_factory=dict)
     """Of those who are in most of the mean: together, what the next version has more of work than this one."""
+    left_out: tuple[PeerName, ...] = ()
+    """Members of the roster that are not in every part of the mean."""
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0

@@ -23,7 +23,17 @@ from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.threads import LoopPortal, Threads
 from dipaco_swarm.swarm.timing import Timing
-from dipaco_swarm.swarm.transport import Executor, Meter, NotOfThisRun, Portal, Record, Records, Stream, StreamHandler
+from dipaco_swarm.swarm.transport import (
+    Executor,
+    Meter,
+    NotAnswering,
+    NotOfThisRun,
+    Portal,
+    Record,
+    Records,
+    Stream,
+    StreamHandler,
+)
 from dipaco_swarm.swarm.wire import Message, PieceHeader
 
 
@@ -281,7 +291,7 @@ class LocalTransport:
             async with asyncio.timeout(timeout or self.timing.dial):
                 await self._network.link.dial(self.peer, peer)
         except TimeoutError:
-            raise ConnectionError(f"peer {peer[-8:]} cannot be reached just now") from None
+            raise NotAnswering(f"peer {peer[-8:]} does not answer just now") from None
         there = self._network.transports.get(peer)
         if there is None:
             raise ConnectionError(f"peer {peer[-8:]} cannot be reached just now")

@@ -157,8 +157,8 @@ class Transport(Protocol):
     ) -> contextlib.AbstractAsyncContextManager[Stream]:
         """A stream to a peer, closed with the block.
 
-        Raises ConnectionError when the peer cannot be reached within `timeout` (by default `timing.dial`), and
-        NotOfThisRun when it is there and does not speak the protocol.
+        Raises NotAnswering when it did not open within `timeout` (by default `timing.dial`), another ConnectionError
+        when the peer cannot be reached, and NotOfThisRun when it is there and does not speak the protocol.
         """
         ...
 
@@ -169,6 +169,10 @@ class Transport(Protocol):
     def remember(self, peer: str, addresses: Sequence[str], *, reachable: bool) -> None:
         """Where a peer says that it can be dialled; `reachable`: also without a relay."""
         ...
+
+
+class NotAnswering(ConnectionError):
+    """Nothing refused the stream, and it did not open in time: the peer or the line may be slow, or gone."""
 
 
 class NotOfThisRun(ConnectionError):

@@ -35,7 +35,7 @@ from dipaco_swarm.swarm.libp2p.stream import PipeStream
 from dipaco_swarm.swarm.libp2p.visibility import Visibility
 from dipaco_swarm.swarm.threads import Threads
 from dipaco_swarm.swarm.timing import Timing
-from dipaco_swarm.swarm.transport import Meter, NotOfThisRun, Stream, StreamHandler
+from dipaco_swarm.swarm.transport import Meter, NotAnswering, NotOfThisRun, Stream, StreamHandler
 from dipaco_swarm.swarm.wire import Hello, Welcome
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,8 @@ class Node:
         try:
             async with asyncio.timeout(timeout or self.timing.dial):
                 pipe = await self._connections.open(peer, protocol)
+        except TimeoutError:
+            raise NotAnswering(f"peer {peer[-8:]} does not answer just now") from None
         except UNREACHED as error:
             if "protocols not supported" in str(error):
                 raise NotOfThisRun(f"peer {peer[-8:]} is there and takes no part in this run") from None

@@ -21,8 +21,14 @@ log = logging.getLogger(__name__)
 class RunningRound:
     """The leader's second half. Made for one round, used once."""
 
-    def __init__(self, transport: Transport, seats: Sequence[Seat], changed: asyncio.Event, norm_clip: float) -> None:
-        """`seats`: members that agree on the length of the vector. `changed`: set whenever one has said something."""
+    def __init__(
+        self, transport: Transport, seats: Sequence[Seat], changed: asyncio.Event, norm_clip: float, *, whole: bool
+    ) -> None:
+        """`seats`: members that agree on the length of the vector. `changed`: set whenever one has said something.
+
+        `whole`: the round waits for everybody.
+        """
+        self._whole = whole
         self._clock = transport.clock
         self._timing = transport.timing
         joins = {seat.channel.peer: seat.join for seat in seats}
@@ -62,7 +68,7 @@ class RunningRound:
             if now - pulsed >= self._timing.pulse:
                 pulsed = now
                 await self._tell_all(Alive())
-            if await self._slept_while_waiting():
+            if await self._slept_while_waiting() and not self._whole:
                 # this machine was asleep, and the others have long gone on without us
                 await self._tell_all(Abort(reason="the peer that led this round was asleep"))
                 return
@@ -83,6 +89,7 @@ class RunningRound:
             now=now,
             began=self._began,
             patience=self._patience,
+            whole=self._whole,
         )
 
     async def _drop(self, members: frozenset[int], why: str) -> None:

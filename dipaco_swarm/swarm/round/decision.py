@@ -2,12 +2,16 @@
 
 situation (the first row that fits)           decision
 ---------------------------------------------------------------------------------------------------
-a member's stream has ended                   Drop      at once; its pieces get new reducers
+a member's stream has ended:
+  the round waits for everybody               Abort     the round is tried again, with whoever is there
+  else                                        Drop      at once; its pieces get new reducers
 half of the members or fewer are stragglers,
-  for longer than the others needed           Drop      the next round counts their progress
+  for longer than the others needed           Drop      the next round counts their progress; never, where the round
+                                                        waits for everybody
 more than half of the roster have left        Abort
 somebody has no average yet:
-  nothing has moved for `standstill`          Abort     the round is tried again
+  nothing has moved for `standstill`          Abort     the round is tried again; after the patience, where the round
+                                                        waits for everybody
   else                                        Wait
 the averages differ                           Abort     nothing was taken
 else                                          Commit    everybody alive holds the same bytes
@@ -55,6 +59,8 @@ class RoundView:
     """When the roster was sent."""
     patience: float
     """Seconds that the median member is willing to wait for others."""
+    whole: bool = False
+    """Whether the round waits for everybody, however slow."""
 
     def ready(self, member: int) -> Ready | None:
         """The average that a member holds of this generation; None when it has none yet."""
@@ -106,10 +112,13 @@ def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, M
     `memory`: what the decision before it returned, or `Memory(moved_since=view.began)`.
     """
     gone = frozenset(i for i in view.alive if view.members[i].gone)
+    if gone and view.whole:
+        names = ", ".join(view.members[i].peer[-8:] for i in sorted(gone)[:3])
+        return Abort(f"{names} went away in the middle of it; the round is tried again"), memory
     if gone:
         return Drop(gone, "went away"), replace(memory, few_slow_since=None)
 
-    slow = stragglers(view)
+    slow = frozenset[int]() if view.whole else stragglers(view)
     if not slow or 2 * len(slow) > len(view.alive):
         memory = replace(memory, few_slow_since=None)
     elif memory.few_slow_since is None:
@@ -125,8 +134,9 @@ def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, M
         moved = sum(member.report.moved for member in view.members if member.report is not None) + len(ready)
         if moved != memory.moved:
             memory = replace(memory, moved=moved, moved_since=view.now)
-        if view.now - memory.moved_since > timing.standstill:
-            return Abort(f"nothing moved for {timing.standstill:.0f} s; the round is tried again"), memory
+        standstill = view.patience if view.whole else timing.standstill
+        if view.now - memory.moved_since > standstill:
+            return Abort(f"nothing moved for {standstill:.0f} s; the round is tried again"), memory
         return Wait(), memory
     if len({average.digest for average in ready}) > 1:
         return Abort("the peers did not get the same average; nothing was taken"), memory

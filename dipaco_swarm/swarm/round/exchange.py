@@ -12,6 +12,7 @@ outdated average may still write is overwritten by the current one, never the ot
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 DIAL_ATTEMPTS = 3
 """How often a stream to a reducer is opened before we leave it to the leader to see that we cannot reach it."""
+DIAL_PAUSE_SECONDS = 5
+"""A round that waits for everybody tries on, with pauses of so many seconds at most."""
 
 Finished = tuple[PieceHeader, memoryview]
 """A reduced piece as it is sent."""
@@ -139,6 +142,13 @@ class PieceExchange:
         for mask in self._masks.values():
             present.update(present_in(mask, len(self.roster.members)))
         return tuple(sorted(present))
+
+    def left_out(self) -> tuple[PeerName, ...]:
+        """Members that are not in every piece of the average."""
+        everywhere = set(range(len(self.roster.members)))
+        for mask in self._masks.values():
+            everywhere &= set(present_in(mask, len(self.roster.members)))
+        return tuple(PeerName(m.peer) for i, m in enumerate(self.roster.members) if i not in everywhere)
 
     def tokens(self) -> dict[PeerName, int]:
         """Tokens of the members that are in most of the averages: the work of the version that they make."""
@@ -242,8 +252,8 @@ class PieceExchange:
     async def _exchange_with(self, owner: int) -> None:
         """Our side of the stream to one reducer, opened again when it breaks."""
         peer = self.roster.members[owner].peer
-        for attempt in range(DIAL_ATTEMPTS):
-            await asyncio.sleep(attempt)
+        for attempt in itertools.count() if self._group.whole else range(DIAL_ATTEMPTS):
+            await asyncio.sleep(min(attempt, DIAL_PAUSE_SECONDS))
             try:
                 async with self._transport.dial(peer, self._protocol) as stream:
                     await stream.send(Exchange(round_id=self.roster.round_id))
@@ -332,11 +342,13 @@ class PieceExchange:
             await self._both_ways(self._send_averages(stream, outlet), self._receive_contributions(stream, member))
         except RemoteDataError as error:
             log.warning("left out a contributor that broke the protocol: %s", error)
+            self._left.add(member)
         except (ConnectionError, EOFError) as error:
             log.debug("exchange with a contributor ended: %s", error)
         finally:
-            # whatever it had not sent completely does not count
-            self._left.add(member)
+            # whatever it had not sent completely does not count, unless it comes back and everybody waits for it
+            if not self._group.whole:
+                self._left.add(member)
             if self._outlets.get(member) is outlet:
                 del self._outlets[member]
             self._reduce_what_is_ready()

@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -73,6 +74,8 @@ class Gathering:
     """The state that everybody in it starts from."""
     transport: Transport
     opened: float
+    is_there: Callable[[str, Key, Claim], Coroutine[Any, Any, bool]]
+    """Ask a member that was silent; only where the round waits for everybody."""
     patience: float = 0.0
     """Seconds that the median member so far is willing to wait for the missing."""
     seats: dict[str, Seat] = field(default_factory=dict)
@@ -105,7 +108,9 @@ class Gathering:
 
     async def _listen(self, seat: Seat) -> None:
         """Note what a member says until it is gone."""
-        ears = HeartbeatReader(seat.channel, self.transport.clock, self.transport.timing)
+        ask = partial(self.is_there, seat.channel.peer, self.key, self.base) if self.group.whole else None
+        patience = min(seat.join.patience, MAX_PATIENCE_SECONDS)
+        ears = HeartbeatReader(seat.channel, self.transport.clock, self.transport.timing, ask, patience)
         try:
             while True:
                 message = await ears.hear()
@@ -131,7 +136,9 @@ class Leader:
         norm_clip: float,
         standing: Standing,
         where: Callable[[str, Key, Claim], Coroutine[Any, Any, Here | None]],
+        is_gone: Callable[[str, int, ModuleId], bool],
     ) -> None:
+        """`is_gone`: whether a peer that has not answered `where` is gone, for a round that waits for everybody."""
         self._transport = transport
         self._clock = transport.clock
         self._timing = transport.timing
@@ -139,6 +146,7 @@ class Leader:
         self._norm_clip = norm_clip
         self._standing = standing
         self._where = where
+        self._is_gone = is_gone
         self._gatherings: dict[Key, Gathering] = {}
         self._tasks = Tasks()
         self._stopped_by: dict[tuple[int, ModuleId], tuple[str, Counter[str]]] = {}
@@ -167,7 +175,9 @@ class Leader:
         if gathering is None:
             if len(self._gatherings) >= MAX_GATHERINGS:
                 return Refuse(reason="too many peers at once; trying the next round", version=version)
-            gathering = self._gatherings[key] = Gathering(key, group, theirs, self._transport, self._clock.monotonic())
+            gathering = self._gatherings[key] = Gathering(
+                key, group, theirs, self._transport, self._clock.monotonic(), self.is_there
+            )
             self._tasks.start(self._lead(gathering))
             if ours is not None and ours.claim == theirs:
                 self._standing.called(stage, module, version)
@@ -197,7 +207,10 @@ class Leader:
                 return
             seats = await self._of_one_size(gathering)
             if seats:
-                await RunningRound(self._transport, seats, gathering.changed, self._norm_clip).reach_decision()
+                running = RunningRound(
+                    self._transport, seats, gathering.changed, self._norm_clip, whole=gathering.group.whole
+                )
+                await running.reach_decision()
         finally:
             gathering.closed = True
             self._gatherings.pop(gathering.key, None)
@@ -205,6 +218,10 @@ class Leader:
             for seat in gathering.seats.values():
                 seat.channel.close()
             gathering.over.set()
+
+    async def is_there(self, peer: str, key: Key, base: Claim) -> bool:
+        """Ask a peer that is silent where it stands; False when it is gone, and not only slow."""
+        return await self._where(peer, key, base) is not None or not self._is_gone(peer, *key[:2])
 
     async def _pulse(self, gathering: Gathering) -> None:
         """Who waits is told that we are alive, whatever else we wait for."""
@@ -243,6 +260,8 @@ class Leader:
                 for peer, answer in zip(missing, answers, strict=True):
                     if answer is None:
                         failures[peer] += 1
+                        if gathering.group.whole and self._is_gone(peer, *gathering.key[:2]):
+                            elsewhere.add(peer)
                     elif answer.version is None or answer.digest is None:
                         elsewhere.add(peer)
                     elif (claim := Claim(answer.version, answer.digest, answer.work)).beats(base):
@@ -261,10 +280,14 @@ class Leader:
     def _missing(self, gathering: Gathering, failures: Counter[str], elsewhere: set[str]) -> list[str]:
         """Live members that have not joined; and, where hardly anybody is live, those that were there lately.
 
-        Who hears nobody may be the one that is parted from the others: it asks before it goes on alone.
+        Who hears nobody may be the one that is parted from the others: it asks before it goes on alone. A round that
+        waits for everybody misses whoever was there lately, until it is asked.
         """
         stage, module, _ = gathering.key
         seated = set(gathering.seats)
+        if gathering.group.whole:
+            there = {*self._standing.members_of(stage, module), *self._standing.lately(stage, module)}
+            return sorted(there - seated - elsewhere)
         live = {peer for peer in self._standing.members_of(stage, module) if failures[peer] < 2}
         lately = {peer for peer in self._standing.lately(stage, module) if failures[peer] < 1}
         if 2 * len(seated) > len(seated | lately):

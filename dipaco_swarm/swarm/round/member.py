@@ -21,6 +21,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
@@ -34,7 +35,7 @@ from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.leader import Key, Leader, Member, Standing
 from dipaco_swarm.swarm.round.reduction import claimed_norm, leader_order
 from dipaco_swarm.swarm.round.roster import our_index
-from dipaco_swarm.swarm.transport import Stream, Transport
+from dipaco_swarm.swarm.transport import NotAnswering, Stream, Transport
 from dipaco_swarm.swarm.wire import (
     Abort,
     Alive,
@@ -91,8 +92,8 @@ class Rounds:
         self._norm_clip = norm_clip
         self._standing = standing
         self._detector = FailureDetector(transport.clock, transport.timing)
-        awake = replace(standing, members_of=self._members_awake)
-        self._leader = Leader(transport, norm_clip, awake, self._where)
+        awake = replace(standing, members_of=self._members_awake, lately=self._lately)
+        self._leader = Leader(transport, norm_clip, awake, self._where, self._is_gone)
         self._compute = transport.executor()
         self._exchanges: dict[bytes, PieceExchange] = {}
         self._exchange_opened = asyncio.Condition()
@@ -125,6 +126,7 @@ class Rounds:
         if not norm < float("inf"):
             return NotAgreed("our own outer gradient is not finite; training has diverged on this machine")
         group = contribution.group
+        started = self._clock.monotonic()
         lost: set[str] = set()
         reason = "nobody of the group can be reached from here"
         attempts, given = 0, False
@@ -154,12 +156,16 @@ class Rounds:
                 return outcome
             given = given or outcome.given
             reason = "the peer that led this round went away"
-            lost.add(outcome.leader)
             attempts += outcome.answered
+            waited = self._clock.monotonic() - started
+            if group.whole and waited < patience and not self._is_gone(outcome.leader, group.stage, group.module):
+                await asyncio.sleep(self._timing.ask_again)  # it is only slow: to it again
+            else:
+                lost.add(outcome.leader)
         return NotAgreed(reason, given)
 
     def _candidates(self, contribution: Contribution, lost: set[str]) -> Candidates:
-        stage, module = contribution.group.stage, contribution.group.module
+        stage, module, whole = contribution.group.stage, contribution.group.module, contribution.group.whole
         dialled = {*self._standing.leaders_of(stage, module)} | ({self._peer} if self._transport.reachable else set())
         of_group = {self._peer, *self._standing.members_of(stage, module)}
         failures = self._failures_of(contribution)
@@ -168,11 +174,24 @@ class Rounds:
             of_group=frozenset(of_group),
             lost=frozenset(lost),
             failed=frozenset(peer for peer, count in failures.items() if count >= LEADER_FAILURES),
-            doubted=frozenset(peer for peer in dialled | of_group if self._detector.doubts(peer)),
+            doubted=frozenset(peer for peer in dialled | of_group if not whole and self._detector.doubts(peer)),
         )
 
+    def _is_whole(self, stage: int, module: ModuleId) -> bool:
+        group = self._standing.group_of(stage, module)
+        return group is not None and group.whole
+
+    def _is_gone(self, peer: str, stage: int, module: ModuleId) -> bool:
+        return self._detector.is_gone(peer, announced=peer in self._standing.members_of(stage, module))
+
     def _members_awake(self, stage: int, module: ModuleId) -> list[str]:
-        return [peer for peer in self._standing.members_of(stage, module) if not self._detector.misses(peer)]
+        members = self._standing.members_of(stage, module)
+        if self._is_whole(stage, module):
+            return list(members)
+        return [peer for peer in members if not self._detector.misses(peer)]
+
+    def _lately(self, stage: int, module: ModuleId) -> list[str]:
+        return [peer for peer in self._standing.lately(stage, module) if not self._detector.has_lost(peer)]
 
     def _norm(self, contribution: Contribution) -> float:
         return claimed_norm(self._codec, contribution.gradient, self.feedback.left_over(contribution))
@@ -213,7 +232,7 @@ class Rounds:
         except (ConnectionError, EOFError, TimeoutError) as error:
             log.debug("leader %s lost: %s", leader[-8:], error)
             if not answered:
-                self._detector.silent(leader, began)
+                self._no_answer(leader, began, error)
         except RemoteDataError as error:
             log.warning("ignored a leader that broke the protocol: %s", error)
         finally:
@@ -223,7 +242,8 @@ class Rounds:
     @contextlib.asynccontextmanager
     async def _channel_to(self, leader: str, join: Join) -> AsyncIterator[Channel]:
         if leader != self._peer:
-            patience = self._detector.allowed(leader)
+            whole = self._is_whole(join.stage, ModuleId.parse(join.module))
+            patience = self._timing.max_answer if whole else self._detector.allowed(leader)
             async with self._transport.dial(leader, self._round_protocol, timeout=patience) as stream:
                 await stream.send(join)
                 yield stream
@@ -242,7 +262,7 @@ class Rounds:
     ) -> Outcome | LeaderLost | Redirected:
         """From Join to the outcome, as a member."""
         started = self._clock.monotonic()
-        ears = HeartbeatReader(channel, self._clock, self._timing)
+        ears = self._ears(channel, join, contribution)
         message = await self._first_word(ears, channel.peer)
         async with asyncio.timeout(3 * join.patience + self._timing.leader_grace):
             while isinstance(message, Alive):
@@ -297,15 +317,26 @@ class Rounds:
             spans=exchange.spans(),
             contributors=tuple(PeerName(message.members[i].peer) for i in exchange.contributors()),
             tokens=exchange.tokens(),
+            left_out=exchange.left_out(),
             bytes_sent=exchange.bytes_sent,
             bytes_received=exchange.bytes_received,
             seconds=self._clock.monotonic() - started,
         )
 
+    def _ears(self, channel: Channel, join: Join, contribution: Contribution) -> HeartbeatReader:
+        """How we hear our leader; in a round that waits for everybody, silence is asked about."""
+        if not contribution.group.whole:
+            return HeartbeatReader(channel, self._clock, self._timing)
+        key = join.stage, contribution.group.module, join.version
+        ask = partial(self._leader.is_there, channel.peer, key, Claim.of(join))
+        return HeartbeatReader(channel, self._clock, self._timing, ask, join.patience)
+
     async def _first_word(self, ears: HeartbeatReader, leader: str) -> Message:
         """A leader that is awake says at once that it is; libp2p opens streams to those who sleep as well."""
-        if leader == self._peer:
-            return await ears.hear()
+        if leader == self._peer or ears.patience:
+            message = await ears.hear()
+            self._detector.heard(leader)
+            return message
         asked = self._clock.monotonic()
         try:
             async with asyncio.timeout(self._detector.allowed(leader)):
@@ -359,7 +390,7 @@ class Rounds:
                     return self._checked(message, exchange)
                 now = self._clock.monotonic()
                 ready_at = min(ready_at, now) if exchange.complete.is_set() else float("inf")
-                if now - ready_at > 10 * (ready_at - began) + self._timing.leader_grace:
+                if now - ready_at > max(10 * (ready_at - began) + self._timing.leader_grace, ears.patience):
                     raise TimeoutError  # alive, and decides nothing
         except (EOFError, TimeoutError, ConnectionError):
             # while we ask about, nobody should be sent to a leader that is lost
@@ -410,19 +441,19 @@ class Rounds:
         answer = await self._ask(peer, AskOutcome(round_id=round_id))
         return answer.commit if isinstance(answer, OutcomeIs) else None
 
-    async def _ask(self, peer: str, question: Message) -> Message | None:
-        """A peer's answer; None when there is none in about the time that answers take."""
+    async def _ask(self, peer: str, question: Message, *, patient: bool = False) -> Message | None:
+        """A peer's answer; None when there is none in about the time that answers take, or far more if `patient`."""
         asked = self._clock.monotonic()
         try:
             async with (
-                asyncio.timeout(self._detector.allowed(peer)),
+                asyncio.timeout(self._timing.max_answer if patient else self._detector.allowed(peer)),
                 self._transport.dial(peer, self._round_protocol) as stream,
             ):
                 await stream.send(question)
                 answer = await stream.receive()
         except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
             log.debug("peer %s does not answer %s: %s", peer[-8:], type(question).__name__, error)
-            self._detector.silent(peer, asked)
+            self._no_answer(peer, asked, error)
             return None
         except asyncio.CancelledError:  # who asks has no more patience
             if self._clock.monotonic() - asked >= self._detector.usual:
@@ -430,6 +461,12 @@ class Rounds:
             raise
         self._detector.answered(peer, self._clock.monotonic() - asked)
         return answer
+
+    def _no_answer(self, peer: str, asked: float, error: Exception) -> None:
+        """A question of that time came to nothing."""
+        self._detector.silent(peer, asked)
+        if isinstance(error, ConnectionError) and not isinstance(error, NotAnswering):
+            self._detector.refused(peer)
 
     def _remember(self, round_id: bytes, commit: Commit) -> None:
         self._commits[round_id] = commit
@@ -496,7 +533,7 @@ class Rounds:
         question = Where(
             stage=stage, module=str(module), version=version, digest=base.digest, work=base.work, path=path
         )
-        answer = await self._ask(peer, question)
+        answer = await self._ask(peer, question, patient=self._is_whole(stage, module))
         if not isinstance(answer, Here):
             return None
         if answer.version is not None and answer.digest is not None and answer.path is not None:
