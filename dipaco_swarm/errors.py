@@ -11,6 +11,7 @@
     |-- TrainingError          inner training cannot go on: a loss that is not finite, too little memory
     |-- CheckpointError        a checkpoint belongs to another run, or another program wrote it
     |   `-- DamagedError       a file of ours is torn or altered
+    |-- NotWholeError          a synchronous run was made without somebody at times; exits with 3
     `-- UsageError             arguments that do not fit the run (a path out of range)
 
     RemoteDataError            another peer sent something that breaks the protocol. Raised only at the wire, names the
@@ -67,6 +68,10 @@ class CheckpointError(SwarmError):
 
 class DamagedError(CheckpointError):
     """A file of ours does not hold what was written; whoever can do without sets it aside."""
+
+
+class NotWholeError(SwarmError):
+    """Some rounds of a synchronous run were made without somebody: its result is not that of one process."""
 
 
 class UsageError(SwarmError):

@@ -6,6 +6,7 @@ module are averaged in its module group, and the outer optimizer takes a step. E
 The round sees the other peers only through `swarm.interface`; checkpoints, stages and screens belong to `peer/`.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, adopted, rebased
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.pacing import modules_due, pacing_of_run
+from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.run.config import OuterConfig
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
@@ -226,6 +227,9 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
     """Inner steps until a round is due: exactly `inner_steps` of them, or as many as fit until the group is there."""
     for module, progress in peer.progress.items():  # what was newer elsewhere is here by now, or nobody sends it
         peer.progress[module] = replace(progress, catching_up=False)
+    steps = steps_until_due(peer)
+    if not steps:
+        return Trained(0, 0, math.nan)
     ends_early = pacing_of_run(peer).ends_early
     announced = peer.swarm.clock.monotonic()
     # a path's steps are its rounds', however many peers share the work of a round
@@ -248,7 +252,5 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
         # who trains on from a state that the group has left soon trains for nothing
         return stop() or (ends_early and (bool(modules_due(peer)) or bool(catch_ups(peer))))
 
-    # a paced round ends by the group's tokens; the bound only returns control now and then
-    steps = peer.rules.rounds.inner_steps
     trained = peer.trainer.train(peer.batches, steps, stop=is_time, on_step=observe)
     return Trained(trained.steps, trained.tokens, trained.loss)

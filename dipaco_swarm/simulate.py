@@ -11,7 +11,7 @@ same cores would cost 10 to 20 % more CPU time for the same steps, and waste the
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from dipaco_swarm.machine.stopping import Flag, Stopped, Stopping, ThreadPauses,
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
+from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.run.config import RunConfig
@@ -144,7 +145,7 @@ def simulate(
     `home/bootstrap` all that a bootstrap node keeps, for evaluation, generation and export. `cache`: a folder for
     shards that simulations may share; by default in `home`. `threads`: of torch, for each peer. `at_once`: peers that
     compute at the same time; by default as many as there are cores. A simulation that was stopped goes on when it is
-    called again. Raises SwarmError as a real node or peer would.
+    called again. Raises SwarmError as a real node or peer would; NotWholeError when it ended and was not whole.
     """
     stop = stop or Stopping()
     turns = Turns(at_once or max(1, (os.cpu_count() or 1) // threads))
@@ -160,7 +161,7 @@ def simulate(
             operator = Operator(config, key, swarm, kept, screen, stop, str(address), TrainingWorkshop(config))
             operator.run(until_finished=True)
 
-    def volunteer(swarms: LocalSwarms, name: str, path: int | None) -> None:
+    def volunteer(swarms: LocalSwarms, name: str, path: int | None) -> Attendance:
         settings = PeerSettings(
             address=address,
             path=path,
@@ -180,16 +181,22 @@ def simulate(
             stop.tell(swarm.interrupt)
             with turns.taken():
                 waiting = stop.until_then(PausesInTurns(turns))
-                Volunteer(settings, swarm, ScreenOfPeer(screen, name), waiting, workbench_of(settings)).live()
+                peer = Volunteer(settings, swarm, ScreenOfPeer(screen, name), waiting, workbench_of(settings))
+                peer.live()
+                return peer.attendance
 
     with LocalSwarms() as swarms, ThreadPoolExecutor(len(peers) + 1) as pool:
-        work = [pool.submit(operate, swarms)]
-        work += [pool.submit(volunteer, swarms, name, path) for name, path in peers.items()]
+        node = pool.submit(operate, swarms)
+        volunteers = [pool.submit(volunteer, swarms, name, path) for name, path in peers.items()]
+        work: list[Future[Any]] = [node, *volunteers]
         for done in work:
             # one that fails ends all of them; its error is raised below
             done.add_done_callback(lambda future: stop.request() if future.exception() else None)
-    for done in work:
-        done.result()
+    node.result()
+    attendances = [done.result() for done in volunteers]
+    if not stop():
+        for attendance in attendances:
+            attendance.in_the_end()
     manifest = kept.manifest(fingerprint)
     if manifest is None:  # asked to stop before anything was published
         return {}

@@ -1,7 +1,8 @@
 """How every command ends: what a person can act on is one line, what is our bug is a traceback.
 
 0    done          2    SwarmError: one red line on stderr (also typer's code for wrong arguments)
-1    a bug: traceback        130  interrupted
+1    a bug: traceback        3    NotWholeError: a synchronous run that ended, and was made without somebody at times
+                             130  interrupted
 """
 
 import sys
@@ -11,11 +12,12 @@ from typing import Literal
 
 import typer
 
-from dipaco_swarm.errors import SwarmError, UsageError
+from dipaco_swarm.errors import NotWholeError, SwarmError, UsageError
 
 ScreenKind = Literal["live", "plain", "none"]
 
 EXIT_ERROR = 2
+EXIT_NOT_WHOLE = 3
 EXIT_INTERRUPTED = 130
 
 
@@ -33,7 +35,7 @@ def worded_failures(*, ctrl_c_is_ordinary: bool = False) -> Iterator[None]:
         yield
     except SwarmError as error:
         typer.secho(f"error: {one_line(str(error))}", fg="red", err=True)
-        raise typer.Exit(EXIT_ERROR) from None
+        raise typer.Exit(EXIT_NOT_WHOLE if isinstance(error, NotWholeError) else EXIT_ERROR) from None
     except KeyboardInterrupt:
         if ctrl_c_is_ordinary:
             raise typer.Exit(0) from None

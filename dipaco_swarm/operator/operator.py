@@ -90,7 +90,7 @@ class Operator:
             manifest = self._where_the_peers_are(manifest)
             keeping.catch_up(manifest.stage)
             self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
-            over = manifest.finished and until_finished and not keeping.trainers(manifest.stage)
+            over = manifest.finished and until_finished and self._has_been_left(manifest.stage)
             manifest = self._disk.write(partial(self._goes_on, manifest)) or manifest
             self._disk.write(partial(self._publisher.renew, manifest))
             if over:
@@ -186,6 +186,10 @@ class Operator:
         """As above, or a trainer is live and we hold a trained version of every module."""
         trained = all(state.version for state in self._keeping.states.values())
         return self._was_called_on() or (trained and bool(self._keeping.trainers(stage)))
+
+    def _has_been_left(self, stage: Stage) -> bool:
+        """Nobody trains any more; whoever waited for this node to come back has had the time to hear the end."""
+        return self._since_resuming() > 2 * GREETING_SECONDS and not self._keeping.trainers(stage)
 
     def _was_called_on(self) -> bool:
         """True after one full greeting interval since the restart."""

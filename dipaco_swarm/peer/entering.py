@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress
@@ -193,4 +194,5 @@ def _outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:
 
 def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
     weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
-    return ModuleGroup(stage.index, module, weights, config.outer.averaging, config.round_tokens)
+    whole = pacing_of(config.rounds.pacing).whole
+    return ModuleGroup(stage.index, module, weights, config.outer.averaging, config.round_tokens, whole)

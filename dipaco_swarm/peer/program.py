@@ -10,6 +10,7 @@ from dipaco_swarm.machine.memory import keep_what_is_loaded
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals, until_stopped
+from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.keeping import MANIFEST_FILE
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
@@ -37,6 +38,7 @@ def run_peer(settings: PeerSettings) -> None:
     with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
         screen.event(Joining(settings.address.name))
         notices = Notices(screen.event, SYSTEM_CLOCK)
+        attendance = Attendance(screen.event)
 
         def again(nobody: UnreachableError) -> bool:
             """Whoever has been in the run waits for the others to come back; a newcomer may have a wrong address."""
@@ -55,8 +57,9 @@ def run_peer(settings: PeerSettings) -> None:
                 if not swarm.reachable:
                     screen.event(NotDialable())
                 with SleepDetector(swarm.clock) as detector:
-                    Volunteer(settings, swarm, screen, stop, workbench, detector.missed).live()
+                    Volunteer(settings, swarm, screen, stop, workbench, detector.missed, attendance).live()
                 return swarm.lost
 
         until_stopped(take_part, stop, screen.event)
         screen.event(Left())
+        attendance.in_the_end()

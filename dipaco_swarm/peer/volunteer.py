@@ -23,6 +23,7 @@ from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.outer_round import catch_up, catch_ups, drop_progress, holdings, run_outer_round
 from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.company import Company, peers_in_sight
 from dipaco_swarm.peer.entering import ACCEPTED_STALENESS, Entering, Post
 from dipaco_swarm.peer.handover import hand_over, other_holders
@@ -61,12 +62,14 @@ class Volunteer:
         stop: Stopping,
         workbench: Workbench,
         missed: LookForSleep = never_asleep,
+        attendance: Attendance | None = None,
     ) -> None:
-        """`missed`: what happened while this program stood still."""
+        """`missed`: what happened while this program stood still. `attendance`: from before the network was lost."""
         run = run_of(settings.address.name, settings.address.fingerprint)
         notices, metrics = Notices(screen.event, swarm.clock), Metrics(settings.home / "metrics.jsonl")
         self._around = Surroundings(settings, swarm, screen, stop, workbench, notices, metrics, run)
         self._missed = missed
+        self.attendance = attendance or Attendance(screen.event)
         self._show = PeerPresenter(screen, swarm, settings.address.name, metrics, notices)
         self._choice = PathChoice(swarm, settings.path, settings.home)
         self._keeping = Keeping(self._around)
@@ -145,6 +148,8 @@ class Volunteer:
                 self._company.look_around(peer)
             match next_action(self._situation(post, newest, begun)):
                 case Leave():
+                    if not (newest.finished or self._around.swarm.lost):
+                        self.attendance.note_leaving(peer)
                     self._leave(peer)
                     return None
                 case MoveOn():
@@ -216,12 +221,14 @@ class Volunteer:
     def _catch_up(self, peer: PathInTraining, task: CatchUp) -> None:
         module, around = task.module, self._around
         ours, tokens = peer.progress[module].version, peer.progress[module].tokens
+        given = peer.progress[module].given_at == ours
         if not catch_up(peer, task):
             fault = StateNotSent(module=str(module), version=task.to.version)
             around.notices.failing(f"state of {module}", fault)
             return
         around.notices.recovered(f"state of {module}")
         around.screen.event(CaughtUp(str(module), ours, task.to.version))
+        self.attendance.note_catch_up(peer, module, task.to.version, given=given)
         if task.to.version - ours > ACCEPTED_STALENESS and peer.progress[module].tokens:
             dropped = drop_progress(peer, module)
             around.screen.event(TokensDropped(str(module), ours, dropped, "stale"))
@@ -250,7 +257,10 @@ class Volunteer:
         for module, outcome in report.outcomes.items():
             self._made[module.level] += isinstance(outcome, Agreed)
         self._show.round_over(peer, report, self._rounds, quiet=self._around.stop())
+        self.attendance.note_round(peer, report)
         self._show.now(peer, post.manifest, "training")
+        if not report.steps and not any(isinstance(outcome, Agreed) for outcome in report.outcomes.values()):
+            self._around.stop.wait(WAIT_SECONDS)  # a synchronous round that failed is tried again, without training
 
     def _woke_up_behind(self, peer: PathInTraining) -> bool:
         """Whether time has passed without us, and the others have gone on meanwhile."""

@@ -45,6 +45,8 @@ class Pacing(ABC):
     """As the run file names it."""
     ends_early: bool
     """Whether inner training ends as soon as a round is due. Else it takes exactly `inner_steps`."""
+    whole: bool = False
+    """Whether a round waits for everybody, however silent. Where one fails, it is made again without training."""
 
     @abstractmethod
     def is_due(self, view: GroupView) -> bool:

@@ -54,8 +54,8 @@ class HeartbeatReader:
     """Hears messages on a control stream, and notices silence.
 
     The allowed silence starts at `timing.silence` and grows with the longest gap that turned out not to be the end.
-    In a round that waits for everybody, silence is a reason to ask: `is_there` says whether the other side is only slow,
-    and then it may be silent for `patience` seconds.
+    In a round that waits for everybody, silence is a reason to ask: `is_there` says whether the other side is only
+    slow, and then it may be silent for `patience` seconds.
     """
 
     def __init__(
