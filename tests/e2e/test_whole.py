@@ -1,0 +1,57 @@
+"""Synchronous means synchronous: who is missing in a run is named, and a node that comes back waits for its peers."""
+
+import time
+
+import pytest
+import typer
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.cli.words import EXIT_NOT_WHOLE, worded_failures
+from dipaco_swarm.errors import NotWholeError
+from dipaco_swarm.operator import operator as operators
+from dipaco_swarm.swarm.interface import Announcement
+
+from .world import SINGLE, MakeWorld
+
+
+def test_a_synchronous_run_names_who_is_missing_and_says_in_the_end_that_it_was_not_whole(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(SINGLE, min_peers=2)
+    world.operator().until("run address")
+    staying, _ = world.peer("staying", 0)
+    leaving, leave = world.peer("leaving", 0)
+    staying.until("with 1 other")
+    leaving.until("with 1 other")
+    assert not staying.said("not whole")
+    leave()
+    assert leaving.said("not whole: this peer left stage 0 before its end")
+    staying.until("with 0 others")
+    staying.until("not whole: stage 0: L0M0 v")
+    (line,) = [line for line in staying.lines if "L0M0" in line and "not whole" in line]
+    assert line.endswith("was made without leaving")
+
+
+def test_a_run_that_was_not_whole_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, worded_failures():
+        raise NotWholeError("not whole: stage 0: L0M0 v3 was made without leaving")
+    assert ended.value.exit_code == EXIT_NOT_WHOLE == 3
+    assert "error: not whole" in capsys.readouterr().err
+
+
+def test_a_node_that_comes_back_after_the_last_stage_waits_for_its_peers(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operators, "GREETING_SECONDS", 3.0)
+    world = make_world(SINGLE + "rounds = 1\n")
+    world.operator().until("run address")
+    world.peer("one", 0)
+    world.end()
+
+    screen = world.operator()
+    screen.until("run address")
+    time.sleep(1)  # a peer knocks now and then; longer than a look of the node
+    with world.hub.open("late") as late:
+        late.announce([Announcement(late.peer, 0, ModuleId(0, 0), PathIndex(0), 1, "0" * 64)])
+        assert late.newest_manifest(timeout=10) is not None
+    world.end()
