@@ -168,6 +168,9 @@ def catch_up(peer: PathInTraining, task: CatchUp) -> bool:
     peer.progress[module] = replace(peer.progress[module], catching_up=False)
     if state is not None:
         rebase(peer, module, state)
+        if pacing_of_run(peer).whole:
+            # to try again with some modules only, we would wait there for who waits for us with the others
+            peer.progress.update({m: replace(progress, failed_at=None) for m, progress in peer.progress.items()})
     announce(peer)
     return state is not None
 

@@ -17,30 +17,22 @@ def steps_until_due(peer: PathInTraining) -> int:
     steps = peer.rules.rounds.inner_steps
     if not pacing_of_run(peer).whole:
         return steps  # a paced round ends by the group's tokens; the bound only returns control now and then
-    if _failed(peer):
+    progress = [peer.progress[module] for module in _open(peer)]
+    if any(module.failed_at is not None for module in progress):
         return 0
-    tokens = max((peer.progress[module].tokens for module in _open(peer)), default=0)
+    # all modules have new progress then and are due at once, or two peers would wait for each other in two groups
+    tokens = min((module.tokens for module in progress), default=0)
     return max(0, steps - tokens // peer.rules.tokens_per_step)
 
 
 def modules_due(peer: PathInTraining) -> list[ModuleId]:
-    """The modules whose round is due now, in level order.
-
-    Where rounds wait for everybody, those that failed are made first, with the same outer gradients. Else all modules
-    are due at once, or two peers could wait for each other in two groups.
-    """
-    pacing, open_modules = pacing_of_run(peer), _open(peer)
-    if pacing.whole and (failed := _failed(peer)):
-        return failed
-    return [module for module in open_modules if pacing.is_due(view_of_group(peer, module))]
+    """The modules whose round is due now, in level order."""
+    pacing = pacing_of_run(peer)
+    return [module for module in _open(peer) if pacing.is_due(view_of_group(peer, module))]
 
 
 def _open(peer: PathInTraining) -> list[ModuleId]:
     return [module for module in peer.modules if not peer.module_is_done(module)]
-
-
-def _failed(peer: PathInTraining) -> list[ModuleId]:
-    return [module for module in _open(peer) if peer.progress[module].failed_at is not None]
 
 
 def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:

@@ -51,9 +51,8 @@ A round of one module, from version v to v + 1
     5. Who is gone (stream closed, silent for 8 to 30 s) or slow (awaited, as one of few, for 3 times what the others
        needed, a quarter of what training took, and 5 s at least) is left out: the leader reassigns its pieces, and they
        are made anew in a new generation. A synchronous round (`ModuleGroup.whole`) leaves nobody out. Who is silent is
-       asked (Where), and waited for as long as the patience lasts, an hour at least. Who cannot be dialled 3 times in
-       8 s is gone, and who said goodbye; so is who leaves a question unanswered after its announcement has expired.
-       When somebody goes in the middle, the round is aborted and made again, with the same outer gradients.
+       asked (Where), and waited for as long as the patience lasts, an hour at least. Gone is who says goodbye, and who
+       cannot be dialled for 30 s. Who goes in the middle ends the round; it is made again, with the same gradients.
     6. Whoever holds all averages tells their digest. The leader commits when all digests are equal and at least half of
        the roster is there, else it aborts.
     7. A leader lost in between: members ask each other. If one committed, so do the others, for they hold the same

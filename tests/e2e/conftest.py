@@ -216,14 +216,16 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
     worlds: list[World] = []
     with contextlib.ExitStack() as hubs, ThreadPoolExecutor(8) as pool:
 
-        def make(stages: str, *, documents: int = 200, min_peers: int = 1, more: str = "") -> World:
+        def make(
+            stages: str, *, documents: int = 200, min_peers: int = 1, more: str = "", pacing: str = "synchronous"
+        ) -> World:
             (tmp_path / "texts").mkdir()
             words = random.Random(0)
             for i in range(documents):
                 letters = "aeioulmn" if i % 2 else "xyzkqwrt"
                 text = " ".join("".join(words.choices(letters, k=4)) for _ in range(60))
                 (tmp_path / "texts" / f"{i}.txt").write_text(text)
-            text = write_run_file(tmp_path / "RUN.toml", min_peers=min_peers).read_text()
+            text = write_run_file(tmp_path / "RUN.toml", min_peers=min_peers, pacing=pacing).read_text()
             text = text.replace('source = "python"\nmax_documents = 300', 'source = "text"\npath = "texts/*.txt"')
             config = parse_run_file(text[: text.index("[[stages]]")] + more + stages)
             worlds.append(World(tmp_path, config, pool))

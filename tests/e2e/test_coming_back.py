@@ -300,7 +300,7 @@ def test_what_a_damaged_checkpoint_had_is_not_taken_into_the_next_stage(make_wor
 def test_what_was_given_is_remembered_when_another_module_s_round_fails(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = make_world(FOUR_PATHS)
+    world = make_world(FOUR_PATHS, pacing="paced")  # a synchronous round is made again, and nothing else
     world.operator().until("run address")
     file = checkpoint_file(world, "one")
     remembered: list[tuple[int, dict[ModuleId, int]]] = []
@@ -535,7 +535,7 @@ def test_a_state_that_somebody_claims_and_nobody_sends_stops_nobody(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entering, "UNSENT_SECONDS", 0.5)
-    world = make_world(FOUR_PATHS)
+    world = make_world(FOUR_PATHS, pacing="paced")
     world.operator().until("run address")
     liar = world.hub.swarm("a liar")
     table = PathTable(world.manifest().stage.table)

@@ -51,6 +51,11 @@ def gone(member: MemberView) -> MemberView:
     return replace(member, gone=True)
 
 
+def whole(view: RoundView) -> RoundView:
+    """The same, in a round that waits for everybody."""
+    return replace(view, whole=True, patience=60.0)
+
+
 SLOW_PIA = ready(), ready(), waiting("nora ole")
 """One misses what two send, so it is the one that cannot take it in."""
 
@@ -70,6 +75,14 @@ SLOW_PIA = ready(), ready(), waiting("nora ole")
         (view(ready(), ready(B, generation=1)), FRESH, Wait()),
         (view(ready(), ready()), FRESH, Commit(A, 0)),
         (view(ready(B, 1), ready(B, 1), gone(waiting()), dropped=(2,), generation=1), FRESH, Commit(B, 1)),
+        # a round that waits for everybody goes on without nobody
+        (whole(view(gone(ready()), ready(B), *SLOW_PIA[2:], now=99.0)), LONG_AGO, Abort("nora went away")),
+        (whole(view(*SLOW_PIA, now=59.0)), LONG_AGO, Wait()),
+        (
+            whole(view(ready(), MemberView(""), now=61.0)),
+            Memory(moved_since=0.0, moved=1),
+            Abort("nothing moved for 60"),
+        ),
     ],
 )
 def test_the_first_row_that_fits_decides(now: RoundView, memory: Memory, decision: Decision) -> None:
@@ -179,6 +192,14 @@ def test_whoever_is_gone_is_dropped_before_anything_else(now: RoundView, memory:
     assert (isinstance(decided, Drop) and decided.members == lost) == bool(lost)
     if lost:
         assert after == replace(memory, few_slow_since=None)
+
+
+@given(rounds(), memories)
+def test_a_round_that_waits_for_everybody_drops_nobody(now: RoundView, memory: Memory) -> None:
+    decided, _ = decide(replace(now, whole=True), memory, TIMING)
+    assert not isinstance(decided, Drop)
+    if isinstance(decided, Commit):
+        assert all(now.ready(i) is not None and not now.members[i].gone for i in now.alive)
 
 
 @given(rounds(), memories)

@@ -2,8 +2,10 @@
 
 import pytest
 
-from dipaco_swarm.swarm.round.channels import FailureDetector
+from dipaco_swarm.swarm.directory import LATELY_LIFETIMES
+from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.transport import NotAnswering
 from tests.clocks import HandClock
 
 TIMING = Timing()
@@ -49,8 +51,28 @@ def test_who_left_in_silence_is_not_remembered_for_ever() -> None:
     for i in range(1000):
         clock.now += 10
         detector.silent(f"peer {i}", clock.now - 5)
-    assert len(detector._silences) <= TIMING.forget_silence / 10
+    assert len(detector._silences) <= LATELY_LIFETIMES * TIMING.lifetime / 10
     assert detector.doubts("peer 999")
+
+
+@pytest.mark.parametrize(
+    ("errors", "gone"),
+    [
+        ([ConnectionRefusedError] * 4, True),
+        ([ConnectionRefusedError, NotAnswering, NotAnswering, ConnectionRefusedError], True),
+        ([ConnectionRefusedError] * 3, False),  # not for long enough
+        ([NotAnswering] * 100, False),  # slow, as far as anybody knows
+        ([ConnectionRefusedError, ConnectionRefusedError, TimeoutError, ConnectionRefusedError], False),  # was there
+    ],
+)
+def test_gone_is_who_cannot_be_dialled_and_not_who_is_silent(errors: list[type[Exception]], gone: bool) -> None:
+    clock, detector = clocked()
+    for error in errors:
+        clock.now += TIMING.max_silence / 3
+        detector.silent("a", clock.now - 1, error("no answer"))
+    assert detector.is_gone("a") == gone
+    detector.heard("a")
+    assert not detector.is_gone("a")
 
 
 def test_patience_follows_the_slowest_answers_of_late() -> None:

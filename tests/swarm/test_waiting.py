@@ -22,7 +22,7 @@ DIGEST = "0" * 64
 LEADER = leader_order(0, MODULE, 0, NAMES)[0]
 MEMBER = next(name for name in NAMES if name != LEADER)
 
-TIMING = TimingWithin(heartbeat=0.5, pulse=0.1, answer=0.4)
+TIMING = TimingWithin(heartbeat=0.5, pulse=0.1, answer=0.4, stall=6.0)
 """Five times as fast as over a network: silence is noticed after 1.6 s, and 12 s of standing still are 2.4 s."""
 STALL_SECONDS = 12 / 5
 

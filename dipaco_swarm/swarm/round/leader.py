@@ -136,7 +136,7 @@ class Leader:
         norm_clip: float,
         standing: Standing,
         where: Callable[[str, Key, Claim], Coroutine[Any, Any, Here | None]],
-        is_gone: Callable[[str, int, ModuleId], bool],
+        is_gone: Callable[[str], bool],
     ) -> None:
         """`is_gone`: whether a peer that has not answered `where` is gone, for a round that waits for everybody."""
         self._transport = transport
@@ -221,7 +221,7 @@ class Leader:
 
     async def is_there(self, peer: str, key: Key, base: Claim) -> bool:
         """Ask a peer that is silent where it stands; False when it is gone, and not only slow."""
-        return await self._where(peer, key, base) is not None or not self._is_gone(peer, *key[:2])
+        return await self._where(peer, key, base) is not None or not self._is_gone(peer)
 
     async def _pulse(self, gathering: Gathering) -> None:
         """Who waits is told that we are alive, whatever else we wait for."""
@@ -260,7 +260,7 @@ class Leader:
                 for peer, answer in zip(missing, answers, strict=True):
                     if answer is None:
                         failures[peer] += 1
-                        if gathering.group.whole and self._is_gone(peer, *gathering.key[:2]):
+                        if gathering.group.whole and self._is_gone(peer):
                             elsewhere.add(peer)
                     elif answer.version is None or answer.digest is None:
                         elsewhere.add(peer)
@@ -281,17 +281,18 @@ class Leader:
         """Live members that have not joined; and, where hardly anybody is live, those that were there lately.
 
         Who hears nobody may be the one that is parted from the others: it asks before it goes on alone. A round that
-        waits for everybody misses whoever was there lately, until it is asked.
+        waits for everybody misses all who were there lately, however silent.
         """
         stage, module, _ = gathering.key
         seated = set(gathering.seats)
+        live, lately = set(self._standing.members_of(stage, module)), set(self._standing.lately(stage, module))
         if gathering.group.whole:
-            there = {*self._standing.members_of(stage, module), *self._standing.lately(stage, module)}
-            return sorted(there - seated - elsewhere)
-        live = {peer for peer in self._standing.members_of(stage, module) if failures[peer] < 2}
-        lately = {peer for peer in self._standing.lately(stage, module) if failures[peer] < 1}
-        if 2 * len(seated) > len(seated | lately):
-            lately = set()
+            lately = {peer for peer in lately if not self._is_gone(peer)}
+        else:
+            live = {peer for peer in live if failures[peer] < 2}
+            lately = {peer for peer in lately if failures[peer] < 1}
+            if 2 * len(seated) > len(seated | lately):
+                lately = set()
         return sorted((live | lately) - seated - elsewhere)
 
     def _is_doubted(self, key: Key, base: Claim, peer: str) -> bool:

@@ -28,14 +28,15 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome, PeerName
 from dipaco_swarm.swarm.round.candidates import LEADER_FAILURES, Candidates, may_redirect, next_leader
-from dipaco_swarm.swarm.round.channels import Channel, FailureDetector, HeartbeatReader, LocalChannel
+from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader, LocalChannel
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
+from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.leader import Key, Leader, Member, Standing
 from dipaco_swarm.swarm.round.reduction import claimed_norm, leader_order
 from dipaco_swarm.swarm.round.roster import our_index
-from dipaco_swarm.swarm.transport import NotAnswering, Stream, Transport
+from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
     Abort,
     Alive,
@@ -92,8 +93,8 @@ class Rounds:
         self._norm_clip = norm_clip
         self._standing = standing
         self._detector = FailureDetector(transport.clock, transport.timing)
-        awake = replace(standing, members_of=self._members_awake, lately=self._lately)
-        self._leader = Leader(transport, norm_clip, awake, self._where, self._is_gone)
+        awake = replace(standing, members_of=self._members_awake)
+        self._leader = Leader(transport, norm_clip, awake, self._where, self._detector.is_gone)
         self._compute = transport.executor()
         self._exchanges: dict[bytes, PieceExchange] = {}
         self._exchange_opened = asyncio.Condition()
@@ -158,7 +159,7 @@ class Rounds:
             reason = "the peer that led this round went away"
             attempts += outcome.answered
             waited = self._clock.monotonic() - started
-            if group.whole and waited < patience and not self._is_gone(outcome.leader, group.stage, group.module):
+            if group.whole and waited < patience and not self._detector.is_gone(outcome.leader):
                 await asyncio.sleep(self._timing.ask_again)  # it is only slow: to it again
             else:
                 lost.add(outcome.leader)
@@ -181,17 +182,11 @@ class Rounds:
         group = self._standing.group_of(stage, module)
         return group is not None and group.whole
 
-    def _is_gone(self, peer: str, stage: int, module: ModuleId) -> bool:
-        return self._detector.is_gone(peer, announced=peer in self._standing.members_of(stage, module))
-
     def _members_awake(self, stage: int, module: ModuleId) -> list[str]:
         members = self._standing.members_of(stage, module)
         if self._is_whole(stage, module):
             return list(members)
         return [peer for peer in members if not self._detector.misses(peer)]
-
-    def _lately(self, stage: int, module: ModuleId) -> list[str]:
-        return [peer for peer in self._standing.lately(stage, module) if not self._detector.has_lost(peer)]
 
     def _norm(self, contribution: Contribution) -> float:
         return claimed_norm(self._codec, contribution.gradient, self.feedback.left_over(contribution))
@@ -232,7 +227,7 @@ class Rounds:
         except (ConnectionError, EOFError, TimeoutError) as error:
             log.debug("leader %s lost: %s", leader[-8:], error)
             if not answered:
-                self._no_answer(leader, began, error)
+                self._detector.silent(leader, began, error)
         except RemoteDataError as error:
             log.warning("ignored a leader that broke the protocol: %s", error)
         finally:
@@ -453,7 +448,7 @@ class Rounds:
                 answer = await stream.receive()
         except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
             log.debug("peer %s does not answer %s: %s", peer[-8:], type(question).__name__, error)
-            self._no_answer(peer, asked, error)
+            self._detector.silent(peer, asked, error)
             return None
         except asyncio.CancelledError:  # who asks has no more patience
             if self._clock.monotonic() - asked >= self._detector.usual:
@@ -461,12 +456,6 @@ class Rounds:
             raise
         self._detector.answered(peer, self._clock.monotonic() - asked)
         return answer
-
-    def _no_answer(self, peer: str, asked: float, error: Exception) -> None:
-        """A question of that time came to nothing."""
-        self._detector.silent(peer, asked)
-        if isinstance(error, ConnectionError) and not isinstance(error, NotAnswering):
-            self._detector.refused(peer)
 
     def _remember(self, round_id: bytes, commit: Commit) -> None:
         self._commits[round_id] = commit
