@@ -7,6 +7,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import TokensDropped
 from dipaco_swarm.machine.stopping import Stopping
+from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
@@ -32,6 +33,8 @@ class SimulatedPeer(SimulatedProcess):
         super().__init__(world, name, machine)
         self.path = path
         self.watched: WatchedSwarm | None = None
+        self.attendance: Attendance | None = None
+        """Of its present life, or its last one."""
         self._ended_by: str | None = None
         """How its last life ended."""
 
@@ -43,12 +46,15 @@ class SimulatedPeer(SimulatedProcess):
             preparing=self.machine.preparing_seconds,
             sleep=program.sleep,
             now=self.clock.monotonic,
-            random=random,
+            random=Random(f"{world.seed}/{self.owner}/training"),  # what is learned does not depend on the network
             trained=self._trained,
         )
+        screen = _Lines(self, world)
+        self.attendance = attendance = Attendance(screen.event)
         with self._swarm(program, stop, random) as swarm:
             self.watched = WatchedSwarm(swarm, world.ledger, self._ended_by)
-            Volunteer(self._settings(), self.watched.as_swarm(), _Lines(self, world), stop, workbench).live()
+            watched = self.watched.as_swarm()
+            Volunteer(self._settings(), watched, screen, stop, workbench, attendance=attendance).live()
 
     def _settings(self) -> PeerSettings:
         return PeerSettings(
