@@ -29,6 +29,9 @@ class Attendance:
         """Who was in the round before, by stage and module."""
         self._rounds = 0
         self._flaws: list[MadeWithout | LeftEarly] = []
+        """The first ones."""
+        self._found = 0
+        """How many in all."""
 
     def note_round(self, peer: PathInTraining, report: RoundReport) -> None:
         """Compare what came out of a round with the round before it."""
@@ -57,8 +60,8 @@ class Attendance:
     def in_the_end(self) -> None:
         """Say that the run was whole; raises NotWholeError when it was not."""
         if self._flaws:
-            flaws = "; ".join(flaw.flaw for flaw in self._flaws[:NAMED])
-            more = f"; and {len(self._flaws) - NAMED} more" if len(self._flaws) > NAMED else ""
+            flaws = "; ".join(flaw.flaw for flaw in self._flaws)
+            more = f"; and {self._found - NAMED} more" if self._found > NAMED else ""
             raise NotWholeError(
                 f"not whole, so not what one process would compute: {flaws}{more}. Nothing that was trained is lost; "
                 'where this does not matter, the run file says pacing = "paced"'
@@ -67,5 +70,7 @@ class Attendance:
             self._report(Whole())
 
     def _note(self, flaw: MadeWithout | LeftEarly) -> None:
-        self._flaws.append(flaw)
+        self._found += 1
+        if self._found <= NAMED:
+            self._flaws.append(flaw)
         self._report(flaw)

@@ -106,6 +106,8 @@ class PieceExchange:
         self._reduced: dict[int, Finished] = {}
         self._summing: set[int] = set()
         self._outlets: dict[int, asyncio.Queue[Finished]] = {}
+        self._told: set[int] = set()
+        """Pieces of ours whose average somebody has, as far as we can tell."""
         # as a contributor
         self._to_send: dict[int, asyncio.Queue[int]] = {}
         self._sent: set[int] = set()
@@ -160,9 +162,14 @@ class PieceExchange:
 
     @property
     def given(self) -> bool:
-        """Whether most of our outer gradient is with others, who may count it even if we do not hear of it."""
-        theirs = {piece for piece, owner in enumerate(self._owners) if owner != self._me}
-        return bool(theirs) and 2 * len(self._sent & theirs) >= len(theirs)
+        """Whether most of our outer gradient is with others, who may count it even if we do not hear of it.
+
+        As a contribution to a piece that they reduce, or in the average of a piece that we reduced.
+        """
+        with_others = [
+            piece in (self._told if owner == self._me else self._sent) for piece, owner in enumerate(self._owners)
+        ]
+        return 2 * sum(with_others) >= len(with_others)
 
     def report(self) -> Alive:
         """Whose bytes we still miss, and how much has moved so far."""
@@ -372,6 +379,7 @@ class PieceExchange:
         while True:
             header, data = await outlet.get()
             await stream.send_piece(header, data)
+            self._told.add(header.index)
 
     def _take_contribution(self, member: int, piece: int, data: memoryview) -> None:
         if piece not in self._summing:
