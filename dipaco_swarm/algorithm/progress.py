@@ -17,7 +17,7 @@ class ModuleProgress:
     tokens: int = 0
     """Tokens trained since that state."""
     given_at: int | None = None
-    """The last version from which others may have our progress: if they went on from there, it is in what they have."""
+    """The last version whose round had our outer gradient and ended without us: a newer state may contain it."""
     failed_at: int | None = None
     """`tokens` when the round of this version failed the last time; None: it has not."""
     catching_up: bool = False

@@ -72,7 +72,7 @@ def advance(
         Path | None, typer.Option(metavar="DIR", help="The folder that `serve` keeps.  [default: as for serve]")
     ] = None,
 ) -> None:
-    """End the stage of now: the node that serves the run opens the next one when the rounds under way are done."""
+    """End the current stage: the node that serves the run opens the next one when the rounds under way are done."""
     with worded_failures():
         from dipaco_swarm.run.file import read_run_file
         from dipaco_swarm.settings import default_home

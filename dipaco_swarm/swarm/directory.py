@@ -37,7 +37,7 @@ class Heard:
     since: float
     """When it was read first."""
     pause: float
-    """Seconds from one word of it to the next, as the slowest of late came over its line and ours."""
+    """Seconds between two of its announcements: a maximum that decays, as its line and ours let them through."""
     direct: float | None = None
     """When it last said itself, over a stream, where it stands."""
 

@@ -52,14 +52,15 @@ class Announcement:
     tokens_per_second: float = 0.0
     loss: float | None = None
     reduces: bool = True
-    """Whether others can dial it, so that it can lead and reduce. What a swarm says about itself it knows itself."""
+    """Whether others can dial it, so that it can lead and reduce. For our own announcements
+    the swarm fills this in."""
     moves: bool = False
     """Whether it goes to other paths when it is needed there."""
     catching_up: bool = False
     """Whether it is fetching a newer state just now."""
     role: Role = Role.TRAINS
     awake: bool = True
-    """Whether word of it still comes about as often as it did. What is said has no say in it: who listens knows."""
+    """False after three of the peer's usual intervals without an announcement. Set by who receives it, never sent."""
 
     def __post_init__(self) -> None:
         if self.trains == (self.path is None):
@@ -274,7 +275,7 @@ class Swarm(Protocol):
         """The signed manifest with the highest revision that can be found; None when nobody answers in time.
 
         Raises UnreachableError when everybody who answers takes part in other runs only, ManifestError when the one
-        manifest to be had is not signed by the run's operator.
+        manifest that was found is not signed by the run's operator.
         """
         ...
 

@@ -137,7 +137,7 @@ class Abort(Message):
     kind: Literal["abort"] = "abort"
     reason: Annotated[str, Field(max_length=200)]
     others_go_on: bool = False
-    """With what they have of us."""
+    """They may commit with our contribution."""
 
 
 class Alive(Message):
@@ -201,7 +201,7 @@ class Here(Message):
     work: Count = 0
     path: Count | None = None
     follows: Peer | None = None
-    """With whom we wait for this round, ourselves if we gather it."""
+    """The leader that we have joined for this round; ourselves if we lead it."""
 
 
 class AskState(Message):

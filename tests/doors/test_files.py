@@ -16,7 +16,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
 from dipaco_swarm.files import locked, new_folder, remove, replace_whole, set_aside, write_whole
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
-from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
+from dipaco_swarm.swarm.libp2p.address_book import AddressBook
 from dipaco_swarm.swarm.libp2p.identity import load_identity
 from dipaco_swarm.swarm.states.blobs import BlobStore
 from dipaco_swarm.training import checkpoint as checkpoints
@@ -158,7 +158,7 @@ DURABLE: dict[str, Callable[[Path], object]] = {
 }
 ORDINARY: dict[str, Callable[[Path], object]] = {
     "address.txt": lambda home: OperatorHome(home).keep_address("dipaco://"),
-    "acquaintances.txt": lambda home: Acquaintances(home).remember(["/ip4/127.0.0.1/tcp/1/p2p/Qm"]),
+    "acquaintances.txt": lambda home: AddressBook(home).remember(["/ip4/127.0.0.1/tcp/1/p2p/Qm"]),
     "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881": lambda home: BlobStore(home).put(
         b"x", durable=False
     ),

@@ -17,7 +17,7 @@ from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.swarm.libp2p import starting
-from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
+from dipaco_swarm.swarm.libp2p.address_book import AddressBook
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.timing import Timing
@@ -94,11 +94,11 @@ def test_who_leaves_early_has_noted_down_who_was_there(
     stranger = f"/ip4/192.0.2.1/tcp/1/p2p/{SOMEBODY}"
     home = tmp_path / "peer"
     home.mkdir()
-    Acquaintances(home).remember([stranger])
+    AddressBook(home).remember([stranger])
     with open_swarm(_address(operator_key), tmp_path / "bootstrap", LOOPBACK) as first:
         with open_swarm(first.address, home, LOOPBACK) as second:
             gather((first, second), {MODULE: group(0.5, 0.5)}, range(2))
-        known = Acquaintances(home).addresses()
+        known = AddressBook(home).addresses()
     assert known[0].endswith(f"/p2p/{first.peer}")
     assert known[1:] == (stranger,)
 

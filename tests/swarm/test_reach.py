@@ -19,7 +19,7 @@ from dipaco_swarm.swarm.libp2p.identity import load_identity
 from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.libp2p.outside import look_from_outside
-from dipaco_swarm.swarm.libp2p.rate_limit import Pace
+from dipaco_swarm.swarm.libp2p.rate_limit import RateLimit
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.libp2p.starting import open_node
 from dipaco_swarm.swarm.libp2p.visibility import places
@@ -107,14 +107,14 @@ def test_who_cannot_be_dialled_says_so_and_is_corrected_when_that_changes(
 
 
 def test_a_node_knocks_only_so_often_and_forgets_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    doorkeeper = reach.Doorkeeper()
+    service = reach.ReachabilityService()
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    served = sum(doorkeeper._has_time_for("/ip4/11.0.0.1", 4) for _ in range(100))
+    served = sum(service._has_time_for("/ip4/11.0.0.1", 4) for _ in range(100))
     assert served * 4 == reach.KNOCKS_PER_MINUTE
-    assert doorkeeper._has_time_for("/ip4/11.0.0.2", 4)
+    assert service._has_time_for("/ip4/11.0.0.2", 4)
     now += 60
-    assert doorkeeper._has_time_for("/ip4/11.0.0.1", 4)
+    assert service._has_time_for("/ip4/11.0.0.1", 4)
 
 
 def test_a_relay_has_no_place_that_could_be_knocked_at() -> None:
@@ -182,17 +182,17 @@ def test_the_doctor_is_told_how_this_machine_looks_from_outside(make_libp2p_swar
 
 def test_streams_share_the_budget_in_turns() -> None:
     async def check() -> None:
-        pace = Pace(4e6)
+        rate_limit = RateLimit(4e6)
         sent = [0, 0, 0]
         began = time.monotonic()
 
         async def send(stream: int) -> None:
             while time.monotonic() - began < 0.6:
-                await pace.take(pace.step(1 << 18))
-                sent[stream] += pace.step(1 << 18)
+                await rate_limit.take(rate_limit.step(1 << 18))
+                sent[stream] += rate_limit.step(1 << 18)
 
         await asyncio.gather(*(send(stream) for stream in range(3)))
-        assert max(sent) - min(sent) <= 2 * pace.step(1 << 18)
+        assert max(sent) - min(sent) <= 2 * rate_limit.step(1 << 18)
         assert sum(sent) <= 4e6 * (time.monotonic() - began + 0.2)
 
     asyncio.run(check())

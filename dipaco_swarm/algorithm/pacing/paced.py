@@ -6,9 +6,10 @@ target = tokens of a full round x staffed paths. A fast peer brings more, a slow
 from dipaco_swarm.algorithm.pacing.pacing import GroupView, Pacing
 
 CATCH_UP_ROUNDS = 8
-"""So many rounds' worth of training a group waits with its round for a path that is behind, and for so many rounds."""
+"""A round is put off for a path that is behind: at most this many rounds' worth of tokens, and only if the path is at
+most this many versions behind."""
 RETRY_SHARE = 0.05
-"""Of a round's training: so much passes after a round that failed before the next try."""
+"""Share of a round's tokens to train after a failed round, before it is tried again."""
 PATIENCE_FLOOR_SECONDS = 3.0
 """A member that is called stops at its next inner step; this covers a slow step."""
 

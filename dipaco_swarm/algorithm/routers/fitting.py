@@ -77,7 +77,7 @@ def balancing_bias(distances: NDArray[np.float64], minimum: int) -> Floats:
     bias = np.zeros(paths, dtype=np.float32)
     target = min(int(np.ceil(minimum * BALANCING_MARGIN)), documents)
     of_path = np.ascontiguousarray(distances.T)  # (paths, docs): a round reads one row of it, not the whole
-    nearest, best = of_path.argmin(axis=0), of_path.min(axis=0)  # (docs,): the path of now and its biased distance
+    nearest, best = of_path.argmin(axis=0), of_path.min(axis=0)  # (docs,): the current path and its biased distance
     for _ in range(BALANCING_ROUNDS * paths):
         counts = np.bincount(nearest, minlength=paths)
         neediest = int(counts.argmin())

@@ -13,7 +13,7 @@ MOST = 16
 FILE = "acquaintances.txt"
 
 
-class Acquaintances:
+class AddressBook:
     """Where the peers were that were heard of last; the newest first. Never raises: it is a convenience."""
 
     def __init__(self, home: Path) -> None:

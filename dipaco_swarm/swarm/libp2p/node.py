@@ -29,7 +29,7 @@ from dipaco_swarm.swarm.libp2p.dht import DhtRecords
 from dipaco_swarm.swarm.libp2p.identity import Identity
 from dipaco_swarm.swarm.libp2p.incoming import Incoming
 from dipaco_swarm.swarm.libp2p.pipe import Pipe
-from dipaco_swarm.swarm.libp2p.rate_limit import Pace
+from dipaco_swarm.swarm.libp2p.rate_limit import RateLimit
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.libp2p.stream import PipeStream
 from dipaco_swarm.swarm.libp2p.visibility import Visibility
@@ -61,7 +61,7 @@ class Node:
         self.random: Random = SystemRandom()
         self.meter = Meter(self.clock)
         self.visibility = Visibility(settings.reachable)
-        self._pace = Pace(settings.bandwidth)
+        self._rate_limit = RateLimit(settings.bandwidth)
         self._connections = Connections(p2p, daemon.socket)
         self._incoming = Incoming(daemon.socket, self._stream_over)
 
@@ -123,7 +123,7 @@ class Node:
     @contextlib.contextmanager
     def _stream_over(self, peer: str, pipe: Pipe, address: str = "") -> Iterator[Stream]:
         with self._connections.counted(peer):
-            yield PipeStream(peer, pipe, self.meter, self._pace, self.timing, address)
+            yield PipeStream(peer, pipe, self.meter, self._rate_limit, self.timing, address)
 
     def remember(self, peer: str, addresses: Sequence[str], *, reachable: bool) -> None:
         self._connections.remember(peer, addresses, reachable=reachable)

@@ -15,7 +15,7 @@ from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
-from dipaco_swarm.swarm.libp2p.address_book import Acquaintances
+from dipaco_swarm.swarm.libp2p.address_book import AddressBook
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
 from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
@@ -54,17 +54,17 @@ def open_swarm(
     stack = contextlib.AsyncExitStack()
 
     async def open_all() -> NetworkedSwarm:
-        acquaintances = Acquaintances(home)
-        before = acquaintances.addresses()
+        address_book = AddressBook(home)
+        before = address_book.addresses()
         node = await _open_by_some_door(stack, identity, address, settings, before)
         background = Tasks()
         stack.push_async_callback(background.end)
         met_before = tuple(name_in(place) for place in before)
         blobs = BlobStore(home / "blobs")
         swarm = await stack.enter_async_context(networked_swarm(LoopPortal(loop), node, address, blobs, met_before))
-        background.start(_keep_in_touch(node, address, swarm, acquaintances))
+        background.start(_keep_in_touch(node, address, swarm, address_book))
         background.start(_until_lost(node, swarm, stop))
-        stack.callback(_note_who_is_there, node, swarm, acquaintances)  # the bootstrap nodes may be down next time
+        stack.callback(_note_who_is_there, node, swarm, address_book)  # the bootstrap nodes may be down next time
         return swarm
 
     try:
@@ -120,17 +120,17 @@ async def _open_by_some_door(
     identity: Identity,
     address: RunAddress,
     settings: NodeSettings,
-    acquaintances: Sequence[str],
+    met_before: Sequence[str],
 ) -> Node:
     """Through the bootstrap nodes; while all of them are down, through peers that we met before."""
     try:
         return await stack.enter_async_context(open_node(identity, address.bootstraps, settings))
     except UnreachableError:
-        if not acquaintances:
+        if not met_before:
             raise
         log.info("no bootstrap node answers; coming in through peers that we have met before")
         with contextlib.suppress(UnreachableError):
-            return await stack.enter_async_context(open_node(identity, address.bootstraps, settings, acquaintances))
+            return await stack.enter_async_context(open_node(identity, address.bootstraps, settings, met_before))
         raise
 
 
@@ -150,7 +150,7 @@ async def _until_lost(node: Node, swarm: NetworkedSwarm, stop: Stopping) -> None
     stop.request()
 
 
-async def _keep_in_touch(node: Node, address: RunAddress, swarm: NetworkedSwarm, acquaintances: Acquaintances) -> None:
+async def _keep_in_touch(node: Node, address: RunAddress, swarm: NetworkedSwarm, address_book: AddressBook) -> None:
     """Knock at the bootstrap nodes now and then, until cancelled: one that was down has forgotten all of us.
 
     And note who else is there, for the day when it is still down and we come back.
@@ -159,10 +159,10 @@ async def _keep_in_touch(node: Node, address: RunAddress, swarm: NetworkedSwarm,
         await asyncio.sleep(node.timing.in_touch * random.uniform(0.8, 1.0))
         await asyncio.gather(*(node.greet(place) for place in address.bootstraps))
         node.let_go()
-        _note_who_is_there(node, swarm, acquaintances)
+        _note_who_is_there(node, swarm, address_book)
         if times % LOOK_EVERY == 0 and address.bootstraps and node.settings.reachable is not False:
             await node.look(address.bootstraps)
 
 
-def _note_who_is_there(node: Node, swarm: NetworkedSwarm, acquaintances: Acquaintances) -> None:
-    acquaintances.remember(place for peer in swarm.known_peers() for place in node.addresses_of(peer)[:1])
+def _note_who_is_there(node: Node, swarm: NetworkedSwarm, address_book: AddressBook) -> None:
+    address_book.remember(place for peer in swarm.known_peers() for place in node.addresses_of(peer)[:1])

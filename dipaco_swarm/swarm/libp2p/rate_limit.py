@@ -8,7 +8,7 @@ STEP_SECONDS = 0.1
 MIN_STEP_BYTES = 1 << 14
 
 
-class Pace:
+class RateLimit:
     """A budget of bytes per second. Who asks first is served first, a step at a time, so streams take turns.
 
     `bytes_per_second`: None is as fast as it goes.

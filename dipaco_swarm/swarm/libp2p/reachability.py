@@ -65,7 +65,7 @@ def our_version() -> str:
         return "unknown"
 
 
-class Doorkeeper:
+class ReachabilityService:
     """Answers who asks how it looks from here."""
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ async def open_node(
         node.dht = await _join(node, doors or bootstraps)
         opened.push_async_callback(lambda: _in_time(node.dht.shutdown()))
         if not bootstraps:
-            await node.serve(reach.PROTOCOL, reach.Doorkeeper().answer)
+            await node.serve(reach.PROTOCOL, reach.ReachabilityService().answer)
         yield node
 
 
@@ -132,7 +132,7 @@ async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
     try:
         return await DHTNode.create(
             node.p2p,
-            # the same in every life: a table of peers keeps those of former lives beside the one of now
+            # the same after every restart: the others' tables would keep our former ids beside the current one
             node_id=DHTID.generate(source=node.identity.peer),
             initial_peers=list(bootstraps),
             client_mode=not node.reachable,

@@ -2,7 +2,7 @@
 
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.libp2p.pipe import Pipe
-from dipaco_swarm.swarm.libp2p.rate_limit import Pace
+from dipaco_swarm.swarm.libp2p.rate_limit import RateLimit
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Meter
 from dipaco_swarm.swarm.wire import (
@@ -22,12 +22,14 @@ STEP_BYTES = 1 << 18
 class PipeStream:
     """`transport.Stream` over libp2p."""
 
-    def __init__(self, peer: str, pipe: Pipe, meter: Meter, pace: Pace, timing: Timing, address: str = "") -> None:
+    def __init__(
+        self, peer: str, pipe: Pipe, meter: Meter, rate_limit: RateLimit, timing: Timing, address: str = ""
+    ) -> None:
         self.peer = peer
         self.address = address
         self._pipe = pipe
         self._meter = meter
-        self._pace = pace
+        self._rate_limit = rate_limit
         self._stall = timing.stall
         self._sent = 0
         self._received = 0
@@ -70,11 +72,11 @@ class PipeStream:
 
     async def send_raw(self, data: memoryview) -> None:
         # in steps, so that the transport never copies a whole vector into its buffer
-        most = self._pace.step(STEP_BYTES)
+        most = self._rate_limit.step(STEP_BYTES)
         with self._meter.sending():
             for start in range(0, len(data), most):
                 step = data[start : start + most]
-                await self._pace.take(len(step))
+                await self._rate_limit.take(len(step))
                 await self._write(step)
                 self._sent += len(step)
                 self._meter.sent += len(step)

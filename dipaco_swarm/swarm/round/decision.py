@@ -28,7 +28,7 @@ from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.wire import Alive, Ready
 
 SLOW_SHARE = 0.25
-"""A slow line is waited for during this share of what training took (the patience), rather than never heard."""
+"""Stragglers are given at least this share of the median patience."""
 
 
 @dataclass(frozen=True)

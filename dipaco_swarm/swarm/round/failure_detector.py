@@ -21,9 +21,9 @@ class Silence:
 
 
 class FailureDetector:
-    """How long to wait for the answer to a question: as the answers of late say, and twice that the second time.
+    """Adaptive timeout of a question: three times the slowest recent answer; doubled once, after a timeout.
 
-    So a slow line, ours or theirs, costs a question and not the round. Who stays silent is not given more each time.
+    So a slow line, ours or theirs, costs a question and not the round. A peer that stays silent is given no more.
     """
 
     def __init__(self, clock: Clock, timing: Timing) -> None:

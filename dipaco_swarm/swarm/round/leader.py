@@ -59,7 +59,7 @@ class Standing:
     called: Callable[[int, ModuleId, int], None]
     """Somebody gathers the round of this version."""
     lately: Callable[[int, ModuleId], Sequence[str]]
-    """Members of which nothing was heard of late: gone, or parted from us."""
+    """Members that were heard before and are not any more: gone, or cut off from us."""
     heard: Callable[[str, int, ModuleId, Member], None]
     """A peer has said itself, over a stream, where it stands."""
 

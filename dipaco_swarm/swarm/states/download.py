@@ -43,7 +43,7 @@ class HolderStream:
         self.asked: deque[int] = deque()
         """Pieces that it was asked for and that have not arrived, in order."""
         self.since = now
-        """When its piece of now began."""
+        """When the current piece was asked for."""
         self.reading: asyncio.Task[None] | None = None
         self.checking: tuple[int, asyncio.Task[bool]] | None = None
         """The piece that arrived last; it is checked while the next one comes."""
@@ -81,7 +81,7 @@ class Download:
         self._given_up = 0
         """Holders that were too slow."""
         self._changed = asyncio.Event()
-        """A piece has arrived or is to be had again."""
+        """A piece has arrived, or must be asked for again."""
 
     @property
     def is_begun(self) -> bool:

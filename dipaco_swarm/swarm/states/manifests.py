@@ -83,11 +83,11 @@ class Manifests:
             await asyncio.sleep(pause)
 
     async def newest(self) -> bytes | None:
-        """Ask the bootstrap nodes and some peers directly, else the directory; None when there is none to be had.
+        """Ask the bootstrap nodes and some peers directly, else the directory; None when nobody has one.
 
         Who has a manifest asks one other peer, any: so a newer one is everywhere after some looks, whoever is gone.
         Raises UnreachableError when everybody who answers takes part in other runs only, ManifestError when the one
-        manifest to be had is not signed by the run's operator.
+        manifest that was found is not signed by the run's operator.
         """
         bootstraps = [name_in(place) for place in self._address.bootstraps]
         others = self._known_peers()
