@@ -14,7 +14,7 @@ demo: .venv/.installed
 	$(BIN)/dipaco-swarm demo
 
 test: .venv/.installed
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: .venv/.installed
 	$(BIN)/ruff format --check .

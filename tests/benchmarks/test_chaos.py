@@ -35,7 +35,7 @@ def _one_thread_each() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "length"),
     [
-        ("kill-half", Length(rounds=4, minutes=0, peers=4)),
+        ("kill-half", Length(rounds=2, minutes=0, peers=4)),
         ("freeze", Length(rounds=2, minutes=0.4, peers=4)),
         ("last-holder", Length(rounds=2, minutes=0, peers=3)),
         ("bootstrap-down", Length(rounds=4, minutes=0, peers=3)),

@@ -259,8 +259,6 @@ def test_a_snapshot_survives_writing_and_reading(model: PathModel, tmp_path: Pat
     assert (read.run, read.stage, read.path, read.loss, read.versions) == (RUN, 1, 0, 3.25, {M0: 7, M1: 8})
     assert all(torch.equal(read.params[m], kept.params[m]) for m in (M0, M1))
     assert misfit(read, model, grid([1, 1])) is None
-    assert "path 0 (loss 3.2500" in str(read)
-    assert "L1M0 at version 8" in str(read)
     file.write_bytes(data[:-3])
     with pytest.raises(CheckpointError, match=r"stage-1-path-0.safetensors cannot be used: .*move it away"):
         load_snapshot(file, RUN)

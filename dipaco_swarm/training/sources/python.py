@@ -9,6 +9,7 @@ import sysconfig
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def read(data: DataConfig, base: Path | None) -> Iterator[Document]:
     """
     seen: set[bytes] = set()
     count = 0
-    for source in _mixed(_installed_files()):
+    for source in _in_order():
         for document in _readable(source):
             fingerprint = hashlib.sha256(" ".join(document.text.split()).encode("utf-8", "surrogatepass")).digest()
             if fingerprint not in seen:  # licences and vendored packages come many times
@@ -57,6 +58,12 @@ def read(data: DataConfig, base: Path | None) -> Iterator[Document]:
             "this Python installation has no readable sources (perhaps it is frozen or zipped); choose another "
             "data.source in the run file"
         )
+
+
+@cache
+def _in_order() -> tuple[_File, ...]:
+    """What is installed does not change while a program runs; to look at 29,000 files takes half a second."""
+    return tuple(_mixed(_installed_files()))
 
 
 def _installed_files() -> list[_File]:
