@@ -19,7 +19,7 @@ from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, adopted, rebased
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due
-from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.path_in_training import Pace, PathInTraining
 from dipaco_swarm.run.config import OuterConfig
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
 from dipaco_swarm.training.inner import StepReport
@@ -83,6 +83,9 @@ def run_outer_round(
     # 4. Where a group agreed, everybody in it takes the same outer step.
     for module, outcome in outcomes.items():
         if isinstance(outcome, Agreed):
+            if len(outcome.contributors) > 1 and module in peer.paces:
+                since = peer.paces[module].since
+                peer.paces[module] = Pace(since, peer.swarm.clock.monotonic() - since)
             adopt(peer, module, outer_step(peer.progress[module].base, outcome, peer.rules.outer))
         else:
             progress = peer.progress[module]
@@ -141,6 +144,8 @@ def drop_progress(peer: PathInTraining, module: ModuleId) -> int:
 def _take(peer: PathInTraining, module: ModuleId, progress: ModuleProgress, vector: Tensor) -> None:
     peer.model.load(module.level, vector)
     peer.progress[module] = progress
+    interval = peer.paces[module].interval if module in peer.paces else 0.0
+    peer.paces[module] = Pace(peer.swarm.clock.monotonic(), interval)
     peer.swarm.hold(peer.stage, module, progress.base)
 
 

@@ -1,5 +1,7 @@
 """What the pacing of a run (`algorithm/pacing/`) is shown of a path in training, and what it says is due."""
 
+import math
+
 from dipaco_swarm.algorithm.pacing.pacing import GroupView, Other, Pacing, pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.path_in_training import PathInTraining
@@ -37,7 +39,7 @@ def _open(peer: PathInTraining) -> list[ModuleId]:
 
 def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:
     """Where the module's group stands, as this peer sees it."""
-    progress = peer.progress[module]
+    progress, pace = peer.progress[module], peer.paces.get(module)
     return GroupView(
         path=peer.path,
         version=progress.version,
@@ -50,4 +52,6 @@ def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:
             if said.path is not None and said.trains and said.peer != peer.swarm.peer
         ),
         round_tokens=peer.rules.round_tokens,
+        passed=math.inf if pace is None else peer.swarm.clock.monotonic() - pace.since,
+        interval=0.0 if pace is None else pace.interval,
     )

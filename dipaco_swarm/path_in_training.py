@@ -34,6 +34,16 @@ class RoundRules:
         return self.rounds.inner_steps * self.tokens_per_step
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How fast versions of a module come."""
+
+    since: float
+    """When ours came, by the monotonic clock."""
+    interval: float = 0.0
+    """Seconds from one version to the next, when several peers last made one; 0: they have not."""
+
+
 class Trainable(Protocol):
     """The parameters of a path, level by level."""
 
@@ -91,6 +101,8 @@ class PathInTraining:
     """Where newer states of our modules come from."""
     progress: dict[ModuleId, ModuleProgress]
     """How far we have come with each module of the path."""
+    paces: dict[ModuleId, Pace] = field(default_factory=dict)
+    """Of the modules that have come to a new version here."""
     tokens_per_second: float = 0.0
     loss: float | None = None
     batches_consumed: int = 0

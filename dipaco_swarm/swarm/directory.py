@@ -141,6 +141,12 @@ class Directory:
         key = records.group_key(self._run, stage, module)
         await self._transport.records.store(key, records.encode(records.Goodbye()), self._timing.lifetime)
 
+    async def look(self, stage: int, module: ModuleId) -> None:
+        """Read the announcements about one module now, where that can be done in a moment."""
+        with contextlib.suppress(OSError, EOFError):  # what was read before still counts
+            async with asyncio.timeout(self._timing.answer):
+                await self.listen(stage, module)
+
     async def listen(self, stage: int, module: ModuleId) -> None:
         """Read the announcements about one module now. One that a read misses counts until it expires."""
         found = await self._transport.records.read(records.group_key(self._run, stage, module))

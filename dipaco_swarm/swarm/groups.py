@@ -29,6 +29,7 @@ class Groups:
             called=lambda stage, module, version: self._called.add((stage, module, version)),
             lately=self._directory.lately,
             heard=self._heard,
+            look=self._directory.look,
         )
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup]) -> None:

@@ -65,7 +65,7 @@ class Goodbye(Message):
 
 
 def is_goodbye(payload: bytes) -> bool:
-    return bool(payload == encode(Goodbye()))
+    return payload == _GOODBYE
 
 
 def group_key(run: str, stage: int, module: ModuleId) -> str:
@@ -111,6 +111,9 @@ def encode_announcement(said: Announcement, addresses: Sequence[str]) -> Announc
         role=said.role.value,
         addresses=tuple(addresses[:MAX_ADDRESSES]),
     )
+
+
+_GOODBYE = encode(Goodbye())
 
 
 def decode_announcement(

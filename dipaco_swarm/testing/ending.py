@@ -8,15 +8,15 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.testing.ledger import Balance, Place
 from dipaco_swarm.testing.process import SimulatedProcess
-from dipaco_swarm.testing.volunteer import NOT_MADE, SimulatedPeer
-from dipaco_swarm.testing.watched import trainer_of
+from dipaco_swarm.testing.volunteer import SimulatedPeer
+from dipaco_swarm.testing.watched import NOT_MADE, trainer_of
 from dipaco_swarm.training.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
 
-ENDING_SECONDS = 120.0
-"""After Ctrl+C a program ends within this, whatever it waits for."""
+ENDING_SECONDS = 10.0
+"""After Ctrl+C, and the inner step that it is in, a program ends within this, whatever it waits for."""
 STAGE_OVER = "left over when the stage ended"
 
 Best = Mapping[Place, Claim]
@@ -26,9 +26,9 @@ Best = Mapping[Place, Claim]
 async def end_everybody(world: "World") -> Balance:
     """Ctrl+C for all, the operator's node last; then where all tokens are."""
     live = world.live_peers()
-    await _stop(world, live)
+    await stop(world, live)
     if world.operator.is_alive:
-        await _stop(world, [world.operator])
+        await stop(world, [world.operator])
     best = _best(world)
     over = world.stage
     for peer in world.peers.values():
@@ -41,16 +41,18 @@ async def end_everybody(world: "World") -> Balance:
     return world.ledger.balance({place: claim.digest for place, claim in best.items()})
 
 
-async def _stop(world: "World", programs: Sequence[SimulatedProcess]) -> None:
+async def stop(world: "World", programs: Sequence[SimulatedProcess]) -> None:
+    """Ctrl+C for these; it ends them, and soon, and nothing of them is left."""
     for process in programs:
         process.ask_to_stop()
     for process in programs:
         assert process.program is not None
         try:
-            async with asyncio.timeout(ENDING_SECONDS):
+            async with asyncio.timeout(max(0.0, process.step_ends - world.now) + ENDING_SECONDS):
                 await asyncio.shield(process.program.ended)
         except TimeoutError:
             world.ledger.violate(world.now, "Ctrl+C ends it", f"{process.name} goes on for {ENDING_SECONDS:.0f} s")
+            await process.program.ended
         left = world.loop.tasks_of(process.owner)
         if left and process.program.ended.done():
             names = ", ".join(sorted({str(task.get_coro()) for task in left}))
@@ -83,6 +85,7 @@ def _note_local(world: "World", name: str, saved: Checkpoint, noted: Mapping[Mod
         world.ledger.local[trainer, place] = 0 if gone else saved.tokens[module]
         if gone:
             world.ledger.drop(trainer, place, 0, NOT_MADE)
+            world.ledger.check_given(world.now, trainer, place, state.digest)
 
 
 def _check_most_work(world: "World", live: Sequence[SimulatedPeer], best: Best) -> None:

@@ -1,15 +1,28 @@
 """Random faults, by a seed: what breaks, when, for how long."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
+from dipaco_swarm.swarm.wire import Exchange, Join, Message, Ready
+from dipaco_swarm.testing.ending import stop
 from dipaco_swarm.testing.run import OPERATOR
 
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
+
+
+BUSY = "busy"
+"""The one fault after which the network is as it was."""
+MOMENTS: dict[str, type[Message]] = {"joins": Join, "gives": Exchange, "is ready": Ready}
+"""Moments of a round that a fault may wait for, and by which message of the first victim they are known."""
+MOMENT_SECONDS = 30.0
+"""Longer than that no moment is waited for."""
+SETTLED_SECONDS = 60.0
+"""After something was broken, so long waits may still be longer than in calm."""
 
 
 @dataclass(frozen=True)
@@ -21,29 +34,27 @@ class Fault:
     kind: str
     seconds: float
     victims: tuple[str, ...]
+    when: str = ""
+    """One of MOMENTS; empty: at once."""
 
     def __str__(self) -> str:
-        return f"{self.at:.0f} s: {self.kind} {', '.join(self.victims)} for {self.seconds:.0f} s"
+        when = f", when {self.victims[0]} {self.when}" if self.when else ""
+        return f"{self.at:.0f} s: {self.kind} {', '.join(self.victims)} for {self.seconds:.0f} s{when}"
 
 
 async def _kill(world: "World", fault: Fault) -> None:
     for name in fault.victims:
         if world.process(name).is_alive:
             world.process(name).kill()
-    await asyncio.sleep(fault.seconds)
-    for name in fault.victims:
-        if not world.process(name).is_alive:
-            world.process(name).start()
+    await _start_again(world, fault)
 
 
 async def _leave(world: "World", fault: Fault) -> None:
-    for name in fault.victims:
-        if world.process(name).is_alive:
-            world.process(name).ask_to_stop()
-    for name in fault.victims:
-        program = world.process(name).program
-        if program is not None:
-            await program.ended
+    await stop(world, [world.process(name) for name in fault.victims if world.process(name).is_alive])
+    await _start_again(world, fault)
+
+
+async def _start_again(world: "World", fault: Fault) -> None:
     await asyncio.sleep(fault.seconds)
     for name in fault.victims:
         if not world.process(name).is_alive:
@@ -60,18 +71,30 @@ async def _freeze(world: "World", fault: Fault) -> None:
 
 
 async def _part(world: "World", fault: Fault) -> None:
-    others = [name for name in (*world.peers, OPERATOR) if name not in fault.victims]
-    world.network.part(fault.victims, others)
+    world.network.part(fault.victims, _others(world, fault))
     await asyncio.sleep(fault.seconds)
     world.network.heal()
 
 
 async def _silence(world: "World", fault: Fault) -> None:
     """One way: nobody hears the victims, who hear everybody."""
-    others = [name for name in (*world.peers, OPERATOR) if name not in fault.victims]
-    world.network.block(fault.victims, others)
+    world.network.block(fault.victims, _others(world, fault))
     await asyncio.sleep(fault.seconds)
     world.network.heal()
+
+
+def _others(world: "World", fault: Fault) -> list[str]:
+    return [name for name in (*world.peers, OPERATOR) if name not in fault.victims]
+
+
+async def _busy(world: "World", fault: Fault) -> None:
+    """Something else needs the machine: a step takes as long as that, and its loop answers as ever."""
+    before = {name: world.process(name).machine for name in fault.victims}
+    for name, machine in before.items():
+        world.process(name).machine = replace(machine, step_seconds=fault.seconds)
+    await asyncio.sleep(fault.seconds)
+    for name, machine in before.items():
+        world.process(name).machine = machine
 
 
 async def _clock(world: "World", fault: Fault) -> None:
@@ -89,11 +112,12 @@ KINDS: dict[str, Callable[["World", Fault], Awaitable[None]]] = {
     "part": _part,
     "silence": _silence,
     "clock": _clock,
+    BUSY: _busy,
 }
 
 
 def faults_of(random: Random, peers: Sequence[str], seconds: float, every: float) -> list[Fault]:
-    """Faults one after the other, `every` seconds on average, over so many seconds; at most half of the peers each."""
+    """Faults one after the other, `every` seconds on average, over so many seconds; of a third of the peers at most."""
     faults: list[Fault] = []
     at = 0.0
     while True:
@@ -103,7 +127,8 @@ def faults_of(random: Random, peers: Sequence[str], seconds: float, every: float
         count = random.randint(1, max(1, len(peers) // 3))
         kind = random.choice(sorted(KINDS))
         lasts = random.choice([2.0, 10.0, 40.0, 90.0])
-        faults.append(Fault(at, kind, lasts, tuple(sorted(random.sample(list(peers), count)))))
+        victims = tuple(random.sample(list(peers), count))
+        faults.append(Fault(at, kind, lasts, victims, random.choice(["", "", *MOMENTS])))
         at += lasts
 
 
@@ -112,5 +137,11 @@ async def play_faults(world: "World", faults: Sequence[Fault]) -> None:
     began = world.now
     for fault in faults:
         await asyncio.sleep(max(0.0, began + fault.at - world.now))
+        if fault.when:
+            await world.network.says(fault.victims[0], MOMENTS[fault.when], MOMENT_SECONDS)
         world.note("fault", str(fault))
+        if fault.kind != BUSY:
+            world.ledger.calm_from = math.inf
         await KINDS[fault.kind](world, fault)
+        if fault.kind != BUSY:
+            world.ledger.calm_from = world.now + SETTLED_SECONDS

@@ -6,6 +6,7 @@ progress on each: it is written "peer/path" here.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -13,6 +14,14 @@ from dipaco_swarm.testing.ranges import Ranges
 
 Place = tuple[int, ModuleId]
 """Stage and module."""
+ROUND_SECONDS = 30.0
+"""Beyond the patience, a round in calm takes no longer..."""
+ATTEMPT_SECONDS = 60.0
+"""... and with one leader, whatever breaks, no longer than this..."""
+ATTEMPTS = 6
+"""... and as many leaders are tried."""
+LATELY_SECONDS = 120.0
+"""Who came to a round before that is in another one."""
 REPLACED = "in versions that another replaced"
 
 
@@ -69,6 +78,10 @@ class Ledger:
         """(peer, module) -> tokens trained in all its lives."""
         self.local: dict[tuple[str, Place], int] = {}
         """(peer, module) -> tokens that it has beyond its version when all is over: the last ones that it trained."""
+        self.calm_from = 0.0
+        """Since when nothing is broken, and what was has been got over; infinite meanwhile."""
+        self._patience: dict[Place, list[tuple[float, float]]] = defaultdict(list)
+        """When somebody came to a round, and how long it was willing to wait for others."""
         self._given: dict[tuple[str, Place, str, int], tuple[str, Ranges]] = {}
         """(peer, module, digest of the base, tokens) -> whose tokens these are, and which."""
         self._lost: dict[tuple[str, Place], list[tuple[str, Ranges]]] = defaultdict(list)
@@ -107,6 +120,24 @@ class Ledger:
         gone = older - in_versions - Ranges(part for _, lost in self._lost[peer, place] for part in lost.ranges)
         if len(gone):
             self._lost[peer, place].append((reason, gone))
+
+    def check_given(self, now: float, peer: str, place: Place, base: str) -> None:
+        """A peer goes on without what it trained from this state, as others may have that; so it was in a round."""
+        if not any(given[:3] == (peer.partition("/")[0], place, base) for given in self._given):
+            what = f"{peer} goes on without its progress with {place[1]} from {base[:8]}, which it never gave"
+            self.violate(now, "what nobody has is kept", what)
+
+    def wait(self, peer: str, places: Sequence[Place], patience: float, began: float, now: float) -> None:
+        """A round is over that a peer came to: it took no longer than the most patient member would wait."""
+        most = patience
+        for place in places:
+            others = self._patience[place]
+            others.append((began, patience))
+            most = max(most, *(seconds for came, seconds in others if came > began - LATELY_SECONDS))
+        bound = most + ROUND_SECONDS if self.calm_from <= began else ATTEMPTS * (most + ATTEMPT_SECONDS)
+        if now - began > bound:
+            what = f"{peer}: a round of {now - began:.0f} s, and nobody would wait for more than {most:.0f} s"
+            self.violate(now, "no wait beyond its bound", what)
 
     def violate(self, now: float, rule: str, what: str) -> None:
         self.violations.append(Violation(now, rule, what))

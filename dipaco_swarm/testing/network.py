@@ -14,6 +14,7 @@ How it models what really happens:
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
@@ -79,6 +80,8 @@ class SimulatedNetwork:
         """(from, to) through which nothing comes, since when."""
         self._held: dict[tuple[str, str], list[tuple[LocalStream, object, int]]] = defaultdict(list)
         self._streams: dict[LocalStream, None] = {}
+        self._expected: dict[tuple[str, type], asyncio.Event] = {}
+        """What somebody waits for a peer to say."""
         self._clear_at: dict[LocalStream, float] = {}
         """When the last thing sent on a stream arrives: things arrive in order."""
 
@@ -108,9 +111,6 @@ class SimulatedNetwork:
             for stream, item, size in self._held.pop(way, []):
                 self._deliver(stream, item, size)
 
-    def is_blocked(self, sender: str, receiver: str) -> bool:
-        return (sender, receiver) in self._blocked
-
     def blocked_since(self, sender: str, receiver: str) -> float | None:
         return self._blocked.get((sender, receiver))
 
@@ -124,6 +124,13 @@ class SimulatedNetwork:
         """A new process of that name."""
         self.dead.discard(peer)
 
+    async def says(self, peer: str, kind: type[Message], limit: float) -> None:
+        """Return when a peer next sends such a message, or after so many seconds."""
+        said = self._expected.setdefault((peer, kind), asyncio.Event())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await said.wait()
+
     def snapshot(self) -> dict[str, Traffic]:
         """What everybody has sent so far."""
         return {peer: replace(traffic) for peer, traffic in self.traffic.items()}
@@ -133,14 +140,14 @@ class SimulatedNetwork:
     async def dial(self, caller: str, peer: str) -> None:
         there, back = self._latency(caller, peer), self._latency(peer, caller)
         self._count(caller, 200)
-        if self.is_blocked(caller, peer) or self.is_blocked(peer, caller):
-            await asyncio.sleep(3600)  # whoever dials has less patience than that
+        if self._are_parted(caller, peer):
+            await asyncio.Event().wait()  # nothing answers; whoever dials gives up
         await asyncio.sleep(there + back)
         if peer in self.dead:
             raise ConnectionError(f"peer {peer[-8:]} refuses the connection")
         if peer in self.behind_routers:
             relay = self.relay
-            if relay is None or relay in self.dead or self.is_blocked(caller, relay) or self.is_blocked(relay, peer):
+            if relay is None or relay in self.dead or self._are_parted(caller, relay) or self._are_parted(relay, peer):
                 raise ConnectionError(f"peer {peer[-8:]} cannot be dialled, and nobody relays")
             await asyncio.sleep(there + back)
 
@@ -148,6 +155,8 @@ class SimulatedNetwork:
         self._streams.setdefault(stream, None)
         self._streams.setdefault(stream.other, None)
         length = size or _length(item)
+        if self._expected and (said := self._expected.pop((stream.me, type(item)), None)) is not None:
+            said.set()
         line = self.lines[stream.me]
         now = _now()
         line.free_up = max(now, line.free_up) + length / line.up
@@ -162,6 +171,9 @@ class SimulatedNetwork:
         self._streams.pop(stream, None)
 
     # details ---------------------------------------------------------------------------------------------------------
+
+    def _are_parted(self, one: str, other: str) -> bool:
+        return (one, other) in self._blocked or (other, one) in self._blocked
 
     def _send_end(self, stream: LocalStream) -> None:
         self._arrive_later(stream, END, 0, max(_now(), self.lines[stream.me].free_up), 0)

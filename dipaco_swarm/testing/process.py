@@ -44,6 +44,8 @@ class SimulatedProcess(ABC):
         self.clock = VirtualClock(world.loop, machine.clock_offset)
         self.program: Program | None = None
         self.stop: Stopping | None = None
+        self.step_ends = 0.0
+        """When the inner step that it is in will be over."""
         self._world = world
         self._open = contextlib.AsyncExitStack()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from dipaco_swarm.strategies import CODECS
 from dipaco_swarm.testing.faults import faults_of, play_faults
 from dipaco_swarm.testing.ledger import Balance, Violation
 from dipaco_swarm.testing.network import home_line
@@ -17,7 +18,6 @@ HEALED_SECONDS = 300.0
 """So long after the last fault all are one again."""
 CALM_SECONDS = 30.0
 """After the last fault: whoever came back is in a round again."""
-CODECS = ("fp32", "bf16", "int8")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def random_plan(random: Random) -> Plan:
     return Plan(
         stages=(StagePlan(random_table(random)),),
         inner_steps=random.randint(4, 20),
-        codec=random.choice(CODECS),
+        codec=random.choice(tuple(CODECS)),
         parameters=random.randint(8, 200),
     )
 
@@ -89,6 +89,8 @@ def tell(seed: int, folder: Path, *, faulty: bool = True, seconds: float = 200.0
     ledger = world.ledger
     if not faulty and world.forks:
         ledger.violate(world.now, "no fork without a fault", f"{world.forks} versions have a twin")
+    if not faulty and world.final.lost_share > 0:
+        ledger.violate(world.now, "no token lost without a fault", str(world.final.lost))
     for name, tokens in world.final.nowhere.items():
         ledger.violate(world.now, "every token once", f"{name}: {tokens:,} tokens are nowhere")
     for name, tokens in world.final.twice.items():

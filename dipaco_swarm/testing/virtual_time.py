@@ -35,8 +35,8 @@ MANY = 1000
 """Beyond that, timers that were cancelled and tasks that are done are cleared away when they are about half of all."""
 
 
-CROWDED = 100_000
-"""Callbacks in one virtual second; a thousand busy peers need fewer."""
+CROWDED = 1_000_000
+"""Callbacks in one virtual second; a thousand peers that start together need fewer."""
 
 
 class Deadlock(RuntimeError):

@@ -13,14 +13,13 @@ from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
 from dipaco_swarm.testing.training import SimulatedWorkbench
 from dipaco_swarm.testing.virtual_time import Program
-from dipaco_swarm.testing.watched import WatchedSwarm, trainer_of
+from dipaco_swarm.testing.watched import NOT_MADE, WatchedSwarm, trainer_of
 from dipaco_swarm.training.checkpoint import Checkpoint, given, load
 from dipaco_swarm.training.early import run_of
 
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
 
-NOT_MADE = "given to a round that was not made"
 DROPPED = {"stale": "too old when it caught up", "not acknowledged": NOT_MADE}
 """Why a peer goes on without tokens that it has trained, and what the ledger calls it."""
 
@@ -42,7 +41,7 @@ class SimulatedPeer(SimulatedProcess):
         world = self._world
         workbench = SimulatedWorkbench(
             parameters=world.plan.parameters,
-            seconds=lambda: self.machine.step_seconds * random.uniform(0.8, 1.25),
+            seconds=lambda: self._step(random),
             preparing=self.machine.preparing_seconds,
             sleep=program.sleep,
             now=self.clock.monotonic,
@@ -55,6 +54,12 @@ class SimulatedPeer(SimulatedProcess):
             self.watched = WatchedSwarm(swarm, world.ledger, self._ended_by)
             watched = self.watched.as_swarm()
             Volunteer(self._settings(), watched, screen, stop, workbench, attendance=attendance).live()
+
+    def _step(self, random: Random) -> float:
+        """How long the step that begins now takes."""
+        seconds = self.machine.step_seconds * random.uniform(0.8, 1.25)
+        self.step_ends = self._world.now + seconds
+        return seconds
 
     def _settings(self) -> PeerSettings:
         return PeerSettings(

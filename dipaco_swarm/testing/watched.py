@@ -13,10 +13,7 @@ from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.testing.ledger import Ledger, Place, Version
 
 AWAY = "away for too long"
-ATTEMPTS = 6
-"""As many leaders as a round tries."""
-ATTEMPT_SECONDS = 60.0
-"""Beyond the patience, a round with one leader takes no longer."""
+NOT_MADE = "given to a round that was not made"
 
 
 def trainer_of(peer: str, path: PathIndex) -> str:
@@ -38,6 +35,8 @@ class WatchedSwarm:
         """Rounds whose outer step is about to be taken."""
         self.at: dict[Place, tuple[int, str]] = {}
         """Version and digest of every module that it says it trains."""
+        self._was_at: dict[Place, str] = {}
+        """Digest of the state that it had before that."""
         self.made: dict[Place, set[str]] = {}
         """Digests of the versions that it has committed in this life."""
         self.dropping: dict[Place, str] = {}
@@ -57,7 +56,12 @@ class WatchedSwarm:
                 self._ledger.drop(trainer, place, said.tokens, self._lost_before)
             elif place in self.dropping:
                 self._ledger.drop(trainer, place, said.tokens, self.dropping[place])
+                if self.dropping[place] == NOT_MADE:
+                    now = self._swarm.clock.monotonic()
+                    self._ledger.check_given(now, trainer, place, self._was_at.get(place, ""))
             self.dropping.pop(place, None)
+            if place in self.at and self.at[place][1] != said.digest:
+                self._was_at[place] = self.at[place][1]
         if trains:
             self._entered = next((said.stage, path) for said, path in trains.values())
             self._lost_before = AWAY
@@ -97,7 +101,5 @@ class WatchedSwarm:
             if not torch.equal(part.gradient, gradient):
                 what = f"{self._swarm.peer}: the gradient of {part.group.module} was written to"
                 self._ledger.violate(now, "a round changes nothing here", what)
-        bound = ATTEMPTS * (patience + ATTEMPT_SECONDS)
-        if now - began > bound:
-            what = f"{self._swarm.peer}: a round of {now - began:.0f} s with a patience of {patience:.0f} s"
-            self._ledger.violate(now, "no wait beyond its bound", what)
+        places = [(part.group.stage, part.group.module) for part in contributions]
+        self._ledger.wait(self._swarm.peer, places, patience, began, now)

@@ -1,6 +1,7 @@
 """Paced: a round is due when the group's tokens reach the target, however many members bring them (DeDLOC).
 
 target = tokens of a full round x staffed paths. A fast peer brings more, a slow one what it has, and nobody idles.
+Who is alone where others were makes versions no faster than all of them did.
 """
 
 from dipaco_swarm.algorithm.pacing.pacing import GroupView, Pacing
@@ -19,7 +20,7 @@ class Paced(Pacing):
     ends_early = True
 
     def is_due(self, view: GroupView) -> bool:
-        return _is_ready(view) and _group_has_enough(view)
+        return _is_ready(view) and _group_has_enough(view) and not _runs_ahead(view)
 
     def patience(self, training_seconds: float) -> float:
         return max(PATIENCE_FLOOR_SECONDS, training_seconds)
@@ -42,6 +43,14 @@ def _group_has_enough(view: GroupView) -> bool:
     tokens = view.tokens + sum(other.tokens for other in view.others if other.version == view.version)
     target = view.round_tokens * len(staffed)
     return tokens >= target * (CATCH_UP_ROUNDS if _a_path_catches_up(view) else 1)
+
+
+def _runs_ahead(view: GroupView) -> bool:
+    """Whether a member that hears nobody any more would come to its next version sooner than the group did.
+
+    It may be parted from the others, who go on; the fewer versions it is ahead or behind, the less is too old to count.
+    """
+    return not view.gathering and not view.others and view.passed < view.interval
 
 
 def _a_path_catches_up(view: GroupView) -> bool:

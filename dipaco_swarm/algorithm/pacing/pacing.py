@@ -1,5 +1,6 @@
 """What a pacing is: decisions over one frozen view of a module's group."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -36,6 +37,10 @@ class GroupView:
     others: tuple[Other, ...]
     round_tokens: int
     """Tokens that a path trains on in a full round."""
+    passed: float = math.inf
+    """Seconds since its version came."""
+    interval: float = 0.0
+    """Seconds from one version to the next, when several members last made one; 0: they have not."""
 
 
 class Pacing(ABC):

@@ -62,6 +62,8 @@ class Standing:
     """Members that were heard before and are not any more: gone, or cut off from us."""
     heard: Callable[[str, int, ModuleId, Member], None]
     """A peer has said itself, over a stream, where it stands."""
+    look: Callable[[int, ModuleId], Coroutine[Any, Any, None]]
+    """Read now who trains a module."""
 
 
 @dataclass(eq=False)
@@ -239,12 +241,16 @@ class Leader:
         version = gathering.key[2]
         failures: Counter[str] = Counter()
         elsewhere: set[str] = set()
-        asked = float("-inf")
+        asked, looked = float("-inf"), False
         while True:
             gathering.changed.clear()
             for peer in [peer for peer, seat in gathering.seats.items() if seat.gone]:
                 gathering.leave(peer)
             missing = self._missing(gathering, failures, elsewhere)
+            if not looked and not missing and len(gathering.seats) == 1:
+                looked = True  # what was read last may be old, and who goes on alone makes a fork if it is
+                await self._standing.look(*gathering.key[:2])
+                continue
             now = self._clock.monotonic()
             patience = min(gathering.patience, MAX_PATIENCE_SECONDS)
             if not gathering.seats or not missing or now - gathering.opened > patience:
