@@ -99,8 +99,26 @@ MUTATIONS = (
     Mutation(
         "what is too old to count is said",
         "dipaco_swarm.peer.volunteer",
-        "tokens trained on version {ours} are too old to count",
-        "tokens are gone",
+        'TokensDropped(str(module), ours, dropped, "stale")',
+        "CaughtUp(str(module), ours, ours)",
+    ),
+    Mutation(
+        "what was given before a crash is not given again after it",
+        "dipaco_swarm.peer.entering",
+        "if before < state.version and before <= given.get(module, -1):",
+        "if False:",
+    ),
+    Mutation(
+        "an average without our part leaves our part with us",
+        "dipaco_swarm.outer_round",
+        "if peer.swarm.peer in outcome.tokens:",
+        "if True:",
+    ),
+    Mutation(
+        "who made an average and is stopped knows that the others have its part",
+        "dipaco_swarm.swarm.round.exchange",
+        "piece in (self._told if owner == self._me else self._sent)",
+        "piece in self._sent",
     ),
     Mutation(
         "a checkpoint has the tokens of now",

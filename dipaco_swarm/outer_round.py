@@ -86,7 +86,11 @@ def run_outer_round(
             if len(outcome.contributors) > 1 and module in peer.paces:
                 since = peer.paces[module].since
                 peer.paces[module] = Pace(since, peer.swarm.clock.monotonic() - since)
-            adopt(peer, module, outer_step(peer.progress[module].base, outcome, peer.rules.outer))
+            state = outer_step(peer.progress[module].base, outcome, peer.rules.outer)
+            if peer.swarm.peer in outcome.tokens:
+                adopt(peer, module, state)
+            else:
+                _adopt_without_us(peer, module, state, before[module].given_at)
         else:
             progress = peer.progress[module]
             given_at = progress.given_at if outcome.given else before[module].given_at
@@ -127,6 +131,16 @@ def outer_step(state: ModuleState, agreed: Agreed, config: OuterConfig) -> Modul
 def adopt(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
     """Replace a module's agreed state by its successor, in the model and for whoever asks for it."""
     _take(peer, module, *adopted(peer.progress[module], state))
+
+
+def _adopt_without_us(peer: PathInTraining, module: ModuleId, state: ModuleState, given_at: int | None) -> None:
+    """The others' average came to us, and our part did not come to them in time: it is brought to the next round.
+
+    `given_at`: as it was before this round.
+    """
+    progress = peer.progress[module]
+    peer.progress[module] = replace(progress, given_at=None if given_at == progress.version else given_at)
+    rebase(peer, module, state)
 
 
 def rebase(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
