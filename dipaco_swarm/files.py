@@ -6,7 +6,7 @@ power cut may take:
     durable        what nobody can make again: keys, manifests, module states, checkpoints, snapshots, the blobs that we
                    made, an operator's word, and the note of whose progress the others have been given
     not durable    what can be made, fetched or met again: shards, tokens, features, the blobs of others, run files,
-                   addresses, exported models, metrics
+                   addresses, exported models, metrics, how many tokens were trained
 
 A durable file, and its name, are on the disk when the call returns. What refers to it may be written after that: a
 manifest names blobs that are there. One thread writes a file at a time; `locked` keeps other processes out of a folder.
@@ -65,6 +65,25 @@ def replace_whole(path: Path, content: Content, *, durable: bool, private: bool 
         unfinished.unlink(missing_ok=True)  # half a file would keep a full disk full
     if durable:
         _flush_names(path.parent)
+
+
+def write_in_place(path: Path, content: bytes) -> None:
+    """Overwrite a small file of always the same length, in one write: a program that is killed leaves old or new.
+
+    For what changes many times a second. Not durable. Raises HomeError.
+    """
+    try:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            make_folder(path.parent, durable=False)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.pwrite(descriptor, content, 0)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise cannot_write(path.name, path.parent, error) from error
 
 
 def make_folder(folder: Path, *, durable: bool) -> None:

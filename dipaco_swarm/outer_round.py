@@ -50,6 +50,7 @@ def run_outer_round(
     stop: Callable[[], bool] = lambda: False,
     on_step: Callable[[StepReport], None] = lambda report: None,
     on_due: Callable[[Sequence[ModuleId]], None] = lambda modules: None,
+    on_commit: Callable[[ModuleId, Agreed, ModuleState], None] = lambda module, agreed, state: None,
 ) -> RoundReport:
     """Train the path until a round is due, average what was learned with each module's group, step, announce."""
     # 1. Inner training, on our own shard, until some module's round is due.
@@ -87,6 +88,7 @@ def run_outer_round(
                 since = peer.paces[module].since
                 peer.paces[module] = Pace(since, peer.swarm.clock.monotonic() - since)
             state = outer_step(peer.progress[module].base, outcome, peer.rules.outer)
+            on_commit(module, outcome, state)  # before anybody can have it from us
             if peer.swarm.peer in outcome.tokens:
                 adopt(peer, module, state)
             else:
@@ -260,6 +262,7 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
     def observe(report: StepReport) -> None:
         nonlocal announced
         peer.batches_consumed += 1
+        peer.trained += report.tokens
         peer.loss = report.loss
         speed = report.tokens / report.seconds
         peer.tokens_per_second = speed if not peer.tokens_per_second else 0.9 * peer.tokens_per_second + 0.1 * speed

@@ -106,6 +106,8 @@ class PathInTraining:
     tokens_per_second: float = 0.0
     loss: float | None = None
     batches_consumed: int = 0
+    trained: int = 0
+    """Tokens that this peer has trained on the path, in all its lives."""
     moves: bool = False
     """Whether this peer goes to other paths when it is needed there."""
     left_behind: Mapping[ModuleId, ModuleState] = field(default_factory=dict)

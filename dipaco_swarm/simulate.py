@@ -20,7 +20,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathTable
 from dipaco_swarm.algorithm.stages import check_tables, most_paths
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.client.visits import evaluate
-from dipaco_swarm.dashboard.screens import NoScreen, Screen, open_screen
+from dipaco_swarm.dashboard.screens import NoScreen, Screen, open_screen, recorded
 from dipaco_swarm.dashboard.views import Evaluation, View
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.events.event import Event, OfPeer
@@ -181,7 +181,8 @@ def simulate(
             stop.tell(swarm.interrupt)
             with turns.taken():
                 waiting = stop.until_then(PausesInTurns(turns))
-                peer = Volunteer(settings, swarm, ScreenOfPeer(screen, name), waiting, workbench_of(settings))
+                shown = recorded(ScreenOfPeer(screen, name), settings.home)
+                peer = Volunteer(settings, swarm, shown, waiting, workbench_of(settings))
                 peer.live()
                 return peer.attendance
 

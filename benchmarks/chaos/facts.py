@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.chaos.crew import Member
-from dipaco_swarm.dashboard.metrics import STEPS_PER_LINE, read_metrics
+from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
+from dipaco_swarm.events.training import Round
 
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
 INNER_WORDS = re.compile(r"Error\b|Exception\b|Warning\b|\bgeneration\b|hivemind|asyncio")
@@ -45,20 +46,20 @@ class Facts:
     def of(cls, members: Iterable[Member]) -> "Facts":
         made = [
             Made(
-                time=line["time"],
+                time=entry.time,
                 peer=member.name,
-                stage=line["stage"],
-                path=line["path"],
+                stage=over.stage,
+                path=over.path,
                 module=module,
-                version=said["version"],
-                digest=said["digest"],
-                contributors=said["peers"],
-                tokens=said["tokens"],
+                version=commit.version,
+                digest=commit.digest,
+                contributors=commit.peers,
+                tokens=commit.tokens,
             )
             for member in members
-            for line in read_metrics(member.home / "metrics.jsonl")
-            if line["kind"] == "round"
-            for module, said in line["modules"].items()
+            for entry in read_metrics(metrics_file(member.home))
+            if isinstance(over := entry.event, Round)
+            for module, commit in over.modules.items()
         ]
         return cls(tuple(sorted(made, key=lambda one: one.time)))
 
@@ -135,20 +136,6 @@ class Facts:
             first.setdefault((one.module, one.version), one.time)
         steps = [at - first[module, v - 1] for (module, v), at in first.items() if (module, v - 1) in first]
         return statistics.median(steps) if steps else float("nan")
-
-
-def trained_by(member: Member, step_tokens: int) -> float:
-    """Tokens that a member trained on in all its lives, about.
-
-    Every tenth inner step is a line of its metrics; what each life trained after its last line is taken for its mean.
-    """
-    trained, in_this_life = member.lives * step_tokens * (STEPS_PER_LINE - 1) / 2, 0
-    for line in read_metrics(member.home / "metrics.jsonl"):
-        if line["kind"] == "steps":
-            if line["tokens"] <= in_this_life:  # another life
-                trained += in_this_life
-            in_this_life = line["tokens"]
-    return trained + in_this_life
 
 
 def tracebacks(members: Iterable[Member]) -> list[str]:

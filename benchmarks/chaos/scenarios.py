@@ -128,6 +128,15 @@ def undisturbed(story: Story, length: Length) -> None:
     story.finish(node, 3 * ROUND_SECONDS)
 
 
+def quiet(story: Story, length: Length) -> None:
+    """Nothing happens to anybody, and so nothing is lost."""
+    node = story.bootstrap()
+    _everybody(story, length.peers)
+    story.remember_versions()
+    story.until_version(1 + length.rounds, (length.rounds + 2) * ROUND_SECONDS)
+    story.finish(node, 3 * ROUND_SECONDS)
+
+
 def soak(story: Story, length: Length) -> None:
     """Random faults for a long time: kills, power cuts, goodbyes, sleep, unplugged lines."""
     node = story.bootstrap()
@@ -508,6 +517,7 @@ SCENARIOS: dict[str, Scenario] = {
         ends_by_rounds=True,
     ),
     "last-holder": Scenario(last_holder.__doc__ or "", last_holder, 3, 0, networked=False),
+    "quiet": Scenario(quiet.__doc__ or "", quiet, 10, 0, networked=False),
     "soak": Scenario(soak.__doc__ or "", soak, 3, 60),
 }
 """What `python -m benchmarks.chaos` knows."""

@@ -13,8 +13,9 @@ from typing import Any
 import psutil
 
 from benchmarks.chaos.crew import Crew, Here, Member, Place
-from benchmarks.chaos.facts import LEVELS, Facts, slope, tracebacks, trained_by, uncalm
+from benchmarks.chaos.facts import LEVELS, Facts, slope, tracebacks, uncalm
 from benchmarks.chaos.lab import Lab, Link
+from benchmarks.chaos.tokens import Account, accounts
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.client import visits as use
 from dipaco_swarm.operator.home import OperatorHome
@@ -363,19 +364,30 @@ class Story:
         )
         left = self.crew.orphans()
         self.check("no orphan process", not left, ", ".join(left) or "none")
-        trained = sum(trained_by(peer, self.config.tokens_per_step) for peer in self.peers)
-        discarded = everything.discarded()
-        lost = max(0.0, trained - everything.contributed()) + discarded
+        self._account_for_tokens()
         self.note("rounds committed", facts.rounds())
         self.note("seconds a round, median", f"{facts.seconds_a_round():.1f}")
-        self.note("tokens trained", f"{trained:,.0f}")
-        self.note("tokens of work lost", f"{lost:,.0f} ({100 * lost / max(1, trained):.1f} %)")
-        self.note("... of these in versions that another one replaced", f"{discarded:,.0f}")
         self.note("forks on the way", len(facts.forks()))
         self.note("faults", ", ".join(f"{count} x {what}" for what, count in self.faults.items()) or "none")
         for what, unit in (("memory", "MB "), ("open files", "")):
             if growth := self._growth(self._samples[what]):
                 self.note(f"{what} of the longest lives, {unit}a minute", _each(growth, MEASURES[what].unit))
+
+    def _account_for_tokens(self) -> None:
+        """Where every token is, module by module and in all."""
+        keeper, run = OperatorHome(self.crew.folder / "bootstrap"), RunAddress.parse(self.address)
+        manifest = keeper.manifest(run.fingerprint)
+        assert manifest is not None, "the keeper has no manifest"
+        homes = {peer.name: peer.home for peer in self.peers}
+        found = accounts(homes, keeper, manifest, run_of(run.name, run.fingerprint))
+        in_all = sum(found.values(), Account())
+        for (stage, module), account in sorted(found.items()):
+            self.note(f"tokens of {module} in stage {stage}", account)
+        self.note("tokens in all, of each module that they were trained on", in_all)
+        wrong = "; ".join(in_all.wrong[:3]) or f"{in_all.trained:,} tokens"
+        self.check("trained = counted + local + lost, to the token", all(a.closes for a in found.values()), wrong)
+        if not self.faults:
+            self.check("nothing is lost without faults", not in_all.lost_in_all, f"{in_all.lost_in_all:,} tokens")
 
     def check_for_leaks(self) -> None:
         """Whether those who lived longest stayed as large in the second half of their lives, in all that they hold."""

@@ -1,61 +1,85 @@
-"""What a training program did, as JSON lines in its home folder: for charts, reports, and whoever likes to look.
+"""All events of a program, as JSON lines in its home folder: for charts, ledgers, reports, and whoever likes to look.
 
-    {"kind": "steps", "time", "stage", "path", "step", "loss", "tokens", "tokens_per_second"}   every few inner steps
-    {"kind": "round", "time", "stage", "path", "step", "round", "modules": {"L0M1": {...}}}
-
-Of a module: "version", "digest", "peers" (contributors), "tokens" (behind our own outer gradient).
-`loss` is the mean over the steps since the last line; `tokens` those of this peer since it started; `step` the path's
-own count over all stages. Nothing here is needed to go on with a run, and a line that a power cut has torn is left out.
+Each line is an event (`events/lines.py` has the format; `events/` says what each has). Nothing here is needed to go on
+with a run, and a line that a power cut has torn is left out.
 """
 
 import contextlib
 import errno
-import json
 import logging
 import math
 import os
 import time
-from dataclasses import asdict
+from collections.abc import Callable
 from functools import lru_cache
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from dipaco_swarm.errors import cannot_write
-from dipaco_swarm.events.training import Round
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.lines import BadLineError, Entry, from_line, to_line
+from dipaco_swarm.events.training import Steps
 
 log = logging.getLogger(__name__)
 
 STEPS_PER_LINE = 10
 MOST_BYTES = 32 << 20
 """Of one file. A full one is kept as `metrics.1.jsonl` until the next is full, so that months do not fill the disk."""
-TAIL_BYTES = 1 << 20
-
-_FIELDS = {
-    "steps": {"time", "stage", "path", "step", "loss", "tokens"},
-    "round": {"time", "stage", "path", "step", "round", "modules"},
-}
-"""What a line of each kind has at least."""
 
 
-class Metrics:
-    """Appends to one file. Never raises: a full disk costs a chart, not a round."""
+def metrics_file(home: Path) -> Path:
+    """Where a program with this home writes its events."""
+    return home / "metrics.jsonl"
 
-    def __init__(self, file: Path) -> None:
+
+class Journal:
+    """Appends events to one file. Never raises: a full disk costs a chart, not a round.
+
+    A line is in the hands of the kernel when `note` returns: a program that is killed then leaves it there.
+    """
+
+    def __init__(self, file: Path, wall: Callable[[], float] = time.time) -> None:
+        """`wall`: seconds since the epoch."""
         self._file = file
+        self._wall = wall
+        self._silent = False
+
+    def note(self, event: Event) -> None:
+        line = to_line(Entry(self._wall(), event))
+        try:
+            self._append(line)
+        except OSError as error:
+            if not self._silent:
+                log.warning("%s; training goes on", cannot_write(self._file.name, self._file.parent, error))
+            self._silent = True
+        else:
+            self._silent = False
+
+    def _append(self, line: bytes) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        if self._file.exists() and self._file.stat().st_size + len(line) > MOST_BYTES:
+            self._file.replace(_before(self._file))
+        with open(self._file, "a+b", buffering=0) as file:
+            size = file.tell()
+            if not _ends_with_a_line(file):  # half of one, of a power cut, would spoil this one too
+                line = b"\n" + line
+            if file.write(line) < len(line):
+                file.truncate(size)  # half a line would spoil the next one too
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class StepMeter:
+    """Makes an event of every ten inner steps."""
+
+    def __init__(self) -> None:
         self._losses: list[float] = []
         self._seconds = 0.0
         self._fresh_tokens = 0
         self._tokens = 0
         self._where = (-1, -1)
-        self._silent = False
 
-    @property
-    def file(self) -> Path:
-        return self._file
-
-    def step(self, stage: int, path: int, step: int, loss: float, tokens: int, seconds: float) -> None:
-        """Note an inner step; every tenth becomes a line."""
+    def step(self, stage: int, path: int, step: int, loss: float, tokens: int, seconds: float) -> Steps | None:
+        """Count an inner step; the event of the last ten with every tenth."""
         if (stage, path) != self._where:
             self._where = (stage, path)
             self._losses, self._seconds, self._fresh_tokens = [], 0.0, 0
@@ -64,62 +88,15 @@ class Metrics:
         self._fresh_tokens += tokens
         self._tokens += tokens
         if len(self._losses) < STEPS_PER_LINE:
-            return
-        self._append(
-            "steps",
-            stage=stage,
-            path=path,
-            step=step,
-            loss=math.fsum(self._losses) / len(self._losses),
-            tokens=self._tokens,
-            tokens_per_second=self._fresh_tokens / self._seconds if self._seconds else 0.0,
-        )
+            return None
+        mean = math.fsum(self._losses) / len(self._losses)
+        speed = self._fresh_tokens / self._seconds if self._seconds else 0.0
         self._losses, self._seconds, self._fresh_tokens = [], 0.0, 0
-
-    def round(self, over: Round) -> None:
-        """Note an outer round: version, digest, contributors and our tokens of each module that was committed."""
-        self._append("round", **asdict(over))
-
-    def _append(self, kind: str, **values: object) -> None:
-        line = (json.dumps({"kind": kind, "time": time.time(), **values}) + "\n").encode()
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            if self._file.exists() and self._file.stat().st_size + len(line) > MOST_BYTES:
-                self._file.replace(_before(self._file))
-            with open(self._file, "a+b", buffering=0) as file:
-                size = file.tell()
-                if not _ends_with_a_line(file):  # half of one, of a power cut, would spoil this one too
-                    line = b"\n" + line
-                if file.write(line) < len(line):
-                    file.truncate(size)  # half a line would spoil the next one too
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            if not self._silent:
-                log.warning("%s; training goes on", cannot_write(self._file.name, self._file.parent, error))
-            self._silent = True
-        else:
-            self._silent = False
+        return Steps(stage, path, step, mean, self._tokens, speed)
 
 
-def steps_after(file: Path, stage: int, path: int, step: int) -> int:
-    """How many inner steps of a path were written down after this one, in its last life; about, for lines are of ten.
-
-    They are counted, as the path's own count goes on by what others have trained, too. Looks at the last lines.
-    """
-    last = _end_of(file)
-    if len(last) < TAIL_BYTES:
-        last = _end_of(_before(file)) + last
-    noted = [line for line in _whole_lines(last, file) if line["kind"] == "steps"]
-    count, tokens = 0, math.inf
-    for line in (line for line in reversed(noted) if (line["stage"], line["path"]) == (stage, path)):
-        if line["step"] <= step or line["tokens"] >= tokens:  # tokens begin at none in every life
-            break
-        count, tokens = count + STEPS_PER_LINE, line["tokens"]
-    return count
-
-
-def read_metrics(file: Path) -> list[dict[str, Any]]:
-    """All lines that are kept, the oldest first; a line that is being written is left for next time."""
+def read_metrics(file: Path) -> list[Entry]:
+    """All events that are kept, the oldest first; a line that is being written is left for next time."""
     with contextlib.ExitStack() as opened:
         files = []
         # the newer file first: one that is full in this moment is seen twice, and not missed
@@ -136,32 +113,17 @@ def _before(file: Path) -> Path:
     return file.with_suffix(f".1{file.suffix}")
 
 
-def _end_of(file: Path) -> bytes:
-    """Whole lines."""
-    try:
-        with open(file, "rb") as lines:
-            if lines.seek(max(0, lines.seek(0, os.SEEK_END) - TAIL_BYTES)):
-                lines.readline()  # it may begin before what we look at
-            return lines.read()
-    except FileNotFoundError:
-        return b""
-
-
-def _whole_lines(data: bytes, file: Path) -> list[dict[str, Any]]:
+def _whole_lines(data: bytes, file: Path) -> list[Entry]:
     """The lines of `data` that can be read, without one at the end that is being written."""
-    noted = [_read(line) for line in data.split(b"\n")[:-1]]
-    if torn := noted.count(None):
-        _say_torn(file, torn)
-    return [line for line in noted if line is not None]
-
-
-def _read(line: bytes) -> dict[str, Any] | None:
-    try:
-        noted = json.loads(line)
-    except ValueError:
-        return None
-    whole = isinstance(noted, dict) and _FIELDS.get(str(noted.get("kind")), {"kind"}) <= noted.keys()
-    return noted if whole else None
+    found, torn = [], []
+    for line in data.split(b"\n")[:-1]:
+        try:
+            found.append(from_line(line))
+        except BadLineError as error:
+            torn.append(error)
+    if torn:
+        _say_torn(file, len(torn), str(torn[0]))
+    return found
 
 
 def _ends_with_a_line(file: FileIO) -> bool:
@@ -173,5 +135,5 @@ def _ends_with_a_line(file: FileIO) -> bool:
 
 
 @lru_cache(maxsize=64)  # once for each file
-def _say_torn(file: Path, lines: int) -> None:
-    log.warning("%s: %d of its lines cannot be read, after a power cut perhaps; left out", file.name, lines)
+def _say_torn(file: Path, lines: int, why: str) -> None:
+    log.warning("%s: %d of its lines cannot be read and are left out; the first: %s", file.name, lines, why)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console, Group
@@ -15,6 +16,7 @@ from rich.live import Live
 from rich.padding import Padding
 
 from dipaco_swarm.dashboard.drawing import EVENT_LINES, draw, draw_events
+from dipaco_swarm.dashboard.metrics import Journal, metrics_file
 from dipaco_swarm.dashboard.views import Happened, SwarmStatus, View
 from dipaco_swarm.events.event import Event, Logged
 from dipaco_swarm.settings import ScreenKind
@@ -92,6 +94,21 @@ class NoScreen:
     def event(self, event: Event) -> None: ...
 
 
+class RecordedScreen:
+    """A screen whose events are also written down."""
+
+    def __init__(self, screen: Screen, journal: Journal) -> None:
+        self._screen = screen
+        self._journal = journal
+
+    def show(self, view: View) -> None:
+        self._screen.show(view)
+
+    def event(self, event: Event) -> None:
+        self._journal.note(event)
+        self._screen.event(event)
+
+
 class _EventHandler(logging.Handler):
     """Turns our own log lines into events of the screen; one that comes again within a minute is not said again."""
 
@@ -111,6 +128,11 @@ class _EventHandler(logging.Handler):
                 self._screen.event(record.msg if isinstance(record.msg, Event) else Logged(line))
         except Exception:  # noqa: BLE001 - what logging asks of every handler
             self.handleError(record)
+
+
+def recorded(screen: Screen, home: Path) -> Screen:
+    """The same screen, whose events are also written to the metrics of a program with this home."""
+    return RecordedScreen(screen, Journal(metrics_file(home)))
 
 
 @contextmanager

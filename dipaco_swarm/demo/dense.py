@@ -13,8 +13,8 @@ import torch
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
 from dipaco_swarm.client.sources import open_run
-from dipaco_swarm.dashboard.metrics import Metrics
-from dipaco_swarm.dashboard.screens import Screen, open_screen
+from dipaco_swarm.dashboard.metrics import StepMeter
+from dipaco_swarm.dashboard.screens import Screen, open_screen, recorded
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.events.operator import DenseBaseline, ReadingMixture
 from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals
@@ -58,10 +58,12 @@ def train_dense(bootstrap: Path, cache: Path, out: Path, screen: Screen, stop: S
         for level in range(model.num_levels):
             model.load(level, vector_from_bytes(run.fetch(manifest.stages[0].seeds[str(ModuleId(level, 0))])))
     trainer = InnerTrainer(model, config.inner, TrainingSettings(threads=1))
-    metrics = Metrics(out / "metrics.jsonl")
+    meter = StepMeter()
 
     def note(report: StepReport) -> None:
-        metrics.step(0, 0, report.step, report.loss, report.tokens, report.seconds)
+        steps = meter.step(0, 0, report.step, report.loss, report.tokens, report.seconds)
+        if steps is not None:
+            screen.event(steps)
 
     steps = config.steps_of(config.stages)
     screen.event(DenseBaseline(steps, done=False))
@@ -87,4 +89,4 @@ def main() -> None:
     bootstrap, cache, out = map(Path, sys.argv[1:])
     torch.set_num_threads(1)
     with stopping_on_signals() as stop, open_screen("plain") as screen:
-        train_dense(bootstrap, cache, out, screen, stop)
+        train_dense(bootstrap, cache, out, recorded(screen, out), stop)

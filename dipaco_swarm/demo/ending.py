@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 
 from dipaco_swarm.client.sources import open_run
-from dipaco_swarm.dashboard.metrics import read_metrics
 from dipaco_swarm.demo.report import Story
 from dipaco_swarm.demo.results import compare, export_and_check, write_samples
-from dipaco_swarm.demo.scene import agreement_of
+from dipaco_swarm.demo.scene import agreement_of, events_at
+from dipaco_swarm.events.training import Steps
 from dipaco_swarm.run.config import RunConfig
 
 
@@ -40,6 +40,5 @@ def conclude(folder: Path, config: RunConfig, homes: Sequence[Path]) -> Story:
 def _tokens(homes: Sequence[Path]) -> int:
     """Tokens that were trained on, as these homes wrote them down."""
     return sum(
-        max((line["tokens"] for line in read_metrics(home / "metrics.jsonl") if line["kind"] == "steps"), default=0)
-        for home in homes
+        max((event.tokens for event in events_at(home) if isinstance(event, Steps)), default=0) for home in homes
     )

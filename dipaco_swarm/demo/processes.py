@@ -1,7 +1,6 @@
 """The processes of the demo: started with their own log, ended by their handle, never by name."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from typing import BinaryIO
 POLITE_SECONDS = 4.0
 """A program saves and says goodbye in less; the rest of five seconds is for those that do not listen."""
 LAST_LINES = 12
-CLOCK, CLOCK_WIDTH = re.compile(r"\d\d:\d\d:\d\d  "), 10
 
 
 class ProcessFailedError(Exception):
@@ -34,11 +32,6 @@ class Process:
     def code(self) -> int | None:
         """Its exit status; None while it runs."""
         return self.handle.poll()
-
-    def last_line(self) -> str:
-        """The last event of its log, without the time; what libraries say there is for whoever reads the log."""
-        events = [line for line in tail(self.log, 200) if CLOCK.match(line)]
-        return events[-1][CLOCK_WIDTH:] if events else ""
 
 
 class Troupe:

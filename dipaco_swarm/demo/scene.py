@@ -1,21 +1,20 @@
 """What is going on, as a picture of all processes at one moment: read from their metrics and logs, then drawn."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from dipaco_swarm.dashboard.drawing import BOLD, CALM, GOOD, QUIET, WARN, Bar, frame, sparkline
-from dipaco_swarm.dashboard.metrics import read_metrics
+from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.dashboard.views import duration
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.training import Round, Steps
 
-Line = dict[str, Any]
 SPARKS = 18
 """Characters of a loss curve on the screen."""
 
@@ -37,7 +36,7 @@ class Actor:
 
     name: str
     says: str
-    """The last event of its log."""
+    """What it reported last."""
     finished: bool
     stage: int | None = None
     curve: Curve | None = None
@@ -94,38 +93,52 @@ class Scene:
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def actor_of(name: str, says: str, finished: bool, home: Path) -> Actor:
+def actor_of(name: str, finished: bool, home: Path) -> Actor:
     """A process as its home folder tells it."""
-    if "tokens/s" in says:  # a summary, not an event: "path 0: waiting for 2 more peers to start, 0 tokens/s, ..."
-        says = re.sub(r"^path \d+: ", "", says).split(",")[0]
-    lines = read_metrics(home / "metrics.jsonl")
-    steps = [line for line in lines if line["kind"] == "steps"]
+    events = events_at(home)
+    says = _doing(events)
+    steps = [event for event in events if isinstance(event, Steps)]
     if not steps:
-        return Actor(name, says.split(";")[0] or "starting", finished)
-    rounds = [line["round"] for line in lines if line["kind"] == "round"]
-    if says.startswith("round ") or says == "training":  # the figures are in the columns beside it
-        says = f"training path {steps[-1]['path']}, round {rounds[-1] + 1 if rounds else 1}"
-    says = says.split(";")[0]
+        return Actor(name, says, finished)
+    rounds = [event.round for event in events if isinstance(event, Round)]
+    last = steps[-1]
     return Actor(
         name,
         says,
         finished,
-        steps[-1]["stage"],
-        curve_of(name, lines),
+        last.stage,
+        curve_of(name, events),
         rounds[-1] if rounds else None,
-        steps[-1]["tokens"],
-        steps[-1]["tokens_per_second"],
+        last.tokens,
+        last.tokens_per_second,
     )
 
 
-def curve_of(name: str, lines: Sequence[Line]) -> Curve:
-    """The loss curve in a metrics file."""
-    steps = [line for line in lines if line["kind"] == "steps"]
+def events_at(home: Path) -> list[Event]:
+    """All that a program with this home has reported, the oldest first."""
+    return [entry.event for entry in read_metrics(metrics_file(home))]
+
+
+def _doing(events: Sequence[Event]) -> str:
+    """What a program is about, in a few words: what it reported last."""
+    for event in reversed(events):
+        match event:
+            case Steps(path=path) | Round(path=path):
+                rounds = next((event.round for event in reversed(events) if isinstance(event, Round)), 0)
+                return f"training path {path}, round {rounds + 1}"
+            case _ if event.for_people:
+                return str(event).split(";")[0]
+    return "starting"
+
+
+def curve_of(name: str, events: Sequence[Event]) -> Curve:
+    """The loss curve in what a program has reported."""
+    steps = [event for event in events if isinstance(event, Steps)]
     return Curve(
         name,
-        tuple(line["step"] for line in steps),
-        tuple(line["loss"] for line in steps),
-        tuple(line["stage"] for line in steps),
+        tuple(event.step for event in steps),
+        tuple(event.loss for event in steps),
+        tuple(event.stage for event in steps),
     )
 
 
@@ -133,9 +146,10 @@ def agreement_of(homes: Sequence[Path]) -> Agreement:
     """Compare the digests that peers wrote down, module by module and version by version."""
     digests: dict[tuple[int, str, int], Counter[str]] = {}
     for home in homes:
-        for line in read_metrics(home / "metrics.jsonl"):
-            for module, made in (line["modules"] if line["kind"] == "round" else {}).items():
-                digests.setdefault((line["stage"], module, made["version"]), Counter())[made["digest"]] += 1
+        for event in events_at(home):
+            if isinstance(event, Round):
+                for module, made in event.modules.items():
+                    digests.setdefault((event.stage, module, made.version), Counter())[made.digest] += 1
     shared = [found for found in digests.values() if found.total() > 1]
     return Agreement(len(shared), sum(len(found) == 1 for found in shared))
 

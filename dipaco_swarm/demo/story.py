@@ -20,12 +20,13 @@ from threading import Thread
 from rich.console import Console
 
 from dipaco_swarm.algorithm.stages import check_tables, most_paths
-from dipaco_swarm.dashboard.metrics import read_metrics
+from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.dashboard.views import duration
 from dipaco_swarm.demo.processes import Process, ProcessFailedError, Troupe
-from dipaco_swarm.demo.scene import Scene, actor_of, agreement_of, curve_of
+from dipaco_swarm.demo.scene import Scene, actor_of, agreement_of, curve_of, events_at
 from dipaco_swarm.demo.show import Show
 from dipaco_swarm.errors import UsageError
+from dipaco_swarm.events.training import Round, Steps
 from dipaco_swarm.files import LOCK, locked
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.run.config import RunConfig
@@ -102,7 +103,7 @@ def _scene(folder: Path, config: RunConfig, cast: Sequence[Process], seconds: fl
         seconds=seconds,
         stages=len(config.stages),
         total_steps=config.steps_of(config.stages),
-        actors=tuple(actor_of(p.name, p.last_line(), p.code is not None, folder / p.name) for p in cast),
+        actors=tuple(actor_of(p.name, p.code is not None, folder / p.name) for p in cast),
         agreement=agreement_of(_homes(folder, config)),
     )
 
@@ -144,8 +145,8 @@ def _conclude(folder: Path, config: RunConfig, show: Show, started: float) -> in
         story = ending.conclude(folder, config, _homes(folder, config))
         phases = phases_of(_homes(folder, config), started, trained)
         names = [f"path {path}" for path in range(len(story.shares))]
-        curves = [curve_of(n, read_metrics(h / "metrics.jsonl")) for n, h in zip(names, story.homes, strict=True)]
-        dense = curve_of("dense", read_metrics(folder / "dense" / "metrics.jsonl"))
+        curves = [curve_of(n, events_at(h)) for n, h in zip(names, story.homes, strict=True)]
+        dense = curve_of("dense", events_at(folder / "dense"))
         draw_chart(folder / "curves.png", dense, curves, story.shares, story.comparison, story.caption)
         phases["evaluation, sample, export, chart"] = time.time() - trained
         write_report(folder, story, phases)
@@ -155,13 +156,14 @@ def _conclude(folder: Path, config: RunConfig, show: Show, started: float) -> in
 
 def phases_of(homes: Sequence[Path], started: float, trained: float) -> dict[str, float]:
     """Seconds of each part of the run, from the times that the peers wrote down."""
-    rounds = [line for home in homes for line in read_metrics(home / "metrics.jsonl")]
+    times: dict[int, list[float]] = {}
+    for entry in (entry for home in homes for entry in read_metrics(metrics_file(home))):
+        if isinstance(entry.event, Steps | Round):
+            times.setdefault(entry.event.stage, []).append(entry.time)
     phases, before = {}, started
-    for stage in sorted({line["stage"] for line in rounds}):
-        of_stage = [line for line in rounds if line["stage"] == stage]
-        # a line of steps is written after its steps, which took as long as those of the next one
-        first = min(line["time"] for line in of_stage)
-        last = max(line["time"] for line in of_stage)
+    for stage, at in sorted(times.items()):
+        # steps are reported after they were made, which took as long as the next ones
+        first, last = min(at), max(at)
         ready = "programs, tokenizer, reading documents" if stage == 0 else f"router and shards of stage {stage}"
         phases[ready] = first - before
         phases[f"stage {stage}"] = last - first

@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+from pydantic import ConfigDict
+
 from dipaco_swarm.events.words import how_long
 
 EVENTS: dict[str, type["Event"]] = {}
@@ -15,17 +17,23 @@ class Event:
     """Something that happened. Each subclass is a kind: `TokensDropped` is "tokens-dropped"."""
 
     kind: ClassVar[str]
-    for_people: ClassVar[bool] = True
-    """Whether a screen shows it; the others are for charts and ledgers."""
+    __pydantic_config__: ClassVar[ConfigDict] = {"strict": True, "extra": "forbid"}
+    quiet: ClassVar[bool] = False
+    """Not for people: for charts and ledgers alone."""
 
     def __init_subclass__(cls) -> None:
         cls.kind = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls.__name__).lower()
         EVENTS[cls.kind] = cls
 
     @property
+    def for_people(self) -> bool:
+        """Whether a screen shows it."""
+        return not self.quiet
+
+    @property
     def line(self) -> str:
         """One calm line: what happened, and what to do about it if anything."""
-        raise NotImplementedError(f"{type(self).__name__} has no words")
+        return self.kind  # of a quiet one
 
     def __str__(self) -> str:
         return self.line
@@ -63,6 +71,10 @@ class OfPeer(Event):
 
     peer: str
     event: Event
+
+    @property
+    def for_people(self) -> bool:
+        return self.event.for_people
 
     @property
     def line(self) -> str:

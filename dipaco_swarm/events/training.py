@@ -8,15 +8,18 @@ from dipaco_swarm.events.event import Event, Fault
 from dipaco_swarm.events.words import counted
 
 Loss = Literal["killed", "stale", "not acknowledged", "damaged checkpoint", "damaged memory"]
-"""Why tokens were dropped. Stale: trained on a version that is too old. Not acknowledged: given to a round whose end
-this peer did not hear, so they may be in a version all the same."""
+"""Why tokens were dropped.
+
+Killed: trained after the last checkpoint of a life that was ended. Stale: trained on a version that is too old. Not
+acknowledged: given to a round whose end this peer did not hear. What was given may be in a version all the same.
+"""
 
 
 @dataclass(frozen=True)
 class Steps(Event):
     """Some inner steps. Not a line for people: the screen shows how training goes."""
 
-    for_people: ClassVar[bool] = False
+    quiet: ClassVar[bool] = True
     stage: int
     path: int
     step: int
@@ -68,6 +71,44 @@ class Round(Event):
             )
             or "nothing committed"
         )
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a peer brings to the round of one module."""
+
+    base: str
+    """Digest of the state that its outer gradient starts from."""
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Contributing(Event):
+    """A peer is about to give outer gradients away. For ledgers: what it gives, others may have from now on."""
+
+    quiet: ClassVar[bool] = True
+    stage: int
+    path: int
+    trained: int
+    """Tokens that it has trained on this path, in all its lives."""
+    modules: Mapping[str, Offer]
+
+
+@dataclass(frozen=True)
+class Committed(Event):
+    """A group has committed a version of a module. Written down before anybody can have it from this peer."""
+
+    quiet: ClassVar[bool] = True
+    stage: int
+    module: str
+    version: int
+    digest: str
+    base: str
+    """Digest of the version that it follows."""
+    work: int
+    """Tokens behind it, in its whole history."""
+    tokens: Mapping[str, int]
+    """Behind the outer gradient of each peer that is in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +168,23 @@ class StateNotSent(Fault):
 
 @dataclass(frozen=True)
 class TokensDropped(Event):
-    """A peer goes on without tokens that it has trained."""
+    """A peer goes on with a module without tokens that it has trained."""
 
+    stage: int
+    path: int
     module: str
     version: int
     """That they were trained on."""
     tokens: int
     reason: Loss
+    local: int
+    """Tokens that it still has beyond the version."""
+    trained: int
+    """Tokens that it has trained on this path, in all its lives."""
+
+    @property
+    def for_people(self) -> bool:
+        return self.reason != "killed"  # which `EndedUnsaved` says for all modules at once
 
     @property
     def line(self) -> str:
@@ -161,26 +212,3 @@ class MemoryDamaged(Event):
     def line(self) -> str:
         found = "it was fetched again" if self.fetched else "nobody has another; going on with it"
         return f"{self.module} was damaged in this machine's memory; {found}. Is the memory in order?"
-
-
-@dataclass(frozen=True)
-class StepsLost(Event):
-    """A peer was killed between two checkpoints."""
-
-    steps: int
-    """About; they are noted in tens."""
-
-    @property
-    def line(self) -> str:
-        return f"this peer was ended before it could save again: about {self.steps} steps are lost"
-
-
-@dataclass(frozen=True)
-class TooFarBehind(Event):
-    """The group has left the version behind that a checkpoint's progress was trained on."""
-
-    tokens: int
-
-    @property
-    def line(self) -> str:
-        return f"the group has gone on too far: {self.tokens:,} tokens trained before that are dropped"

@@ -1,7 +1,7 @@
 """A volunteer's life apart from its rounds: joining, waiting, its disk, its company, leaving."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from dipaco_swarm.events.event import Event, Fault
 from dipaco_swarm.events.words import how_long, some
@@ -27,6 +27,15 @@ class Joining(Event):
     @property
     def line(self) -> str:
         return f"joining {self.run}"
+
+
+@dataclass(frozen=True)
+class Joined(Event):
+    """The run's manifest is here. For ledgers: who this peer is."""
+
+    quiet: ClassVar[bool] = True
+    peer: str
+    """As the others call it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +163,20 @@ class Resumed(Event):
     @property
     def line(self) -> str:
         return f"going on from the checkpoint at step {self.step}"
+
+
+@dataclass(frozen=True)
+class EndedUnsaved(Event):
+    """The life before this one was ended between two checkpoints."""
+
+    tokens: int
+
+    @property
+    def line(self) -> str:
+        return (
+            f"this peer was ended before it could save again: the last {self.tokens:,} tokens of its training are "
+            "lost, unless a round had them"
+        )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from dipaco_swarm.algorithm.stages import check_tables
-from dipaco_swarm.dashboard.screens import open_screen
+from dipaco_swarm.dashboard.screens import open_screen, recorded
 from dipaco_swarm.events.operator import NodeDown
 from dipaco_swarm.machine.memory import keep_what_is_loaded
 from dipaco_swarm.machine.sleep import SleepDetector
@@ -28,7 +28,8 @@ def serve(settings: BootstrapSettings) -> None:
     key, home, workshop = load_operator_key(settings.home), OperatorHome(settings.home), TrainingWorkshop(config)
     node = NodeSettings(settings.listen, settings.announce)
     empty = RunAddress(config.name, fingerprint_of(key.public_key()), ())
-    with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
+    with stopping_on_signals() as stop, open_screen(settings.screen) as shown:
+        screen = recorded(shown, settings.home)
 
         def keep_it_going(stop: Stopping) -> bool:
             """Open the node and serve; whether the swarm was lost."""

@@ -11,9 +11,8 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.dashboard.metrics import steps_after
-from dipaco_swarm.events.training import Fetched, StateNotSent, StepsLost, TooFarBehind
-from dipaco_swarm.events.volunteer import NothingHeldOut, Resumed, StageBegan
+from dipaco_swarm.events.training import Fetched, Loss, StateNotSent
+from dipaco_swarm.events.volunteer import EndedUnsaved, NothingHeldOut, Resumed, StageBegan
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.outer_round import announce
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
@@ -127,19 +126,23 @@ class Entering:
 
     def _load(self, peer: PathInTraining, saved: Checkpoint | None, manifest: Manifest) -> None:
         """Put the agreed states into the model, and on top of them the local progress that is still of use."""
-        given, dropped = self._keeping.given(peer.stage, peer.path), 0
+        around, given, unsaved = self._around, self._keeping.given(peer.stage, peer.path), self._unsaved(peer, saved)
+        why: Loss = "damaged checkpoint" if saved is None and self._keeping.damaged else "killed"
         for module, state in peer.base.items():
             progress = ModuleProgress(state, given_at=given.get(module))
             vector = state.params
             if saved is not None:
                 before = saved.base[module].version
                 if before < state.version and before <= given.get(module, -1):
-                    pass  # what we had trained is in the newest state already; it would count twice
+                    # what we had trained is in the newest state already, or nowhere; it would count twice
+                    around.book.dropped(peer, module, before, saved.tokens[module], "not acknowledged", local=unsaved)
                 elif state.version - before <= ACCEPTED_STALENESS:
                     progress = progress.trained(saved.tokens[module])
                     vector = state.params + (saved.local[module] - saved.base[module].params)
                 else:
-                    dropped = max(dropped, saved.tokens[module])
+                    around.book.dropped(peer, module, before, saved.tokens[module], "stale", local=unsaved)
+            version = state.version if saved is None else saved.base[module].version
+            around.book.dropped(peer, module, version, unsaved, why, local=progress.tokens)
             peer.progress[module] = progress
             peer.model.load(module.level, vector)
             peer.swarm.hold(peer.stage, module, state)
@@ -151,17 +154,16 @@ class Entering:
         peer.batches_consumed = saved.shard_cursor
         residuals = {module: Residual(saved.base[module].version, left) for module, left in saved.residuals.items()}
         peer.swarm.resume_residuals(peer.stage, peer.path, residuals)
-        self._say_what_is_lost(peer, saved, dropped)
 
-    def _say_what_is_lost(self, peer: PathInTraining, saved: Checkpoint, dropped: int) -> None:
-        """`dropped`: tokens trained on a version that the group has left behind."""
-        screen, steps = self._around.screen, saved.inner.steps_done
-        screen.event(Resumed(steps))
-        lost = steps_after(self._around.metrics.file, peer.stage, peer.path, steps)
-        if lost > 0:
-            screen.event(StepsLost(lost))
-        if dropped:
-            screen.event(TooFarBehind(dropped))
+    def _unsaved(self, peer: PathInTraining, saved: Checkpoint | None) -> int:
+        """Tokens that earlier lives have trained on the path since the checkpoint."""
+        in_checkpoint = 0 if saved is None else saved.trained
+        peer.trained = max(in_checkpoint, self._keeping.trained(peer.stage, peer.path))
+        if saved is not None:
+            self._around.screen.event(Resumed(saved.inner.steps_done))
+        if peer.trained > in_checkpoint:
+            self._around.screen.event(EndedUnsaved(peer.trained - in_checkpoint))
+        return peer.trained - in_checkpoint
 
     def _moments_before(self, stage: Stage, path: PathIndex) -> Mapping[str, Tensor]:
         """Of the inner optimizer, from the stage before, where the path goes on and was ours; else none."""

@@ -40,6 +40,7 @@ class Keeping:
         self._saved_at = around.clock.monotonic()
         self._pause = CHECKPOINT_SECONDS
         self._salvaged: dict[ModuleId, ModuleState] = {}
+        self._damaged = False
         self._noted: tuple[Path, Mapping[ModuleId, int]] | None = None
         """Where and what was noted last of what was given."""
 
@@ -47,6 +48,11 @@ class Keeping:
     def salvaged(self) -> Mapping[ModuleId, ModuleState]:
         """Modules out of a damaged checkpoint of the current stage."""
         return self._salvaged
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the checkpoint that was to be loaded last is damaged."""
+        return self._damaged
 
     @property
     def is_due(self) -> bool:
@@ -65,13 +71,14 @@ class Keeping:
 
     def load(self, stage: int, path: PathIndex) -> Checkpoint | None:
         """What we saved of this path; a damaged one is set aside, as the swarm has all of it but the latest steps."""
-        self._salvaged = {}
+        self._salvaged, self._damaged = {}, False
         file, run = self._file(stage, path), self._around.run
         try:
             return checkpoints.load(file, run)
         except DamagedError as error:
             log.debug("%s", error)
         self._salvaged = checkpoints.salvage(file, run)
+        self._damaged = True
         set_aside(file)
         self._around.screen.event(CheckpointDamaged(path, tuple(map(str, self._salvaged))))
         return None
@@ -94,6 +101,7 @@ class Keeping:
                     tokens={module: progress.tokens for module, progress in peer.progress.items()},
                     inner=peer.trainer.state(),
                     shard_cursor=peer.batches_consumed,
+                    trained=peer.trained,
                     residuals=_unsent(peer),
                 ),
             )
@@ -111,6 +119,10 @@ class Keeping:
         """The last version of each module whose progress others may have: newer than the checkpoint, mostly."""
         return checkpoints.given(self._file(stage, path))
 
+    def trained(self, stage: int, path: PathIndex) -> int:
+        """Tokens that we have trained on a path in all our lives, as noted after the last step."""
+        return checkpoints.trained(self._file(stage, path))
+
     def note_given(self, peer: PathInTraining) -> None:
         """Write down whose progress the others are about to have; after a crash it must not count once more."""
         versions = {m: progress.given_at for m, progress in peer.progress.items() if progress.given_at is not None}
@@ -127,7 +139,7 @@ class Keeping:
         """Remove the checkpoints of stages before this one: the next stage looks at the last one alone."""
         folder = self._around.settings.home / "checkpoints"
         for earlier in range(stage):
-            for ending in ("safetensors", "given.json"):
+            for ending in ("safetensors", "given.json", "trained"):
                 for file in folder.glob(f"stage-{earlier}-path-*.{ending}"):
                     with suppress(OSError):  # a file that cannot be removed is no reason to stop
                         file.unlink()
@@ -141,11 +153,13 @@ class Keeping:
             whole = self._around.swarm.fetch_state(peer.stage, module, state.digest, timeout=MENDING_SECONDS)
             if whole is None and (saved := self.load(peer.stage, peer.path)) is not None:
                 whole = saved.base[module] if saved.base[module].digest == state.digest else None
+            tokens = peer.progress[module].tokens
             adopt(peer, module, whole or now)
+            self._around.book.dropped(peer, module, state.version, tokens, "damaged memory")
             self._around.screen.event(MemoryDamaged(str(module), fetched=whole is not None))
 
     def _file(self, stage: int, path: PathIndex) -> Path:
-        return self._around.settings.home / "checkpoints" / f"stage-{stage}-path-{path}.safetensors"
+        return checkpoints.file_of(self._around.settings.home, stage, path)
 
 
 def _unsent(peer: PathInTraining) -> dict[ModuleId, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.dashboard.metrics import Metrics
+from dipaco_swarm.dashboard.metrics import StepMeter
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.dashboard.views import ModuleView, PeerView
 from dipaco_swarm.events.training import Commit, Round, RoundFailed
@@ -24,11 +24,11 @@ REDRAW_SECONDS = 0.5
 class PeerPresenter:
     """Keeps what the volunteer's screen shows between two redraws."""
 
-    def __init__(self, screen: Screen, swarm: Swarm, run: str, metrics: Metrics, notices: Notices) -> None:
+    def __init__(self, screen: Screen, swarm: Swarm, run: str, notices: Notices) -> None:
         self._screen = screen
         self._swarm = swarm
         self._run = run
-        self._metrics = metrics
+        self._meter = StepMeter()
         self._notices = notices
         self._losses: deque[float] = deque(maxlen=400)
         self._tokens = 0
@@ -45,7 +45,9 @@ class PeerPresenter:
         self._losses.append(report.loss)
         self._tokens += report.tokens
         self._steps_in_round += 1
-        self._metrics.step(peer.stage, peer.path, report.step, report.loss, report.tokens, report.seconds)
+        steps = self._meter.step(peer.stage, peer.path, report.step, report.loss, report.tokens, report.seconds)
+        if steps is not None:
+            self._screen.event(steps)
         if self._swarm.clock.monotonic() - self._drawn > REDRAW_SECONDS:
             self._drawn = self._swarm.clock.monotonic()
             self.now(peer, manifest, "training")
@@ -65,7 +67,6 @@ class PeerPresenter:
                 self._notices.failing(f"round of {module}", RoundFailed(module=str(module), reason=outcome.reason))
         loss = None if math.isnan(report.loss) else report.loss
         over = Round(peer.stage, peer.path, peer.trainer.steps_done, rounds, loss, modules)
-        self._metrics.round(over)
         if modules:
             now = time.localtime(self._swarm.clock.wall())
             self._last_agreed = f"{over.commits}, at {time.strftime('%H:%M:%S', now)}"

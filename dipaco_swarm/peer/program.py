@@ -2,7 +2,7 @@
 
 import logging
 
-from dipaco_swarm.dashboard.screens import open_screen
+from dipaco_swarm.dashboard.screens import open_screen, recorded
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.events.volunteer import Joining, Left, NobodyAnswers, NotDialable, Recovered
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
@@ -35,7 +35,8 @@ def run_peer(settings: PeerSettings) -> None:
         reachable=REACHABLE[settings.reachable],
         bandwidth=settings.bandwidth,
     )
-    with stopping_on_signals() as stop, open_screen(settings.screen) as screen:
+    with stopping_on_signals() as stop, open_screen(settings.screen) as shown:
+        screen = recorded(shown, settings.home)
         screen.event(Joining(settings.address.name))
         notices = Notices(screen.event, SYSTEM_CLOCK)
         attendance = Attendance(screen.event)

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.events.volunteer import FilesNotSent, Recovered
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.stopping import Stopped, Stopping
+from dipaco_swarm.peer.book import TokenBook
 from dipaco_swarm.peer.workbench import Workbench
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.swarm.interface import Swarm
@@ -28,7 +28,7 @@ class Surroundings:
     stop: Stopping
     workbench: Workbench
     notices: Notices
-    metrics: Metrics
+    book: TokenBook
     run: str
     """How checkpoints and snapshots name the run."""
 

@@ -8,22 +8,23 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Leave, MoveOn, Score, Situation, Train, Wait, next_action
 from dipaco_swarm.algorithm.stages import most_paths
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.dashboard.metrics import Metrics
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import HomeError, SwarmError, UnreachableError, UsageError
-from dipaco_swarm.events.training import CaughtUp, StateNotSent, TokensDropped
-from dipaco_swarm.events.volunteer import AwaitingManifest, CannotWrite, Moving, NotSaved, Waiting
+from dipaco_swarm.events.training import CaughtUp, StateNotSent
+from dipaco_swarm.events.volunteer import AwaitingManifest, CannotWrite, Joined, Moving, NotSaved, Waiting
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.outer_round import catch_up, catch_ups, drop_progress, holdings, run_outer_round
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.attendance import Attendance
+from dipaco_swarm.peer.book import TokenBook
 from dipaco_swarm.peer.company import Company, peers_in_sight
 from dipaco_swarm.peer.entering import ACCEPTED_STALENESS, Entering, Post
 from dipaco_swarm.peer.handover import hand_over, other_holders
@@ -66,11 +67,11 @@ class Volunteer:
     ) -> None:
         """`missed`: what happened while this program stood still. `attendance`: from before the network was lost."""
         run = run_of(settings.address.name, settings.address.fingerprint)
-        notices, metrics = Notices(screen.event, swarm.clock), Metrics(settings.home / "metrics.jsonl")
-        self._around = Surroundings(settings, swarm, screen, stop, workbench, notices, metrics, run)
+        notices, book = Notices(screen.event, swarm.clock), TokenBook(screen, settings.home)
+        self._around = Surroundings(settings, swarm, screen, stop, workbench, notices, book, run)
         self._missed = missed
         self.attendance = attendance or Attendance(screen.event)
-        self._show = PeerPresenter(screen, swarm, settings.address.name, metrics, notices)
+        self._show = PeerPresenter(screen, swarm, settings.address.name, notices)
         self._choice = PathChoice(swarm, settings.path, settings.home)
         self._keeping = Keeping(self._around)
         self._entering = Entering(self._around, self._keeping, self._choice)
@@ -100,6 +101,7 @@ class Volunteer:
         if manifest is None:
             return
         config = manifest.config
+        around.screen.event(Joined(str(around.swarm.peer)))
         _check_path(around.settings.path, config)
         around.swarm.configure_rounds(config.wire.codec, config.limits.norm_clip, config.limits.max_members)
         around.swarm.follow_manifest()
@@ -231,17 +233,18 @@ class Volunteer:
         self.attendance.note_catch_up(peer, module, task.to.version, given=given)
         if task.to.version - ours > ACCEPTED_STALENESS and peer.progress[module].tokens:
             dropped = drop_progress(peer, module)
-            around.screen.event(TokensDropped(str(module), ours, dropped, "stale"))
+            around.book.dropped(peer, module, ours, dropped, "stale")
         elif tokens and not peer.progress[module].tokens:
-            around.screen.event(TokensDropped(str(module), ours, tokens, "not acknowledged"))
+            around.book.dropped(peer, module, ours, tokens, "not acknowledged")
 
     def _round(self, post: Post) -> None:
         """An outer round; between its steps we save when it is time, and look up if we have been asleep."""
         peer, shown = post.peer, self._show.watching(post.peer, post.manifest)
-        behind = self._woke_up_behind(peer)
+        behind, book = self._woke_up_behind(peer), self._around.book
 
         def step(report: StepReport) -> None:
             nonlocal behind
+            book.trained(peer)
             shown.step(report)
             self._company.look_around(peer)
             behind = self._woke_up_behind(peer) or behind
@@ -250,9 +253,16 @@ class Volunteer:
 
         def due(modules: Sequence[ModuleId]) -> None:
             self._keeping.note_given(peer)
+            book.contributing(peer, modules)
             shown.due(modules)
 
-        report = run_outer_round(peer, stop=lambda: behind or self._around.stop(), on_step=step, on_due=due)
+        report = run_outer_round(
+            peer,
+            stop=lambda: behind or self._around.stop(),
+            on_step=step,
+            on_due=due,
+            on_commit=partial(book.committing, peer),
+        )
         self._keeping.note_given(peer)  # where the round failed, it may not have been given after all
         for module, outcome in report.outcomes.items():
             self._made[module.level] += isinstance(outcome, Agreed)

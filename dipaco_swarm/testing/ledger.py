@@ -111,8 +111,11 @@ class Ledger:
         if known.parent != version.parent or known.tokens.keys() != ranges.keys():
             self.violate(now, "one history", f"{place[1]} {version.digest[:8]} was made of different contributions")
 
-    def drop(self, peer: str, place: Place, local: int, reason: str) -> None:
-        """A peer goes on with only its last `local` tokens; what is in no version is lost, and that is written down."""
+    def drop(self, peer: str, place: Place, local: int, reason: str) -> int:
+        """A peer goes on with only its last `local` tokens; what is in no version is lost, and that is written down.
+
+        Returns how many these are.
+        """
         older = Ranges([(0, self.trained[peer, place] - local)])
         in_versions = Ranges(
             part for version in self.versions[place].values() for part in version.tokens.get(peer, Ranges()).ranges
@@ -120,6 +123,7 @@ class Ledger:
         gone = older - in_versions - Ranges(part for _, lost in self._lost[peer, place] for part in lost.ranges)
         if len(gone):
             self._lost[peer, place].append((reason, gone))
+        return len(gone)
 
     def check_given(self, now: float, peer: str, place: Place, base: str) -> None:
         """A peer goes on without what it trained from this state, as others may have that; so it was in a round."""

@@ -24,11 +24,11 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
 from dipaco_swarm.errors import CheckpointError, DamagedError, HomeError
-from dipaco_swarm.files import write_whole
+from dipaco_swarm.files import write_in_place, write_whole
 from dipaco_swarm.training.bank import tensors_writer
 from dipaco_swarm.training.inner import InnerState
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,8 @@ class Checkpoint:
     inner: InnerState
     shard_cursor: int
     """Batches of the path's shard that were consumed."""
+    trained: int = 0
+    """Tokens that this peer has trained on the path, in all its lives."""
     residuals: Mapping[ModuleId, Tensor] = field(default_factory=dict)
     """Error feedback: what the codec has left unsent of a module's outer gradients, fp32 (parameters,).
 
@@ -125,6 +127,32 @@ def given(file: Path) -> dict[ModuleId, int]:
         return {}
 
 
+def note_trained(file: Path, tokens: int) -> None:
+    """Note, beside the checkpoint at `file`, how many tokens this peer has trained on the path in all its lives.
+
+    After every step: a peer that is killed leaves the number right, and knows after a restart what it has lost. Raises
+    HomeError.
+    """
+    write_in_place(_trained_beside(file), f"{tokens:20}\n".encode())
+
+
+def trained(file: Path) -> int:
+    """What `note_trained` wrote last; 0 where it cannot be read. After a power cut it may be some seconds old."""
+    try:
+        return int(_trained_beside(file).read_bytes())
+    except (OSError, ValueError):
+        return 0
+
+
+def file_of(home: Path, stage: int, path: PathIndex) -> Path:
+    """Where a peer with this home keeps its checkpoint of a path."""
+    return home / "checkpoints" / f"stage-{stage}-path-{path}.safetensors"
+
+
+def _trained_beside(file: Path) -> Path:
+    return file.with_suffix(".trained")
+
+
 def _given_beside(file: Path) -> Path:
     return file.with_suffix(".given.json")
 
@@ -158,6 +186,7 @@ def _numbers(checkpoint: Checkpoint) -> dict[str, Any]:
         "tokens": {str(module): tokens for module, tokens in checkpoint.tokens.items()},
         "inner_steps": checkpoint.inner.steps_done,
         "shard_cursor": checkpoint.shard_cursor,
+        "trained": checkpoint.trained,
     }
 
 
@@ -174,6 +203,7 @@ def _assemble(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Chec
         tokens={ModuleId.parse(name): tokens for name, tokens in numbers["tokens"].items()},
         inner=InnerState(numbers["inner_steps"], dict(under("inner/"))),
         shard_cursor=numbers["shard_cursor"],
+        trained=numbers["trained"],
         residuals={ModuleId.parse(name): tensor for name, tensor in under("residual/")},
     )
 

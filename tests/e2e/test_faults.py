@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dipaco_swarm.dashboard.metrics import read_metrics, steps_after
+from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.libp2p import stale_sockets as sockets
 from dipaco_swarm.swarm.libp2p.daemon import DAEMON_IDLE_SECONDS
@@ -37,9 +38,13 @@ def until(commands: Commands, label: str, pattern: str, *, after: int = 0) -> re
     return found
 
 
+def checkpoint_file(commands: Commands, label: str) -> Path:
+    return checkpoint.file_of(commands.folder / label, 0, PathIndex(0))
+
+
 def saved(commands: Commands, label: str, address: str) -> Checkpoint:
     run = RunAddress.parse(address)
-    file = commands.folder / label / "checkpoints" / "stage-0-path-0.safetensors"
+    file = checkpoint_file(commands, label)
     found = checkpoint.load(file, f"{run.name}:{run.fingerprint}")
     assert found is not None
     return found
@@ -79,7 +84,8 @@ def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: 
     one.kill()
     one.wait()
     step = saved(commands, "one", address).inner.steps_done
-    lost = steps_after(commands.folder / "one" / "metrics.jsonl", 0, 0, step)
+    noted = checkpoint.trained(checkpoint_file(commands, "one"))
+    lost = noted - saved(commands, "one", address).trained
     assert not psutil.wait_procs(daemons, timeout=DAEMON_IDLE_SECONDS + 10)[1]
     time.sleep(sockets.YOUNG_SECONDS / 5)
 
@@ -88,7 +94,7 @@ def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: 
     until(commands, "one", "stage 0: path 0 of 1")
     until(commands, "one", f"going on from the checkpoint at step {step}\n")
     if lost:
-        until(commands, "one", f"ended before it could save again: about {lost} steps are lost")
+        until(commands, "one", f"ended before it could save again: the last {lost:,} tokens")
     until(commands, "one", r"round \d+: .* with 1 other\b")
     assert not socket_file.exists()
     assert not socket_file.with_name(socket_file.name + ".in").exists()
@@ -179,7 +185,7 @@ def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: P
         assert kept.digest == state.digest
     for label in ("one", "bootstrap", "newcomer"):
         assert "Traceback" not in commands.log(label)
-    assert read_metrics(commands.folder / "one" / "metrics.jsonl")
+    assert read_metrics(metrics_file(commands.folder / "one"))
     assert os.path.ismount(small_disk)
 
 

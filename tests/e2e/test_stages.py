@@ -8,7 +8,8 @@ import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.stages import state_at_start
-from dipaco_swarm.dashboard.metrics import read_metrics
+from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
+from dipaco_swarm.events.training import Round
 from dipaco_swarm.operator.scores import ScoreCollection
 from dipaco_swarm.operator.training_workshop import SampleScorer
 from dipaco_swarm.peer import path_choice as choosing
@@ -99,8 +100,8 @@ def test_two_peers_train_four_paths_in_turns(make_world: MakeWorld, monkeypatch:
         assert state.version >= 12
     steps: Counter[int] = Counter()
     for name in ("one", "other"):
-        lines = read_metrics(world.folder / name / "metrics.jsonl")
-        steps.update(line["path"] for line in lines if line["kind"] == "round" and line["stage"] == 1)
+        events = [entry.event for entry in read_metrics(metrics_file(world.folder / name))]
+        steps.update(event.path for event in events if isinstance(event, Round) and event.stage == 1)
     assert set(steps) == {0, 1, 2, 3}, steps
     assert one.said("moving from path")
     assert other.said("moving from path")

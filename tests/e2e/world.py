@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from dipaco_swarm.dashboard.screens import Screen
+from dipaco_swarm.dashboard.screens import Screen, recorded
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
@@ -30,6 +30,7 @@ class Events(Screen):
     """A screen that remembers what it was told, and lets a test wait for words."""
 
     def __init__(self) -> None:
+        self.events: list[Event] = []
         self._said: list[str] = []
         self._new = threading.Condition()
         self._over = False
@@ -45,7 +46,9 @@ class Events(Screen):
 
     def event(self, event: Event) -> None:
         with self._new:
-            self._said.append(str(event))
+            self.events.append(event)
+            if event.for_people:
+                self._said.append(str(event))
             self._new.notify_all()
 
     def until(self, words: str, times: int = 1, seconds: float = 60) -> None:
@@ -139,7 +142,8 @@ class World:
         )
 
         def live(swarm: NetworkedSwarm) -> None:
-            Volunteer(settings, swarm, screen, stop, workbench_of(settings)).live()
+            shown = recorded(screen, settings.home)
+            Volunteer(settings, swarm, shown, stop, workbench_of(settings)).live()
 
         return screen, self._start(name, live, screen, stop, met_before)
 
