@@ -26,6 +26,7 @@ from rich.text import Text
 from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.settings import default_home
+from dipaco_swarm.swarm.timing import Timing
 
 GIB = 2**30
 DISK_GIB = 5  # checkpoints of a 150M path with optimizer state take 2-3, the token cache the rest
@@ -34,7 +35,6 @@ KNOCK_SECONDS = 5.0
 HELP_SECONDS = 20.0
 ANYWHERE = "/ip4/0.0.0.0/tcp/0"
 CLOCK_NOTE_SECONDS = 5.0
-CLOCK_BAD_SECONDS = 20.0  # announcements live for 30 s and are repeated every 5
 
 Verdict = Literal["ok", "note", "bad"]
 
@@ -224,7 +224,7 @@ def _clock(ahead: float | None) -> Check:
             "announcements live for half a minute: set the clock (timedatectl set-ntp true; in WSL: hwclock -s), or "
             "tell the operator if it is the node's that is wrong"
         )
-        return Check("clock", "bad" if abs(ahead) > CLOCK_BAD_SECONDS else "note", seen, advice)
+        return Check("clock", "bad" if abs(ahead) > Timing().clock_tolerance else "note", seen, advice)
     try:
         asked = subprocess.run(
             ["timedatectl", "show", "--property=NTPSynchronized", "--value"],

@@ -26,7 +26,6 @@ from dipaco_swarm.training.inner import StepReport
 
 ANNOUNCE_SECONDS = 2.0
 """How often progress is announced while training."""
-LOOK_UP_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def run_outer_round(
     announce(peer)
     failed = [module for module, outcome in outcomes.items() if not isinstance(outcome, Agreed)]
     if failed and not stop():
-        peer.swarm.look_up(peer.stage, failed, timeout=LOOK_UP_SECONDS)
+        peer.swarm.look_up(peer.stage, failed, timeout=peer.swarm.timing.look_up)
     return RoundReport(
         steps=trained.steps,
         tokens=trained.tokens,

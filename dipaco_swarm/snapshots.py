@@ -36,7 +36,6 @@ from dipaco_swarm.training.early import (
 
 log = logging.getLogger(__name__)
 
-LOOK_UP_SECONDS = 20.0
 SNAPSHOT_HEADER_BYTES = 1 << 20
 BLOB_SECONDS = 600.0
 
@@ -81,7 +80,7 @@ class Offers:
 
     def best(self, path: PathIndex) -> Snapshot | None:
         """The snapshot of a path with the lowest announced loss among those that arrive and fit; None without any."""
-        self.swarm.look_up(self.stage, self._table.modules_of(path), timeout=LOOK_UP_SECONDS)
+        self.swarm.look_up(self.stage, self._table.modules_of(path), timeout=self.swarm.timing.look_up)
         for peer, said in self.heard():
             if said.path == path and (fetched := self.fetch(peer, said)) is not None:
                 return fetched[0]

@@ -17,8 +17,6 @@ from dipaco_swarm.swarm.newest import NewestStates
 
 log = logging.getLogger(__name__)
 
-LOOK_UP_SECONDS = 20.0
-
 
 class Keeping:
     """The newest state of every module of one stage."""
@@ -54,7 +52,7 @@ class Keeping:
     def catch_up(self, stage: Stage) -> None:
         """Fetch every module whose group has come further than what we hold; those that few have come first."""
         around = self._around
-        around.swarm.look_up(stage.index, list(self._states), timeout=LOOK_UP_SECONDS)
+        around.swarm.look_up(stage.index, list(self._states), timeout=around.swarm.timing.look_up)
         newer = {module: found for module in self._states if (found := self._newer(stage, module)) is not None}
         for module in sorted(newer, key=lambda module: newer[module][1]):
             if around.stop():

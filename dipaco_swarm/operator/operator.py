@@ -43,9 +43,6 @@ from dipaco_swarm.training.early import run_of
 from dipaco_swarm.training.scoring import Scores
 
 TICK_SECONDS = 1.0
-GREETING_SECONDS = 15.0
-"""Peers that have lost the bootstrap node knock every ten seconds."""
-LOOK_UP_SECONDS = 20.0
 
 
 class Operator:
@@ -151,14 +148,14 @@ class Operator:
         To open a stage a second time would tear the run apart. Raises ManifestError when nobody sends its files.
         """
         swarm, config = self._around.swarm, self._around.config
-        if self._since_resuming() > 2 * GREETING_SECONDS:
+        if self._since_resuming() > 2 * self._greeting:
             return manifest
         for index in range(manifest.stage.index + 1, len(config.stages)):
             modules = table_of(config, index).modules
-            swarm.look_up(index, modules, timeout=LOOK_UP_SECONDS)
+            swarm.look_up(index, modules, timeout=swarm.timing.look_up)
             if not any(said.trains for module in modules for said in swarm.members(index, module)):
                 continue
-            signed = swarm.newest_manifest(timeout=LOOK_UP_SECONDS)
+            signed = swarm.newest_manifest(timeout=swarm.timing.look_up)
             newest = None if signed is None else open_manifest(signed, self._publisher.fingerprint)
             if newest is not None and newest.revision > manifest.revision:
                 self._go_on_from(newest)
@@ -189,11 +186,15 @@ class Operator:
 
     def _has_been_left(self, stage: Stage) -> bool:
         """Nobody trains any more; whoever waited for this node to come back has had the time to hear the end."""
-        return self._since_resuming() > 2 * GREETING_SECONDS and not self._keeping.trainers(stage)
+        return self._since_resuming() > 2 * self._greeting and not self._keeping.trainers(stage)
 
     def _was_called_on(self) -> bool:
         """True after one full greeting interval since the restart."""
-        return self._since_resuming() > GREETING_SECONDS
+        return self._since_resuming() > self._greeting
+
+    @property
+    def _greeting(self) -> float:
+        return self._around.swarm.timing.greeting
 
     def _since_resuming(self) -> float:
         """Seconds; infinite in a run that this node has begun."""

@@ -12,12 +12,7 @@ from dipaco_swarm.peer.path_choice import trainers_of
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.swarm.interface import Announcement
 
-LOOK_UP_SECONDS = 20.0
 LOOK_AROUND_SECONDS = 3.0
-UNHEARD_SECONDS = 10.0
-"""Say that the bootstrap node is silent after this long: stages end and begin in less."""
-WAKING_SECONDS = 15.0
-"""Grace after a sleep before we conclude that we are alone."""
 WAKING_PAUSE_SECONDS = 1.0
 
 
@@ -43,7 +38,7 @@ class Company:
             self._met_keeper = True
             notices.recovered("bootstrap", Recovered("bootstrap"))
         elif self._met_keeper:
-            notices.failing("bootstrap", BootstrapSilent(alone=not others), after=UNHEARD_SECONDS)
+            notices.failing("bootstrap", BootstrapSilent(alone=not others), after=self._around.swarm.timing.unheard)
 
     def find_again(self, missed: Missed, peer: PathInTraining, has_moved_on: Callable[[], bool]) -> bool:
         """After time that passed without us, find the others; whether they have gone on meanwhile.
@@ -53,9 +48,10 @@ class Company:
         around = self._around
         for event in missed.events:
             around.screen.event(event)
-        deadline = around.clock.monotonic() + WAKING_SECONDS
+        grace = around.swarm.timing.greeting
+        deadline = around.clock.monotonic() + grace
         while True:
-            around.swarm.look_up(peer.stage, peer.modules, timeout=WAKING_SECONDS)
+            around.swarm.look_up(peer.stage, peer.modules, timeout=grace)
             lonely = self._has_others and not _others(peer)
             late = around.clock.monotonic() > deadline
             if not lonely or has_moved_on() or late or around.stop.wait(WAKING_PAUSE_SECONDS):
@@ -68,7 +64,7 @@ def peers_in_sight(peer: PathInTraining) -> int:
     A round that begins on half a view of its group would leave somebody out.
     """
     trainers = {s.peer: s.path for s in trainers_of(peer.swarm, peer.stage, peer.table)}
-    peer.swarm.look_up(peer.stage, peer.modules, timeout=LOOK_UP_SECONDS)
+    peer.swarm.look_up(peer.stage, peer.modules, timeout=peer.swarm.timing.look_up)
     for module in peer.modules:
         seen = {said.peer for said in peer.swarm.members(peer.stage, module)}
         through = peer.table.paths_through(module)

@@ -28,13 +28,8 @@ from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.inner import InnerState
 
-LOOK_UP_SECONDS = 20.0
-UNSENT_SECONDS = 30.0
-"""Give up an announced state that no holder has sent for this long."""
-ASK_AGAIN_SECONDS = 10.0
-"""In training, a state that nobody sent is asked for again after this."""
 STATE_PAUSE_SECONDS = 2.0
-"""... and before training after this."""
+"""Before training, a state that nobody sent is asked for again after this."""
 ACCEPTED_STALENESS = 1
 """Local progress from an older version than this is dropped when catching up (docs/paper.md#late-contributions)."""
 
@@ -84,7 +79,7 @@ class Entering:
             model=bench.model,
             trainer=bench.trainer,
             batches=iter(()),
-            newest=NewestStates(around.swarm, again_after=ASK_AGAIN_SECONDS),
+            newest=NewestStates(around.swarm, again_after=around.swarm.timing.unsent_again),
             progress={module: ModuleProgress(state) for module, state in base.items()},
             moves=self._choice.moves,
             left_behind={module: state for module, state in left_behind.items() if module not in modules},
@@ -106,9 +101,9 @@ class Entering:
         for own in at_hand:
             if module in own and Claim.of(own[module]).beats(Claim.of(ours)):
                 ours = own[module]
-        newest = NewestStates(around.swarm, give_up_after=UNSENT_SECONDS)
+        newest = NewestStates(around.swarm, give_up_after=around.swarm.timing.unsent)
         while not around.stop():
-            around.swarm.look_up(stage.index, [module], timeout=LOOK_UP_SECONDS)
+            around.swarm.look_up(stage.index, [module], timeout=around.swarm.timing.look_up)
             members = around.swarm.members(stage.index, module)
             others = [Claim.of(said) for said in members if said.peer != around.swarm.peer]
             better = newest.better(module, Claim.of(ours), others)

@@ -17,7 +17,6 @@ HAND_OVER_FLOOR_SECONDS = 1.0
 UNHURRIED_HAND_OVER_SECONDS = 60.0
 """The same for one that leaves because it has done what it was told to."""
 LOOK_SECONDS = 0.3
-LOOK_UP_SECONDS = 20.0
 
 
 def hand_over(
@@ -29,7 +28,7 @@ def hand_over(
     heard there is nothing to wait for.
     """
     ours = [module for module, state in states.items() if state.version > 0]
-    swarm.look_up(stage, ours, timeout=LOOK_UP_SECONDS)
+    swarm.look_up(stage, ours, timeout=swarm.timing.look_up)
     over = swarm.clock.monotonic() + UNHURRIED_HAND_OVER_SECONDS
     told = False
     while True:

@@ -13,7 +13,6 @@ from dipaco_swarm.algorithm.stages import covering_modules
 from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
 
-LOOK_UP_SECONDS = 20.0
 STAY_FACTOR = 5.0
 """A stay on a path lasts at least so many times as long as getting there did."""
 
@@ -60,7 +59,7 @@ class PathChoice:
         """Where to be for the next rounds, with --path auto: mostly where we are."""
         if not self.moves or table.num_paths == 1:
             return path
-        self._swarm.look_up(stage.index, table.modules, timeout=LOOK_UP_SECONDS)
+        self._swarm.look_up(stage.index, table.modules, timeout=self._swarm.timing.look_up)
         said = [s for module in table.modules for s in self._swarm.members(stage.index, module)]
         staying: dict[str, PathIndex] = {s.peer: s.path for s in said if s.path is not None and not s.moves}
         moving: dict[str, PathIndex | None] = {s.peer: None for s in said if s.role is Role.HOLDS and s.moves}
@@ -101,7 +100,7 @@ class PathChoice:
 def trainers_of(swarm: Swarm, stage: int, table: PathTable) -> Sequence[Announcement]:
     """One announcement of every live peer that trains in the stage."""
     modules = covering_modules(table)
-    swarm.look_up(stage, modules, timeout=LOOK_UP_SECONDS)
+    swarm.look_up(stage, modules, timeout=swarm.timing.look_up)
     return [said for module in modules for said in swarm.members(stage, module) if said.trains]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.clock import Clock
+from dipaco_swarm.swarm.timing import Timing
 
 PeerName = NewType("PeerName", str)
 """A libp2p peer id in base 58. It contains the peer's Ed25519 public key, so it is also how we check signatures."""
@@ -175,6 +176,11 @@ class Swarm(Protocol):
     @property
     def clock(self) -> Clock:
         """The time that this peer lives in; programs look at no other clock."""
+        ...
+
+    @property
+    def timing(self) -> Timing:
+        """How long things take in this swarm; programs wait by the same numbers as the protocol."""
         ...
 
     # who is there ------------------------------------------------------------------------------------------------

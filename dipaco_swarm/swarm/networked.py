@@ -36,6 +36,7 @@ from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.manifests import Manifests
 from dipaco_swarm.swarm.states.store import Store
 from dipaco_swarm.swarm.tasks import Tasks
+from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Portal, Transport
 
 NEARBY_SECONDS = 10.0
@@ -76,6 +77,10 @@ class NetworkedSwarm:
     @property
     def clock(self) -> Clock:
         return self._transport.clock
+
+    @property
+    def timing(self) -> Timing:
+        return self._transport.timing
 
     @property
     def reachable(self) -> bool:

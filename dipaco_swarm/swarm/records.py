@@ -17,6 +17,8 @@ from dipaco_swarm.swarm.wire import Count, Digest, Message, ModuleName, Peer
 MAX_RECORD_BYTES = 2048
 MAX_LIFETIME_SECONDS = 120.0
 """A record may not claim to live longer: an old statement must not outlive its peer."""
+CLOCK_TOLERANCE_SECONDS = 30.0
+"""... but for this much, by which its writer's clock may be ahead."""
 
 
 MAX_ADDRESSES = 4

@@ -10,8 +10,6 @@ from dipaco_swarm.swarm.interface import PeerName, Swarm
 
 log = logging.getLogger(__name__)
 
-HEAR_SECONDS = 20.0
-
 
 class AboutPath(Protocol):
     """A statement that was parsed."""
@@ -52,7 +50,7 @@ class StatementCollector(Generic[S]):
             said_of_module = self.swarm.members(self.stage, module)
             self._trainers |= {(s.peer, s.path) for s in said_of_module if s.path is not None}
         found = []
-        for peer, statement in sorted(self.swarm.statements(self._topic, timeout=HEAR_SECONDS).items()):
+        for peer, statement in sorted(self.swarm.statements(self._topic, timeout=self.swarm.timing.look_up).items()):
             try:
                 said = self._parse(statement)
             except ValueError:

@@ -44,6 +44,26 @@ class Timing:
         """Between two looks for a newer manifest."""
         return 0.6 * self.heartbeat
 
+    @property
+    def look_up(self) -> float:
+        """Reading what is announced about a group, or said about a topic, takes at most this."""
+        return 4 * self.heartbeat
+
+    @property
+    def unheard(self) -> float:
+        """Somebody who has not been heard for this long is said to be silent; stages end and begin in less."""
+        return self.in_touch
+
+    @property
+    def greeting(self) -> float:
+        """By then everybody has been in touch once: after a restart, or a sleep, others that are there were heard."""
+        return 1.5 * self.in_touch
+
+    @property
+    def clock_tolerance(self) -> float:
+        """A clock that is further off than this makes announcements count for less than two heartbeats."""
+        return self.lifetime - 2 * self.heartbeat
+
     # the failure detector: control streams and questions
 
     @property
@@ -89,6 +109,16 @@ class Timing:
         return self.stall
 
     # states and blobs
+
+    @property
+    def unsent(self) -> float:
+        """Before training, an announced state that no holder has sent for this long is given up."""
+        return self.lifetime
+
+    @property
+    def unsent_again(self) -> float:
+        """In training, a state that nobody sent is asked for again after this."""
+        return 2 * self.heartbeat
 
     @property
     def reader_idle(self) -> float:

@@ -29,6 +29,7 @@ from dipaco_swarm.peer.presenter import PeerPresenter
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.training import bank, checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
 from tests.hub import until
@@ -467,7 +468,7 @@ def test_a_bootstrap_node_that_is_gone_is_said_once_and_its_return_too(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(company, "LOOK_AROUND_SECONDS", 0.05)
-    monkeypatch.setattr(company, "UNHEARD_SECONDS", 0.2)
+    monkeypatch.setattr(Timing, "unheard", 0.2)
     world = make_world(FOUR_PATHS)
     operator, operator_leaves = world.operator_that_ends()
     operator.until("run address")
@@ -535,7 +536,7 @@ def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_
 def test_a_state_that_somebody_claims_and_nobody_sends_stops_nobody(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(entering, "UNSENT_SECONDS", 0.5)
+    monkeypatch.setattr(Timing, "unsent", 0.5)
     world = make_world(FOUR_PATHS, pacing="paced")
     world.operator().until("run address")
     liar = world.hub.swarm("a liar")

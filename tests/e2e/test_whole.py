@@ -8,8 +8,8 @@ import typer
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.cli.words import EXIT_NOT_WHOLE, worded_failures
 from dipaco_swarm.errors import NotWholeError
-from dipaco_swarm.operator import operator as operators
 from dipaco_swarm.swarm.interface import Announcement
+from dipaco_swarm.swarm.timing import Timing
 
 from .world import SINGLE, MakeWorld
 
@@ -42,7 +42,7 @@ def test_a_run_that_was_not_whole_has_an_exit_code_of_its_own(capsys: pytest.Cap
 def test_a_node_that_comes_back_after_the_last_stage_waits_for_its_peers(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operators, "GREETING_SECONDS", 3.0)
+    monkeypatch.setattr(Timing, "greeting", 3.0)
     world = make_world(SINGLE + "rounds = 1\n")
     world.operator().until("run address")
     world.peer("one", 0)

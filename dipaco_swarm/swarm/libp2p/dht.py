@@ -20,7 +20,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonErro
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
-from dipaco_swarm.swarm.records import MAX_LIFETIME_SECONDS, MAX_RECORD_BYTES
+from dipaco_swarm.swarm.records import CLOCK_TOLERANCE_SECONDS, MAX_LIFETIME_SECONDS, MAX_RECORD_BYTES
 from dipaco_swarm.swarm.transport import Record
 
 
@@ -34,7 +34,7 @@ class SignedRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is u
     def validate(self, record: DHTRecord) -> bool:
         if len(record.value) > MAX_RECORD_BYTES or not record.subkey:
             return False
-        if record.expiration_time > time.time() + MAX_LIFETIME_SECONDS + 30:  # 30 s of clock difference are forgiven
+        if record.expiration_time > time.time() + MAX_LIFETIME_SECONDS + CLOCK_TOLERANCE_SECONDS:
             return False
         try:
             peer = msgpack.unpackb(record.subkey, raw=False)
