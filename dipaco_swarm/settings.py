@@ -39,6 +39,8 @@ class PeerSettings:
     """Whether others can dial this machine; auto: the bootstrap nodes are asked."""
     bandwidth: float | None = None
     """Bytes of modules per second that this machine may send; None: as fast as it goes."""
+    cpu_share: float = 1.0
+    """Of the time of a round that inner steps may take, above 0 and at most 1; for the rest this machine is idle."""
 
 
 @dataclass(frozen=True)

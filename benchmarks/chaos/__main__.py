@@ -139,7 +139,7 @@ def one_run(
         lab = open_until_the_end.enter_context(Lab()) if scenario.networked else crews.Here
         crew = open_until_the_end.enter_context(crews.Crew(folder))
         story = Story(lab, crew, config, seed, cache, verdict, lambda said: print(said, flush=True), start)
-        story.line = line
+        story.line, story.cpu_share = line, scenario.cpu_share
         try:
             scenario.play(story, length)
             story.conclude()

@@ -60,6 +60,8 @@ class Scenario:
     """Whether lines are cut, slow or behind routers; where they are not, this machine's loopback will do."""
     ends_by_rounds: bool = False
     """Whether the stage is over after so many rounds; otherwise the story ends it, however fast rounds are."""
+    cpu_share: int = 100
+    """Per cent of the time that each peer computes."""
     compared: bool = False
     """Followed by the same run without faults, to the same number of tokens."""
 

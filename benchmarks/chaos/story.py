@@ -170,6 +170,7 @@ class Story:
         self._samples: dict[str, dict[tuple[str, int], list[tuple[float, float]]]] = {what: {} for what in MEASURES}
         self._sampled = 0.0
         self.address = ""
+        self.cpu_share = 100
         self.line = "loopback"
         """Of the scenario that is played on several."""
         self._floor: dict[str, int] = {}
@@ -215,6 +216,8 @@ class Story:
             str(self._cache),
             "--threads",
             "1",
+            "--cpu-share",
+            str(self.cpu_share),
             "--until-finished",
         ]
         member = self.crew.add(name, host, "peer", [*arguments, *more])

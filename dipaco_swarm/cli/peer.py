@@ -47,6 +47,9 @@ def peer(
     threads: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="CPU threads.  [default: torch's choice]")
     ] = None,
+    cpu_share: Annotated[
+        int, typer.Option(metavar="PERCENT", min=1, max=100, help="How much of the time to compute.")
+    ] = 100,
     until_finished: Annotated[bool, typer.Option("--until-finished", help="End when the run has finished.")] = False,
     rounds: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after this many outer rounds.")] = None,
     screen: Annotated[
@@ -73,6 +76,7 @@ def peer(
             listen=listen,
             reachable=reachable,
             bandwidth=None if bandwidth is None else bandwidth * BYTES_PER_MEGABIT,
+            cpu_share=cpu_share / 100,
             device=device,
             micro_batch=micro_batch,
             threads=threads,

@@ -18,6 +18,7 @@ from dipaco_swarm.outer_round import announce
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.peer.keeping import Keeping
 from dipaco_swarm.peer.path_choice import PathChoice, number_of
+from dipaco_swarm.peer.resting import RestingTrainer
 from dipaco_swarm.peer.snapshots import OwnSnapshots
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.peer.workbench import Bench
@@ -77,7 +78,7 @@ class Entering:
             groups={module: _group(manifest.config, stage, table, module) for module in modules},
             rules=_rules(manifest),
             model=bench.model,
-            trainer=bench.trainer,
+            trainer=RestingTrainer(bench.trainer, around.settings.cpu_share, around.stop.wait),
             batches=iter(()),
             newest=NewestStates(around.swarm, again_after=around.swarm.timing.unsent_again),
             progress={module: ModuleProgress(state) for module, state in base.items()},

@@ -16,7 +16,7 @@ from dipaco_swarm.run.file import parse_run_file
 
 # rounds of a second: where they take a tenth of one, every word is of an older version, and forks are hardly noticed
 SHORT = {
-    "rounds": {"inner_steps": 48},
+    "rounds": {"inner_steps": 12},
     "data": {"max_documents": 200},
     "model": {"hidden_size": 32, "intermediate_size": 64},
 }
@@ -45,7 +45,7 @@ def _one_thread_each() -> Iterator[None]:
     ],
 )
 def test_a_swarm_comes_through(name: str, length: Length, tmp_path: Path) -> None:
-    scenario = replace(SCENARIOS[name], stage=None, changes=SHORT)
+    scenario = replace(SCENARIOS[name], stage=None, changes=SHORT, cpu_share=25)
     if scenario.networked and (missing := Lab.missing()) is not None:
         pytest.skip(missing)
     verdict = Verdict()

@@ -231,11 +231,15 @@ def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
         "no",
         "--bandwidth",
         "20",
+        "--cpu-share",
+        "40",
     ]
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS, *options]).exit_code == 0
     address = RunAddress.parse(ADDRESS)
     listen = "/ip4/127.0.0.1/tcp/0"
-    assert got == [PeerSettings(address, 3, tmp_path, Path("c"), listen, "cpu", 2, 1, True, 5, "none", "no", 2.5e6)]
+    assert got == [
+        PeerSettings(address, 3, tmp_path, Path("c"), listen, "cpu", 2, 1, True, 5, "none", "no", 2.5e6, 0.4)
+    ]
 
 
 def test_a_peer_has_calm_defaults(program: Install) -> None:
