@@ -16,11 +16,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import psutil
 
 from benchmarks.chaos.lab import NAMESPACES, Host, Link
+from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
+from dipaco_swarm.events.event import Event
+
+E = TypeVar("E", bound=Event)
 
 CLONE_NEWNET = 0x40000000
 CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
@@ -98,6 +102,8 @@ class Member:
     _throttle: Path | None = None
     _had_said: int = 0
     """Characters that its earlier lives have printed."""
+    _had_reported: int = 0
+    """Events that they have reported."""
 
     @property
     def home(self) -> Path:
@@ -123,6 +129,13 @@ class Member:
     def said_in_this_life(self) -> str:
         return self.said()[self._had_said :]
 
+    def reported(self, kind: type[E]) -> list[E]:
+        """What it has reported of this kind in this life."""
+        return [event for event in self._events()[self._had_reported :] if isinstance(event, kind)]
+
+    def _events(self) -> list[Event]:
+        return [entry.event for entry in read_metrics(metrics_file(self.home))]
+
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.is_alive()
@@ -142,7 +155,7 @@ class Member:
             self.ended_badly.append(f"ended by itself with {self.wait(0)} in the middle of it")
         self._ended_by_us = False
         arguments = [*self.arguments, "--home", str(self.home), "--screen", "plain"]
-        self._had_said = len(self.said())
+        self._had_said, self._had_reported = len(self.said()), len(self._events())
         self._process = MAKE.Process(
             target=_play, args=(self.host.namespace, self.program, arguments, self.log), name=self.name
         )

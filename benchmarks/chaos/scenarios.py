@@ -14,6 +14,8 @@ from benchmarks.chaos.crew import Member
 from benchmarks.chaos.lab import Link
 from benchmarks.chaos.story import Disappointed, Story
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.events.operator import Serving
+from dipaco_swarm.events.volunteer import Moving, NobodyAnswers, NotDialable
 from dipaco_swarm.operator.home import OperatorHome
 
 FOUR_PATHS: dict[str, Any] = {"router": "product-k-means", "modules": [2, 2]}
@@ -282,7 +284,7 @@ def bootstrap_down(story: Story, length: Length) -> None:
     cut.start()  # the node does not answer its call; it must not give up, nor be in the way
 
     def is_in_or_waits() -> bool:
-        return bool(story.facts().since(restarted).by([cut.name]).made) or "knocking every" in cut.said_in_this_life()
+        return bool(story.facts().since(restarted).by([cut.name]).made) or bool(cut.reported(NobodyAnswers))
 
     took = story.until(is_in_or_waits, "who is started meanwhile finds the others, or waits", ROUND_SECONDS)
     story.note("seconds until a peer started meanwhile was in, or said that it waits", f"{took:.0f}")
@@ -419,7 +421,7 @@ def nat(story: Story, length: Length) -> None:
     shared = together(two)
     alone = "two behind routers train in one group, alone"
     story.check(alone, min(shared.values()) >= length.rounds, f"{shared} outer steps with the other")
-    told = [story.crew.members[name].said().count("others cannot dial this machine") for name in two]
+    told = [len(story.crew.members[name].reported(NotDialable)) for name in two]
     story.check("they are really behind routers", all(told), told)
     relayed = node.line.counters().bytes_out
     story.check("it went through the bootstrap node", relayed > min(shared.values()) * 100_000, f"{relayed:,} bytes")
@@ -447,7 +449,7 @@ def rotate(story: Story, length: Length) -> None:
         tokens[one.path] += one.tokens
         rounds[one.path] += 1
     mean = sum(tokens.values()) / len(tokens)
-    story.faults["move"] = sum(peer.said().count("moving from path") for peer in story.peers)
+    story.faults["move"] = sum(len(peer.reported(Moving)) for peer in story.peers)
     story.check("peers moved", story.faults["move"] >= 12, f"{story.faults['move']} moves")
     story.check("every path was trained", all(rounds.values()), " ".join(f"{path}:{n}" for path, n in rounds.items()))
     least, most = min(tokens.values()) / mean, max(tokens.values()) / mean
@@ -476,9 +478,7 @@ def last_holder(story: Story, length: Length) -> None:
         shutil.rmtree(peer.home / "checkpoints", ignore_errors=True)
         story.faults["lost checkpoints"] += 1
     node.start()
-    story.until(
-        lambda: "run address" in node.said_in_this_life(), "the keeper is back with its old copy", ROUND_SECONDS
-    )
+    story.until(lambda: bool(node.reported(Serving)), "the keeper is back with its old copy", ROUND_SECONDS)
     back = time.time()
     last.start()
     story.until(lambda: bool(story.facts().since(back).by([last.name]).made), "the last holder trains", ROUND_SECONDS)

@@ -18,6 +18,7 @@ from benchmarks.chaos.lab import Lab, Link
 from benchmarks.chaos.tokens import Account, accounts
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.client import visits as use
+from dipaco_swarm.events.operator import Serving
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import RunConfig
@@ -193,7 +194,7 @@ class Story:
         arguments = ["serve", str(file), "--listen", f"/ip4/{host.address}/tcp/{_free_port(host)}"]
         node = self.crew.add("bootstrap", host, "bootstrap", arguments + ["--until-finished"] * until_finished)
         node.start()
-        self.until(lambda: "run address" in node.said(), "the bootstrap node prints the run address", START_SECONDS)
+        self.until(lambda: bool(node.reported(Serving)), "the bootstrap node prints the run address", START_SECONDS)
         self.address = self._address_in(node)
         return node
 

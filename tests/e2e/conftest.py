@@ -15,10 +15,13 @@ import torch
 
 from benchmarks.chaos.lab import NAMESPACES, Host
 from dipaco_swarm.cli.words import EXIT_NOT_WHOLE
+from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.training import Round
 from dipaco_swarm.run.file import parse_run_file
 from tests.programs import Program, start
 
-from .world import MakeWorld, World
+from .world import E, MakeWorld, World, is_like
 
 RUN_FILE = """\
 name = "small"
@@ -103,12 +106,19 @@ def write_run_file(
     return path
 
 
+def made_with(others: int, *modules: str) -> Callable[[Round], bool]:
+    """Whether a round has made versions of these modules, each with so many other peers."""
+    return lambda over: all(module in over.modules and over.modules[module].peers == others + 1 for module in modules)
+
+
 class Commands:
     """Starts the project's commands and keeps their handles and logs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.running: dict[str, Program] = {}
+        self._earlier: dict[str, int] = {}
+        """Label -> events of the lives before this one."""
         self.prelude = ""
         """Python that programs run first, to shorten what takes minutes."""
 
@@ -124,11 +134,41 @@ class Commands:
 
         `on`: the host of a laboratory to run on.
         """
+        self._earlier[label] = len(self._events_of_all_lives(label))
         namespace = None if on is None else NAMESPACES / on.namespace
         log = self.folder / f"{label}.log"
         started = start(program, arguments, log, cwd=cwd, prelude=self.prelude, namespace=namespace)
         self.running[label] = started
         return started
+
+    def events(self, label: str) -> list[Event]:
+        """All that a program with this label has reported in this life."""
+        return self._events_of_all_lives(label)[self._earlier.get(label, 0) :]
+
+    def _events_of_all_lives(self, label: str) -> list[Event]:
+        return [entry.event for entry in read_metrics(metrics_file(self.folder / label))]
+
+    def reported(self, label: str, kind: type[E], *, after: int = 0, **fields: object) -> list[E]:
+        """Its events of this kind and with these values, without the first `after` of all its events."""
+        return [event for event in self.events(label)[after:] if isinstance(event, kind) and is_like(event, fields)]
+
+    def until_reported(
+        self,
+        label: str,
+        kind: type[E],
+        *,
+        where: Callable[[E], bool] = lambda event: True,
+        after: int = 0,
+        seconds: float = 150,
+        **fields: object,
+    ) -> E:
+        """Wait for such an event, for which also `where` holds; the first of them."""
+
+        def found() -> list[E]:
+            return [event for event in self.reported(label, kind, after=after, **fields) if where(event)]
+
+        self.until(lambda: bool(found()), f"{label} never reported {kind.kind} {fields or ''}", seconds, label)
+        return found()[0]
 
     def log(self, label: str) -> str:
         return (self.folder / f"{label}.log").read_text()

@@ -18,6 +18,7 @@ import torch
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.client.sources import open_run
+from dipaco_swarm.events.operator import Serving
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.swarm.libp2p.identity import load_identity
@@ -171,7 +172,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         try:
             address = RunAddress.parse(commands.bootstrap(folder / "RUN.toml", cwd=folder))
-            commands.until_logged("bootstrap", "run address")
+            commands.until_reported("bootstrap", Serving)
             _write_homes(folder)
             port = taken.getsockname()[1]
             yield World(folder, address, f"/ip4/127.0.0.1/tcp/{port}", _foreign_path(folder))

@@ -15,7 +15,30 @@ from dipaco_swarm import files
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
-from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.event import Event, Logged
+from dipaco_swarm.events.operator import (
+    KeptStateDamaged,
+    NodeResumed,
+    NotAdvancing,
+    OlderCopy,
+    Serving,
+    StageEnds,
+    StageOpened,
+)
+from dipaco_swarm.events.training import Fetched, MemoryDamaged, Round, StateNotSent, TokensDropped
+from dipaco_swarm.events.volunteer import (
+    BootstrapSilent,
+    CannotWrite,
+    CheckpointDamaged,
+    ClockSet,
+    HandedOver,
+    HandingOver,
+    OnlyHere,
+    Recovered,
+    Resumed,
+    Slept,
+    StageBegan,
+)
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.operator import home as operator_home
 from dipaco_swarm.operator import surroundings
@@ -74,9 +97,9 @@ def saved(world: World, name: str, path: int = 0, stage: int = 0) -> Checkpoint:
 
 def left_after_two_rounds(world: World) -> Checkpoint:
     """What a peer has saved that left after the run's first two rounds."""
-    world.operator().until("run address")
+    world.operator().until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 2:")
+    peer.until(Round, round=2)
     leave()
     return saved(world, "one")
 
@@ -91,12 +114,12 @@ def kept_versions(world: World, stage: int = 0) -> dict[ModuleId, int]:
 
 def test_who_leaves_hands_over_what_nobody_else_has(make_world: MakeWorld) -> None:
     world = make_world(FOUR_PATHS)
-    world.operator().until("run address")
+    world.operator().until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 5:")
+    peer.until(Round, round=5)
     leave()
-    assert peer.said("handing L0M0, L1M0 to a keeper")
-    assert peer.lines[-1] == "a keeper has it; nothing is lost"
+    assert peer.said(HandingOver, modules=("L0M0", "L1M0"))
+    assert peer.last == HandedOver()
     left_at = {module: state.version for module, state in saved(world, "one").base.items()}
     assert set(left_at.values()) != {0}
     deadline = time.monotonic() + 10
@@ -108,16 +131,16 @@ def test_who_leaves_hands_over_what_nobody_else_has(make_world: MakeWorld) -> No
 def test_nobody_waits_for_a_keeper_that_is_not_there(make_world: MakeWorld) -> None:
     world = make_world(FOUR_PATHS)
     operator, operator_leaves = world.operator_that_ends()
-    operator.until("run address")
+    operator.until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 2:")
+    peer.until(Round, round=2)
     operator_leaves()
-    peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 2)
+    peer.until(Round, times=len(peer.reported(Round)) + 2)
     began = time.monotonic()
     leave()
     assert time.monotonic() - began < HAND_OVER_SECONDS
-    assert not peer.said("handing")
-    assert peer.lines[-1] == "L0M0, L1M0 are only in this machine's checkpoint; start again here to bring it back"
+    assert not peer.said(HandingOver)
+    assert peer.last == OnlyHere(("L0M0", "L1M0"))
 
 
 def test_a_keeper_that_does_not_take_it_is_waited_for_as_long_as_was_said(
@@ -125,15 +148,15 @@ def test_a_keeper_that_does_not_take_it_is_waited_for_as_long_as_was_said(
 ) -> None:
     world = make_world(FOUR_PATHS)
     operator = world.operator()
-    operator.until("run address")
+    operator.until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 2:")
+    peer.until(Round, round=2)
     monkeypatch.setattr(NetworkedSwarm, "fetch_state", lambda *_, **__: None)  # it is alive, and nothing gets through
     began = time.monotonic()
     leave()
     assert 0.8 < (time.monotonic() - began) / HAND_OVER_SECONDS < 1.6
-    assert peer.said("handing L0M0, L1M0 to a keeper")
-    assert peer.lines[-1].endswith("only in this machine's checkpoint; start again here to bring it back")
+    assert peer.said(HandingOver, modules=("L0M0", "L1M0"))
+    assert isinstance(peer.last, OnlyHere)
 
 
 # --------------------------------------------------------------------------------------------------------- coming back
@@ -143,9 +166,9 @@ def test_the_last_holder_brings_back_what_all_keepers_have_lost(make_world: Make
     """Everybody is gone, and the bootstrap node's disk with the modules as well; one peer comes back."""
     world = make_world(FOUR_PATHS)
     operator, operator_leaves = world.operator_that_ends()
-    operator.until("run address")
+    operator.until(Serving)
     peer, leave = world.peer("holder", 0)
-    peer.until("round 8:")
+    peer.until(Round, round=8)
     leave()
     operator_leaves()
     left_at = {module: state.version for module, state in saved(world, "holder").base.items()}
@@ -154,14 +177,14 @@ def test_the_last_holder_brings_back_what_all_keepers_have_lost(make_world: Make
 
     # nothing but files is left
     operator, operator_leaves = world.operator_that_ends()
-    operator.until("going on with stage 0")
-    operator.until("run address")
+    operator.until(NodeResumed, stage=0)
+    operator.until(Serving)
     peer, leave = world.peer("holder", 0)
-    peer.until("going on from the checkpoint")
-    peer.until("round 1:")
+    peer.until(Resumed)
+    peer.until(Round, round=1)
     newcomer, newcomer_leaves = world.peer("newcomer", 0)
-    newcomer.until("fetched L0M0 at version")
-    newcomer.until("round 1:")
+    newcomer.until(Fetched, module="L0M0")
+    newcomer.until(Round, round=1)
     newcomer_leaves()
     leave()
     operator_leaves()
@@ -174,21 +197,21 @@ def test_a_bootstrap_node_restored_from_an_older_copy_goes_where_the_peers_are(m
     """Its folder knows the first stage only, complete; opening the second one again would make another one."""
     world = make_world(SINGLE + "rounds = 2\n" + FOUR_PATHS)
     operator, operator_leaves = world.operator_that_ends()
-    operator.until("run address")
+    operator.until(Serving)
     manifest_file = world.folder / "bootstrap" / "manifest.json"
     old = manifest_file.read_bytes()
     peer, leave = world.peer("one", 0)
-    operator.until("stage 1 is open: 4 paths")
-    peer.until("stage 1: path 0 of 4")
-    peer.until("round 4:")
+    operator.until(StageOpened, stage=1, paths=4)
+    peer.until(StageBegan, stage=1, path=0, paths=4)
+    peer.until(Round, round=4)
     operator_leaves()
     second = world.manifest().stages[1]
     manifest_file.write_bytes(old)
 
     operator, operator_leaves = world.operator_that_ends()
-    operator.until("this folder is an older copy of the run; going on with stage 1")
-    assert not operator.said("is open")
-    peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 3)
+    operator.until(OlderCopy, stage=1)
+    assert not operator.said(StageOpened)
+    peer.until(Round, times=len(peer.reported(Round)) + 3)
     leave()
     operator_leaves()
     assert world.manifest().stages[1] == second
@@ -199,20 +222,20 @@ def test_a_bootstrap_node_restored_from_an_older_copy_goes_where_the_peers_are(m
 def test_a_node_that_is_told_to_advance_before_it_has_heard_of_its_peers_waits_for_them(make_world: MakeWorld) -> None:
     world = make_world(SINGLE + FOUR_PATHS)
     operator, operator_leaves = world.operator_that_ends()
-    operator.until("run address")
+    operator.until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 2:")
+    peer.until(Round, round=2)
     operator_leaves()
     leave()
     for module in (OWN, OTHERS):
         bank.module_file(world.folder / "bootstrap", 0, module).unlink(missing_ok=True)
     world.kept.tell_to_advance()
     operator = world.operator()
-    operator.until("run address")
+    operator.until(Serving)
     peer, leave = world.peer("one", 0)
-    operator.until("told to advance: stage 0 ends when every module has version")
-    assert not operator.said("not now")
-    peer.until("stage 1: path 0 of 4")
+    operator.until(StageEnds, stage=0)
+    assert not operator.said(NotAdvancing)
+    peer.until(StageBegan, stage=1, path=0, paths=4)
     leave()
 
 
@@ -224,9 +247,9 @@ def test_progress_that_is_two_versions_old_is_dropped_and_said(make_world: MakeW
     behind = replace(before, base=base, tokens=dict.fromkeys(base, 1280))
     checkpoint.save(file, behind)
     peer, leave = world.peer("one", 0)
-    peer.until("round 1:")
+    peer.until(Round, round=1)
     if before.base[OWN].version - base[OWN].version > entering.ACCEPTED_STALENESS:
-        assert peer.said("1,280 tokens trained on version")
+        assert peer.said(TokensDropped, tokens=1280, reason="stale")
     leave()
 
 
@@ -253,7 +276,7 @@ def test_progress_that_the_others_have_counted_does_not_count_again(
 
     monkeypatch.setattr(Entering, "_load", look)
     again, leave = world.peer("one", 0)
-    again.until("round")
+    again.until(Round)
     leave()
     assert seen == pytest.approx([1.0 if given is None else 0.0] * 2, abs=1e-3)
 
@@ -274,7 +297,7 @@ def test_who_was_killed_while_others_went_on_with_its_progress_does_not_bring_it
 
     monkeypatch.setattr(Entering, "_load", look)
     again, leave = world.peer("one", 0)
-    again.until("round")
+    again.until(Round)
     leave()
     assert seen == [{OWN: left.base[OWN].version, OTHERS: left.base[OTHERS].version - 1}]
 
@@ -282,20 +305,20 @@ def test_who_was_killed_while_others_went_on_with_its_progress_does_not_bring_it
 def test_what_a_damaged_checkpoint_had_is_not_taken_into_the_next_stage(make_world: MakeWorld) -> None:
     world = make_world(SINGLE + FOUR_PATHS)
     operator = world.operator()
-    operator.until("run address")
+    operator.until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 4:")
+    peer.until(Round, round=4)
     leave()
     file = checkpoint_file(world, "one")
     data = bytearray(file.read_bytes())
     data[-3] ^= 1
     file.write_bytes(data)
     peer, leave = world.peer("one", 0)
-    peer.until("is damaged and was set aside")
-    peer.until("round 1:")
+    peer.until(CheckpointDamaged)
+    peer.until(Round, round=1)
     world.kept.tell_to_advance()
-    peer.until("stage 1: path 0 of 4")
-    peer.until("L0M0 v1 with")
+    peer.until(StageBegan, stage=1, path=0, paths=4)
+    peer.until(Round, stage=1)
     leave()
 
 
@@ -303,7 +326,7 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(FOUR_PATHS, pacing="paced")  # a synchronous round is made again, and nothing else
-    world.operator().until("run address")
+    world.operator().until(Serving)
     file = checkpoint_file(world, "one")
     remembered: list[tuple[int, dict[ModuleId, int]]] = []
     reduce, tell = NetworkedSwarm.all_reduce, PeerPresenter.round_over
@@ -323,7 +346,7 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
     monkeypatch.setattr(NetworkedSwarm, "all_reduce", half)
     monkeypatch.setattr(PeerPresenter, "round_over", look)
     peer, leave = world.peer("one", 0)
-    peer.until("round 3:")
+    peer.until(Round, round=3)
     leave()
     assert remembered
     assert all(given == {OWN: version} for version, given in remembered), remembered
@@ -332,9 +355,9 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
 def test_a_damaged_checkpoint_is_set_aside_and_its_whole_modules_are_used(make_world: MakeWorld) -> None:
     world = make_world(FOUR_PATHS)
     operator, operator_leaves = world.operator_that_ends()
-    operator.until("run address")
+    operator.until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 4:")
+    peer.until(Round, round=4)
     operator_leaves()
     leave()
     before = saved(world, "one")
@@ -346,10 +369,10 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_whole_modules_are_used(make_w
 
     for module in (OWN, OTHERS):  # nobody has anything newer than the checkpoint, and of L0M0 nobody has anything
         bank.module_file(world.folder / "bootstrap", 0, module).unlink(missing_ok=True)
-    world.operator().until("run address")
+    world.operator().until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 1:")
-    assert peer.said("the checkpoint of path 0 is damaged and was set aside; L0M0 of it can be used")
+    peer.until(Round, round=1)
+    assert peer.said(CheckpointDamaged, path=0, salvaged=("L0M0",))
     assert (file.parent / f"{file.name}.damaged").exists()
     leave()
     assert saved(world, "one").base[OWN].version > before.base[OWN].version
@@ -358,26 +381,26 @@ def test_a_damaged_checkpoint_is_set_aside_and_its_whole_modules_are_used(make_w
 def test_a_module_that_is_damaged_where_it_is_kept_is_fetched_again(make_world: MakeWorld) -> None:
     world = make_world(FOUR_PATHS)
     operator, operator_leaves = world.operator_that_ends()
-    operator.until("run address")
+    operator.until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 4:")
+    peer.until(Round, round=4)
     leave()
     operator_leaves()
     file = bank.module_file(world.folder / "bootstrap", 0, OWN)
     file.write_bytes(file.read_bytes()[:-3])
     operator = world.operator()
-    operator.until("L0M0 is damaged here; set aside as stage-0-L0M0.safetensors.damaged")
+    operator.until(KeptStateDamaged, module="L0M0", set_aside="stage-0-L0M0.safetensors.damaged")
     peer, leave = world.peer("one", 0)
-    peer.until("round 1:")
+    peer.until(Round, round=1)
     leave()
-    assert peer.lines[-1] == "a keeper has it; nothing is lost"
+    assert peer.last == HandedOver()
 
 
 def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = make_world(FOUR_PATHS)
-    world.operator().until("run address")
+    world.operator().until(Serving)
     whole: dict[str, str] = {}
 
     class Bits(Keeping):
@@ -407,8 +430,8 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
 
     monkeypatch.setattr("dipaco_swarm.peer.volunteer.Keeping", Bits)
     peer, leave = world.peer("one", 0)
-    peer.until("L0M0 was damaged in this machine's memory; it was fetched again")
-    peer.until("round", times=3)
+    peer.until(MemoryDamaged, module="L0M0", fetched=True)
+    peer.until(Round, times=3)
     leave()
     assert whole
 
@@ -448,19 +471,21 @@ def test_who_was_asleep_says_so_once_and_looks_for_the_group_before_it_goes_on(
 
     monkeypatch.setattr(NetworkedSwarm, "look_up", noted)
     world = make_world(FOUR_PATHS)
-    world.operator().until("run address")
+    world.operator().until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 2:")
+    peer.until(Round, round=2)
     looked.clear()
     skew.steady_ahead += 3 * 3600
-    peer.until("this machine was asleep for 3 h; looking where the group is")
-    peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 2)
+    peer.until(Slept)
+    peer.until(Round, times=len(peer.reported(Round)) + 2)
     assert "one" in looked
     skew.wall_ahead -= 3600
-    peer.until("this machine's clock was set back by 60 min; if it is wrong now, the others cannot hear us")
-    peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 2)
-    assert sum("asleep" in line for line in peer.lines) == 1
-    assert sum("clock" in line for line in peer.lines) == 1
+    peer.until(ClockSet)
+    peer.until(Round, times=len(peer.reported(Round)) + 2)
+    (slept,) = peer.reported(Slept)
+    assert slept.seconds == pytest.approx(3 * 3600, rel=0.01)
+    (clock,) = peer.reported(ClockSet)
+    assert clock.seconds == pytest.approx(-3600, rel=0.01)
     leave()
 
 
@@ -471,21 +496,21 @@ def test_a_bootstrap_node_that_is_gone_is_said_once_and_its_return_too(
     monkeypatch.setattr(Timing, "unheard", 0.2)
     world = make_world(FOUR_PATHS)
     operator, operator_leaves = world.operator_that_ends()
-    operator.until("run address")
+    operator.until(Serving)
     one, _ = world.peer("one", 0)
     lone, _ = world.peer("lone", 3)
     for peer in (one, lone):
-        peer.until("round 3:")
+        peer.until(Round, round=3)
     operator_leaves()
     for peer in (one, lone):
-        peer.until("nobody else is to be heard; training goes on alone, and is shared when they are back")
+        peer.until(BootstrapSilent, alone=True)
     beside, leave_beside = world.peer("beside", 0, met_before=["one"])
-    beside.until("round 3:")
-    assert not beside.said("bootstrap node")  # it has not met one in this life
-    world.operator().until("run address")
+    beside.until(Round, round=3)
+    assert not beside.said(BootstrapSilent)  # it has not met one in this life
+    world.operator().until(Serving)
     for peer in (one, lone):
-        peer.until("the bootstrap node answers again", seconds=20)
-        assert sum("nobody else" in line for line in peer.lines) == 1
+        peer.until(Recovered, what="bootstrap", seconds=20)
+        assert len(peer.reported(BootstrapSilent, alone=True)) == 1
     leave_beside()
     world.break_off()
 
@@ -512,23 +537,23 @@ def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_
     monkeypatch.setattr(keeping, "write_whole", or_full(files.write_whole))
     world = make_world(SINGLE + FOUR_PATHS, min_peers=1)
     operator = world.operator()
-    operator.until("run address")
+    operator.until(Serving)
     peer, leave = world.peer("one", 0)
-    peer.until("round 3:")
+    peer.until(Round, round=3)
     full = True
-    peer.until("the disk of HOME is full: make room there for the checkpoint; training goes on")
-    operator.until("is full: make room there for the checkpoint; the run goes on")
-    peer.until("round", times=len([line for line in peer.lines if line.startswith("round")]) + 5)
+    peer.until(CannotWrite, error="the disk of HOME is full: make room there for the checkpoint", goes_on="training")
+    operator.until(CannotWrite, goes_on="the run")
+    peer.until(Round, times=len(peer.reported(Round)) + 5)
     world.kept.tell_to_advance = lambda: None  # type: ignore[method-assign]
     (world.folder / "bootstrap" / "advance").write_bytes(b"")  # a stage cannot be opened while it is full
     time.sleep(1.5)
-    assert sum("is full" in line for line in peer.lines) == 1
-    assert sum("is full" in line for line in operator.lines) == 1
+    assert len(peer.reported(CannotWrite)) == 1
+    assert len(operator.reported(CannotWrite)) == 1
     full = False
-    peer.until("the checkpoint can be saved again")
-    operator.until("the disk has room again")
-    operator.until("stage 1 is open: 4 paths")
-    peer.until("stage 1: path 0 of 4")
+    peer.until(Recovered, what="checkpoint")
+    operator.until(Recovered, what="disk")
+    operator.until(StageOpened, stage=1, paths=4)
+    peer.until(StageBegan, stage=1, path=0, paths=4)
     leave()
     world.break_off()
 
@@ -538,7 +563,7 @@ def test_a_state_that_somebody_claims_and_nobody_sends_stops_nobody(
 ) -> None:
     monkeypatch.setattr(Timing, "unsent", 0.5)
     world = make_world(FOUR_PATHS, pacing="paced")
-    world.operator().until("run address")
+    world.operator().until(Serving)
     liar = world.hub.swarm("a liar")
     table = PathTable(world.manifest().stage.table)
     for_all = [
@@ -547,9 +572,9 @@ def test_a_state_that_somebody_claims_and_nobody_sends_stops_nobody(
     ]
     liar.announce(for_all)
     peer, leave = world.peer("one", 0)
-    peer.until("nobody sends L0M0 at version 9000000 just now; asking again every 2 s")
-    peer.until("round 20:")
-    assert sum("nobody sends L0M0" in line for line in peer.lines) <= 2  # once while it joins, once later
+    peer.until(StateNotSent, module="L0M0", version=9_000_000, again_seconds=2.0)
+    peer.until(Round, round=20)
+    assert len(peer.reported(StateNotSent)) <= 2  # once while it joins, once later
     leave()
 
 
@@ -562,4 +587,4 @@ def test_a_log_line_that_comes_every_second_is_said_once_a_minute() -> None:
     for second in range(125):
         now = float(second)
         handler.emit(record)
-    assert screen.lines == ["the link is slow"] * 3
+    assert screen.reported(Logged) == [Logged("the link is slow")] * 3

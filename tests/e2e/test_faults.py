@@ -1,6 +1,7 @@
 """What breaks on one machine, with real processes: stopped and woken, killed, out of disk."""
 
 import errno
+import itertools
 import os
 import re
 import signal
@@ -14,13 +15,15 @@ import pytest
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
+from dipaco_swarm.events.training import CaughtUp, Round
+from dipaco_swarm.events.volunteer import DaemonRestarts, EndedUnsaved, OnlyHere, Recovered, Resumed, Slept, StageBegan
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.libp2p import stale_sockets as sockets
 from dipaco_swarm.swarm.libp2p.daemon import DAEMON_IDLE_SECONDS
 from dipaco_swarm.training import bank, checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
 
-from .conftest import Commands, write_run_file
+from .conftest import Commands, made_with, write_run_file
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(400)]
 
@@ -29,13 +32,13 @@ SAVE_OFTEN = "from dipaco_swarm.peer import keeping; keeping.CHECKPOINT_SECONDS 
 ROUND = re.compile(r"round \d+: .*L0M0 v(\d+) with")
 
 
-def until(commands: Commands, label: str, pattern: str, *, after: int = 0) -> re.Match[str]:
-    """Wait for a line in a log, past its first `after` characters."""
+TOGETHER, ALONE = made_with(1, "L0M0"), made_with(0, "L0M0")
+
+
+def until(commands: Commands, label: str, pattern: str) -> None:
+    """Wait for a line in a log."""
     what = f"{label} never said {pattern!r}"
-    commands.until(lambda: re.search(pattern, commands.log(label)[after:]) is not None, what, PATIENCE, label)
-    found = re.search(pattern, commands.log(label)[after:])
-    assert found is not None
-    return found
+    commands.until(lambda: re.search(pattern, commands.log(label)) is not None, what, PATIENCE, label)
 
 
 def checkpoint_file(commands: Commands, label: str) -> Path:
@@ -57,23 +60,23 @@ def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: 
     for label in ("other", "one"):
         commands.peer(label, address, "auto")
     for label in ("other", "one"):
-        until(commands, label, r"round \d+: .* with 1 other\b")
+        commands.until_reported(label, Round, where=TOGETHER)
 
     # stopped while the other goes on: it looks where the group is before it takes a step of its own
     one = commands.running["one"]
     one.send_signal(signal.SIGSTOP)
     try:
         stopped = time.monotonic()
-        until(commands, "other", r"round \d+: .* with 0 others", after=len(commands.log("other")))
+        commands.until_reported("other", Round, where=ALONE, after=len(commands.events("other")))
         time.sleep(max(0.0, 13 - (time.monotonic() - stopped)))
     finally:
-        before = len(commands.log("one"))
+        before = len(commands.events("one"))
         one.send_signal(signal.SIGCONT)
-    until(commands, "one", r"this machine was asleep for [1-9]\d* \w+; looking where the group is\n", after=before)
-    until(commands, "one", r"caught up from version \d+ to \d+", after=before)
-    until(commands, "one", r"round \d+: .* with 1 other\b", after=before)
-    meanwhile = commands.log("one")[before:]
-    assert "with 0 others" not in meanwhile[: meanwhile.index("caught up")]
+    assert commands.until_reported("one", Slept, after=before).seconds > 1
+    commands.until_reported("one", CaughtUp, after=before)
+    commands.until_reported("one", Round, where=TOGETHER, after=before)
+    meanwhile = itertools.takewhile(lambda event: not isinstance(event, CaughtUp), commands.events("one")[before:])
+    assert not any(isinstance(event, Round) and ALONE(event) for event in meanwhile)
 
     # killed, as the kernel does when memory is short: daemon and sockets do not stay
     daemons = psutil.Process(one.pid).children(recursive=True)
@@ -91,20 +94,19 @@ def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: 
 
     log = commands.log("one")
     commands.peer("one", address, "auto")
-    until(commands, "one", "stage 0: path 0 of 1")
-    until(commands, "one", f"going on from the checkpoint at step {step}\n")
-    if lost:
-        until(commands, "one", f"ended before it could save again: the last {lost:,} tokens")
-    until(commands, "one", r"round \d+: .* with 1 other\b")
+    commands.until_reported("one", StageBegan, stage=0, path=0, paths=1)
+    commands.until_reported("one", Resumed, step=step)
+    commands.until_reported("one", Round, where=TOGETHER)
+    assert [event.tokens for event in commands.reported("one", EndedUnsaved)] == [lost] * bool(lost)
     assert not socket_file.exists()
     assert not socket_file.with_name(socket_file.name + ".in").exists()
     assert "Traceback" not in log + commands.log("one") + commands.log("other")
 
     # both leave, one after the other; the last one does so when the bootstrap node has what only it had
     commands.stops_on_ctrl_c("one")
-    until(commands, "other", r"round \d+: .* with 0 others", after=len(commands.log("other")))
+    commands.until_reported("other", Round, where=ALONE, after=len(commands.events("other")))
     commands.stops_on_ctrl_c("other")
-    assert "only in this machine's checkpoint" not in commands.log("other")
+    assert not commands.reported("other", OnlyHere)
     commands.stops_on_ctrl_c("bootstrap")
     for module, state in saved(commands, "other", address).base.items():
         kept = bank.load_state(bank.module_file(commands.folder / "bootstrap", 0, module))
@@ -150,11 +152,10 @@ def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: P
         (commands.folder / home).symlink_to(small_disk / home)
     address = commands.bootstrap(run_file)
     commands.peer("one", address, 0)
-    until(commands, "one", "round 2: ")
-    until(commands, "one", r"(?s)round.*round 4: ")
+    commands.until_reported("one", Round, round=4)
 
     fill(small_disk / "filler")
-    line = r"the disk of \S+ is full: make room there for "
+    line = r"the disk of \S+ is full: make room there for "  # in the log: the events are on the full disk as well
     until(commands, "one", line + "the checkpoint; training goes on\n")
     until(commands, "bootstrap", line + "a module; the run goes on\n")
     old = saved(commands, "one", address)
@@ -173,8 +174,8 @@ def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: P
 
     # and when there is room again
     (small_disk / "filler").unlink()
-    until(commands, "one", "the checkpoint can be saved again")
-    until(commands, "bootstrap", "the disk has room again")
+    commands.until_reported("one", Recovered, what="checkpoint")
+    commands.until_reported("bootstrap", Recovered, what="disk")
     commands.stops_on_ctrl_c("one")
     assert saved(commands, "one", address).base.keys()
     assert min(state.version for state in saved(commands, "one", address).base.values()) > at
@@ -195,14 +196,14 @@ def test_a_daemon_that_ends_under_a_program_is_started_again(commands: Commands,
     for label in ("one", "other"):
         commands.peer(label, address, 0)
     for label in ("bootstrap", "one"):
-        until(commands, "one", r"round \d+: .* with 1 other\b", after=len(commands.log("one")))
-        before = {name: len(commands.log(name)) for name in ("bootstrap", "one")}
+        commands.until_reported("one", Round, where=TOGETHER, after=len(commands.events("one")))
+        before = {name: len(commands.events(name)) for name in ("bootstrap", "one")}
         (daemon,) = psutil.Process(commands.running[label].pid).children()
         daemon.kill()
-        until(commands, label, "the network daemon of this machine ended; starting it again\n", after=before[label])
+        commands.until_reported(label, DaemonRestarts, after=before[label])
         if label == "one":
-            until(commands, "one", r"going on from the checkpoint at step \d+\n", after=before["one"])
-        until(commands, "one", r"round \d+: .* with 1 other\b", after=before["one"])
+            commands.until_reported("one", Resumed, after=before["one"])
+        commands.until_reported("one", Round, where=TOGETHER, after=before["one"])
     assert (commands.folder / "bootstrap" / "address.txt").read_text().strip() == address
     commands.stops_on_ctrl_c("one", "other", "bootstrap")
     for label in ("one", "other", "bootstrap"):

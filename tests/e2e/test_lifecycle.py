@@ -1,10 +1,10 @@
 """Coming, staying, leaving: real processes, stopped by Ctrl+C, killed, started again."""
 
 import json
-import re
 import signal
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,30 +14,25 @@ from typer.testing import CliRunner
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.cli import swarm as swarm_cli
+from dipaco_swarm.events.operator import NodeDown, NodeResumed, StageOpened
+from dipaco_swarm.events.training import Fetched, Round, Steps
+from dipaco_swarm.events.volunteer import Left, ReadingDocuments, Resumed, ShardReady, StageBegan, Waiting
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.training import checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
 
-from .conftest import Commands, write_run_file
+from .conftest import Commands, made_with, write_run_file
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(580)]
 
 PATIENCE = 150.0
 """For what takes some seconds on an idle machine."""
 TOKENS_PER_STEP = 4 * 64
-WITH_ONE_OTHER = re.compile(r"round \d+: .*L0M0 v(\d+) with 1 other\b")
-WITH_TWO_OTHERS = re.compile(r"round \d+: .*L0M0 v(\d+) with 2 others\b")
-ALONE = re.compile(r"round \d+: .*L0M0 v(\d+) with 0 others\b")
+WITH_ONE_OTHER, WITH_TWO_OTHERS, ALONE = (made_with(others, "L0M0") for others in (1, 2, 0))
 
 
-def until(commands: Commands, label: str, pattern: re.Pattern[str] | str, *, after: int = 0) -> re.Match[str]:
-    """Wait for a line in a log, past its first `after` characters."""
-    compiled = re.compile(pattern) if isinstance(pattern, str) else pattern
-    what = f"{label} never said {compiled.pattern!r}"
-    commands.until(lambda: compiled.search(commands.log(label), after) is not None, what, PATIENCE, label)
-    found = compiled.search(commands.log(label), after)
-    assert found is not None
-    return found
+def version_in(over: Round) -> int:
+    return over.modules["L0M0"].version
 
 
 def saved(commands: Commands, label: str, address: str) -> Checkpoint:
@@ -75,18 +70,18 @@ def test_ctrl_c_ends_a_peer_that_builds_its_shard_and_one_that_waits_for_peers(
     run_file = write_run_file(tmp_path / "RUN.toml", min_peers=3, documents=20_000)
     address = commands.bootstrap(run_file)
     commands.peer("reader", address, "auto")
-    until(commands, "reader", "reading documents: 2,048")
+    commands.until_reported("reader", ReadingDocuments, documents=2048)
     commands.stops_on_ctrl_c("reader")
-    assert "shard ready" not in commands.log("reader")
-    assert "left the swarm" in commands.log("reader")
+    assert not commands.reported("reader", ShardReady)
+    assert commands.events("reader")[-1] == Left()
 
     # the same command goes on with the shard where it was: what was counted is not read again
     commands.peer("reader", address, "auto")
-    until(commands, "reader", "waiting for 2 more peers to start")
-    assert "reading documents: 2,048," not in commands.log("reader")
-    assert "shard ready" in commands.log("reader")
+    commands.until_reported("reader", Waiting, reason="peers", peers=2)
+    assert not commands.reported("reader", ReadingDocuments, documents=2048)
+    assert commands.reported("reader", ShardReady)
     commands.stops_on_ctrl_c("reader", "bootstrap")
-    assert "the same command goes on from here" in commands.log("bootstrap")
+    assert commands.events("bootstrap")[-1] == NodeDown()
 
 
 def test_the_rest_goes_on_when_members_leave_while_training_and_in_a_round(commands: Commands, tmp_path: Path) -> None:
@@ -95,13 +90,13 @@ def test_the_rest_goes_on_when_members_leave_while_training_and_in_a_round(comma
     for label in ("staying", "waiting", "training"):
         commands.peer(label, address, 0)
     for label in ("staying", "waiting", "training"):
-        until(commands, label, WITH_TWO_OTHERS)
+        commands.until_reported(label, Round, where=WITH_TWO_OTHERS)
 
     # one leaves while it trains
     commands.until(lambda: is_computing(commands, "training"), "it never trained", PATIENCE, "training")
     commands.stops_on_ctrl_c("training")
     for label in ("staying", "waiting"):
-        until(commands, label, WITH_ONE_OTHER)
+        commands.until_reported(label, Round, where=WITH_ONE_OTHER)
 
     # one leaves while it waits in a round, for somebody who is alive and does not come
     commands.running["staying"].send_signal(signal.SIGSTOP)
@@ -110,20 +105,20 @@ def test_the_rest_goes_on_when_members_leave_while_training_and_in_a_round(comma
         while asleep < 20:
             asleep = 0 if is_computing(commands, "waiting") else asleep + 1
             time.sleep(0.1)
-        rounds = commands.log("waiting").count("round ")
+        rounds = len(commands.reported("waiting", Round))
         commands.stops_on_ctrl_c("waiting")
-        assert commands.log("waiting").count("round ") == rounds, "it was not in a round"
+        assert len(commands.reported("waiting", Round)) == rounds, "it was not in a round"
     finally:
         commands.running["staying"].send_signal(signal.SIGCONT)
-    before = len(commands.log("staying"))
-    until(commands, "staying", ALONE, after=before)
+    before = len(commands.events("staying"))
+    commands.until_reported("staying", Round, where=ALONE, after=before)
 
     # it comes back with the same command, behind the others, and takes part in the next round
     left_at = saved(commands, "waiting", address)
     commands.peer("waiting", address, 0)
-    until(commands, "waiting", f"going on from the checkpoint at step {left_at.inner.steps_done}\n")
-    until(commands, "waiting", WITH_ONE_OTHER)
-    until(commands, "staying", WITH_ONE_OTHER, after=before)
+    commands.until_reported("waiting", Resumed, step=left_at.inner.steps_done)
+    commands.until_reported("waiting", Round, where=WITH_ONE_OTHER)
+    commands.until_reported("staying", Round, where=WITH_ONE_OTHER, after=before)
     commands.stops_on_ctrl_c("waiting", "staying", "bootstrap")
 
 
@@ -136,39 +131,39 @@ def test_a_lone_peer_keeps_its_progress_and_a_slower_one_joins_it(commands: Comm
 
     # Ctrl+C in the middle of the first round, and the same command again: the round has exactly its steps
     commands.peer("fast", address, 0)
-    until(commands, "fast", "path 0: training, loss")
+    commands.until_reported("fast", Steps)
     commands.stops_on_ctrl_c("fast")
     half = saved(commands, "fast", address)
     assert 0 < half.inner.steps_done < steps
     assert set(half.tokens.values()) == {half.inner.steps_done * TOKENS_PER_STEP}
     assert all((half.local[m] != half.base[m].params).any() for m in half.base)
     assert commands.peer("fast", address, 0, "--rounds", "1").wait(PATIENCE) == 0
-    assert f"going on from the checkpoint at step {half.inner.steps_done}\n" in commands.log("fast")
-    assert ALONE.findall(commands.log("fast")) == ["1"]
+    assert commands.reported("fast", Resumed) == [Resumed(half.inner.steps_done)]
+    assert [version_in(over) for over in commands.reported("fast", Round)] == [1]
     whole = saved(commands, "fast", address)
     assert whole.inner.steps_done == whole.shard_cursor == steps
     assert {state.version for state in whole.base.values()} == {1}
 
     # a slower one joins late, fetches the modules, and both make rounds together, each with what it has
     commands.peer("fast", address, 0)
-    until(commands, "fast", ALONE)
+    commands.until_reported("fast", Round, where=ALONE)
     slow = commands.peer("slow", address, 0, "--micro-batch", "1")
     psutil.Process(slow.pid).nice(5)
-    fetched = until(commands, "slow", r"fetched L0M0 at version (\d+)\n")
-    assert int(fetched[1]) >= 2
-    until(commands, "slow", "fetched L1M0 at version")
-    together = [int(until(commands, label, WITH_ONE_OTHER)[1]) for label in ("slow", "fast")]
+    assert commands.until_reported("slow", Fetched, module="L0M0").version >= 2
+    commands.until_reported("slow", Fetched, module="L1M0")
+    together = [version_in(commands.until_reported(label, Round, where=WITH_ONE_OTHER)) for label in ("slow", "fast")]
     for label in ("slow", "fast"):
 
         def goes_on(label: str = label) -> bool:
-            return any(int(version) >= max(together) + 2 for version in WITH_ONE_OTHER.findall(commands.log(label)))
+            rounds = [over for over in commands.reported(label, Round) if WITH_ONE_OTHER(over)]
+            return any(version_in(over) >= max(together) + 2 for over in rounds)
 
         commands.until(goes_on, f"{label} made no more rounds with the other", PATIENCE, label)
     seen = status(address)
     assert seen["peers"] == 2
     assert seen["digests_agree"] is True
     commands.stops_on_ctrl_c("slow")
-    until(commands, "fast", ALONE, after=len(commands.log("fast")))
+    commands.until_reported("fast", Round, where=ALONE, after=len(commands.events("fast")))
     commands.stops_on_ctrl_c("fast")
 
     # both ended on the bytes of one version or another of the same history
@@ -188,32 +183,32 @@ def test_four_peers_find_four_paths_though_the_bootstrap_node_is_killed(commands
     for label in peers:
         commands.peer(label, address, "auto")
     for label in peers:
-        until(commands, label, "round 1:")
+        commands.until_reported(label, Round, round=1)
 
     # the bootstrap node is killed: everybody trains to the end of the stage
     commands.running["bootstrap"].send_signal(signal.SIGKILL)
     commands.running["bootstrap"].wait()
-    assert "stage 1 is open" not in commands.log("bootstrap")
+    assert not commands.reported("bootstrap", StageOpened)
     for label in peers:
-        until(commands, label, "this stage is done; waiting for the next one")
-        assert "L0M0 v12 with 3 others" in commands.log(label)
+        commands.until_reported(label, Waiting, reason="stage")
+        assert any(made_with(3, "L0M0")(over) and version_in(over) == 12 for over in commands.reported(label, Round))
 
     # started again it goes on with the run, under the address that everybody knows, and opens the next stage
     assert commands.bootstrap(run_file, *listen) == address
-    until(commands, "bootstrap", "going on with stage 0")
-    until(commands, "bootstrap", "stage 1 is open: 4 paths")
+    commands.until_reported("bootstrap", NodeResumed, stage=0)
+    commands.until_reported("bootstrap", StageOpened, stage=1, paths=4)
     for label in peers:
-        until(commands, label, r"stage 1: path \d of 4(.*\n)+.*round \d+: ")
+        commands.until_reported(label, Round, stage=1)
     everywhere = {0, 1, 2, 3}  # who chose the same path at the same time sees that later, and one of them moves
     commands.until(lambda: {_path_of(commands, p) for p in peers} == everywhere, "not all paths", PATIENCE, peers[0])
     for label in peers:
-        until(commands, label, r"round \d+: .*with 1 other", after=commands.log(label).rindex("stage 1: path"))
+        commands.until_reported(label, Round, where=with_somebody, after=_last_entry(commands, label))
 
     # a fifth takes a path, fetches its modules from the others, and takes part in the next round
     commands.peer("late", address, "auto")
-    until(commands, "late", r"fetched L0M\d at version")
-    until(commands, "late", r"fetched L1M\d at version")
-    until(commands, "late", r"round 1: .*with [12] others?")
+    for level in (0, 1):
+        commands.until_reported("late", Fetched, where=partial(_is_of_level, level))
+    commands.until_reported("late", Round, where=with_somebody, round=1)
 
     # who trains what, for programs and for people
     seen = status(address)
@@ -255,7 +250,22 @@ def _check_that_the_swarm_and_a_home_are_used_alike(commands: Commands, address:
 
 def _path_of(commands: Commands, label: str) -> int:
     """The path that a peer took last."""
-    return int(re.findall(r"stage 1: path (\d) of 4", commands.log(label))[-1])
+    return commands.reported(label, StageBegan, stage=1)[-1].path
+
+
+def _last_entry(commands: Commands, label: str) -> int:
+    """Events before a peer entered its path of stage 1."""
+    began = [number for number, event in enumerate(commands.events(label)) if isinstance(event, StageBegan)]
+    return began[-1]
+
+
+def _is_of_level(level: int, event: Fetched) -> bool:
+    return ModuleId.parse(event.module).level == level
+
+
+def with_somebody(over: Round) -> bool:
+    """Whether a module of it was made together with others."""
+    return any(made.peers > 1 for made in over.modules.values())
 
 
 def _free_port() -> int:

@@ -1,19 +1,19 @@
 """Peers behind home routers: real processes in a laboratory of network namespaces, with routers that let nobody in."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.chaos.lab import Host, Lab, Link
+from dipaco_swarm.events.training import Round
+from dipaco_swarm.events.volunteer import NotDialable
 
-from .conftest import Commands, write_run_file
+from .conftest import Commands, made_with, write_run_file
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(580)]
 
 ANYWHERE = "/ip4/0.0.0.0/tcp/0"
-BEHIND_A_ROUTER = "others cannot dial this machine"
 PATIENCE = 150.0
 """For what takes some seconds on an idle machine."""
 
@@ -42,10 +42,8 @@ def peer(commands: Commands, label: str, host: Host, address: str) -> None:
     )  # fmt: skip
 
 
-def until_agreed(commands: Commands, label: str, others: str) -> None:
-    pattern = re.compile(rf"round \d+: .*L0M0 v\d+ with {others}, L1M0 v\d+ with {others}\n")
-    what = f"{label} never agreed with {others}"
-    commands.until(lambda: pattern.search(commands.log(label)) is not None, what, PATIENCE, label)
+def until_agreed(commands: Commands, label: str, others: int) -> None:
+    commands.until_reported(label, Round, where=made_with(others, "L0M0", "L1M0"), seconds=PATIENCE)
 
 
 def test_peers_behind_two_routers_train_together_and_with_one_that_can_be_dialled(
@@ -62,13 +60,13 @@ def test_peers_behind_two_routers_train_together_and_with_one_that_can_be_dialle
     peer(commands, "one", one, address)
     peer(commands, "other", other, address)
     for label in ("one", "other"):
-        until_agreed(commands, label, "1 other")
-        assert BEHIND_A_ROUTER in commands.log(label)
+        until_agreed(commands, label, 1)
+        assert commands.reported(label, NotDialable)
     relayed = server.counters().bytes_out
     assert relayed > 4 * 2 * 100_000, "the only way between them is through the bootstrap node"
 
     peer(commands, "open", open_home, address)
     for label in ("one", "other", "open"):
-        until_agreed(commands, label, "2 others")
-    assert BEHIND_A_ROUTER not in commands.log("open")
+        until_agreed(commands, label, 2)
+    assert not commands.reported("open", NotDialable)
     commands.stops_on_ctrl_c("one", "other", "open")

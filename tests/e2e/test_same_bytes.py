@@ -2,7 +2,6 @@
 path-specific modules, and overlapping shards."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId, grid
+from dipaco_swarm.events.training import Round
+from dipaco_swarm.events.volunteer import Scored
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest, signer_of
 from dipaco_swarm.simulate import final_states
@@ -71,9 +72,10 @@ def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: 
     assert manifests[0].window_router == manifests[1].window_router is not None
     # every round of what is shared was shared by everybody: nobody went on alone, unnoticed
     for path in range(4):
-        assert re.search(r"L[12]M\d v\d with 0 others", commands.log(f"peer-{path}")) is None
-        assert f"{ModuleId(0, path)} v3 with 0 others" in commands.log(f"peer-{path}")
-        assert f"{ModuleId(1, path // 2)} v3 with 1 other" in commands.log(f"peer-{path}")
+        made = [entry for over in commands.reported(f"peer-{path}", Round) for entry in over.modules.items()]
+        assert all(commit.peers > 1 for module, commit in made if not module.startswith("L0"))
+        for shared, members in ((ModuleId(0, path), 1), (ModuleId(1, path // 2), 2)):
+            assert any((name, commit.version, commit.peers) == (str(shared), 3, members) for name, commit in made)
         # and the discriminative router of the last stage was learned from what the peers scored
-        assert f"of the routing sample under path {path}" in commands.log(f"peer-{path}")
+        assert commands.reported(f"peer-{path}", Scored, path=path)
     assert "ignored peer" not in commands.log("bootstrap")

@@ -9,7 +9,9 @@ import pytest
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
+from dipaco_swarm.events.operator import NotAdvancing, RouterKept, RunFinished, Serving, StageEnds, StageOpened
 from dipaco_swarm.events.training import Round
+from dipaco_swarm.events.volunteer import Moving, Resumed, Scored, StageBegan
 from dipaco_swarm.operator.scores import ScoreCollection
 from dipaco_swarm.operator.training_workshop import SampleScorer
 from dipaco_swarm.peer import path_choice as choosing
@@ -30,15 +32,15 @@ DISCRIMINATIVE = '[[stages]]\nrouter = "discriminative"\n'
 def test_the_operator_ends_a_stage_that_has_no_end_of_its_own(make_world: MakeWorld) -> None:
     world = make_world(SINGLE + FOUR_PATHS + "rounds = 1\n", min_peers=2)
     operator = world.operator()
-    operator.until("run address")
+    operator.until(Serving)
     world.kept.tell_to_advance()
-    operator.until("not every module of this stage has been trained yet")
+    operator.until(NotAdvancing)
     _, leave = world.peer("one", 0)
     peer, _ = world.peer("other", 3)
-    peer.until("round 2")
+    peer.until(Round, round=2)
     world.kept.tell_to_advance()
-    operator.until("told to advance: stage 0 ends when every module has version")
-    operator.until("stage 1 is open: 4 paths")
+    operator.until(StageEnds, stage=0)
+    operator.until(StageOpened, stage=1, paths=4)
     world.end()
     manifest = world.manifest()
     assert manifest.finished
@@ -67,19 +69,19 @@ def test_a_peer_that_missed_two_stages_comes_back(make_world: MakeWorld) -> None
     world = make_world(SINGLE + "rounds = 2\n" + FOUR_PATHS + "rounds = 1\n" + DISCRIMINATIVE, min_peers=1)
     operator = world.operator()
     away, leave = world.peer("away", 0)
-    away.until("round 1")
+    away.until(Round, round=1)
     leave()
     world.peer("there", 3)
     there, _ = world.peer("there too", 0)
-    there.until("stage 2: path 0 of 4")
-    there.until("round", times=2)
+    there.until(StageBegan, stage=2, path=0, paths=4)
+    there.until(Round, times=2)
     away, _ = world.peer("away", 1)
-    away.until("stage 2: path 1 of 4")
-    away.until("round ")
-    assert not away.said("stage 1")
-    assert not away.said("going on from the checkpoint")  # what it had is two stages old
+    away.until(StageBegan, stage=2, path=1, paths=4)
+    away.until(Round)
+    assert not away.said(StageBegan, stage=1)
+    assert not away.said(Resumed)  # what it had is two stages old
     world.kept.tell_to_advance()
-    operator.until("the run is finished")
+    operator.until(RunFinished)
     world.end()
     checkpoints = (world.folder / "there too" / "checkpoints").iterdir()
     assert {file.name.partition("-path")[0] for file in checkpoints} == {"stage-1", "stage-2"}
@@ -103,8 +105,8 @@ def test_two_peers_train_four_paths_in_turns(make_world: MakeWorld, monkeypatch:
         events = [entry.event for entry in read_metrics(metrics_file(world.folder / name))]
         steps.update(event.path for event in events if isinstance(event, Round) and event.stage == 1)
     assert set(steps) == {0, 1, 2, 3}, steps
-    assert one.said("moving from path")
-    assert other.said("moving from path")
+    assert one.said(Moving)
+    assert other.said(Moving)
 
 
 def test_a_stage_whose_scores_teach_nothing_keeps_its_router(make_world: MakeWorld) -> None:
@@ -115,9 +117,9 @@ def test_a_stage_whose_scores_teach_nothing_keeps_its_router(make_world: MakeWor
     world.end()
     manifest = world.manifest()
     assert manifest.finished
-    assert one.said("scored")
-    assert other.said("scored")
-    assert operator.said("keeping the router of stage 1") == (manifest.stages[1].router == manifest.stages[2].router)
+    assert one.said(Scored)
+    assert other.said(Scored)
+    assert operator.said(RouterKept, stage=1) == (manifest.stages[1].router == manifest.stages[2].router)
 
 
 def test_scores_that_cannot_be_are_refused_and_their_sender_named(
@@ -125,7 +127,7 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
 ) -> None:
     caplog.set_level(logging.INFO)
     world = make_world(FOUR_PATHS)
-    world.operator().until("run address")
+    world.operator().until(Serving)
     manifest, hub = world.manifest(), world.hub
     operator = hub.swarm("operator")
 

@@ -1,10 +1,11 @@
 """A run in one process: an operator's node and peers as threads over the real protocol, without a network."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from dipaco_swarm.dashboard.screens import Screen, recorded
 from dipaco_swarm.events.event import Event
@@ -26,17 +27,24 @@ SINGLE = '[[stages]]\nrouter = "single"\n'
 FOUR_PATHS = '[[stages]]\nrouter = "product-k-means"\nmodules = [2, 2]\n'
 
 
+E = TypeVar("E", bound=Event)
+
+
+def is_like(event: Event, fields: Mapping[str, object]) -> bool:
+    """Whether an event has these values."""
+    return all(getattr(event, name) == value for name, value in fields.items())
+
+
 class Events(Screen):
-    """A screen that remembers what it was told, and lets a test wait for words."""
+    """A screen that remembers what was reported, and lets a test wait for events."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
-        self._said: list[str] = []
+        self._reported: list[Event] = []
         self._new = threading.Condition()
         self._over = False
 
     def is_over(self) -> None:
-        """Whoever speaks here has ended; nobody need wait for more."""
+        """Whoever reports here has ended; nobody need wait for more."""
         with self._new:
             self._over = True
             self._new.notify_all()
@@ -46,25 +54,31 @@ class Events(Screen):
 
     def event(self, event: Event) -> None:
         with self._new:
-            self.events.append(event)
-            if event.for_people:
-                self._said.append(str(event))
+            self._reported.append(event)
             self._new.notify_all()
 
-    def until(self, words: str, times: int = 1, seconds: float = 60) -> None:
+    def until(self, kind: type[E], times: int = 1, seconds: float = 60, **fields: object) -> E:
+        """Wait until events of this kind and with these values were reported so often; the last of them."""
+
         def heard() -> bool:
-            return sum(words in said for said in self._said) >= times
+            return len(self.reported(kind, **fields)) >= times
 
         with self._new:
             self._new.wait_for(lambda: heard() or self._over, seconds)
-            assert heard(), f"nobody said {words!r}: " + "\n".join(self._said)
+            assert heard(), f"nobody reported {kind.kind} {fields or ''}: " + "\n".join(map(repr, self._reported))
+            return self.reported(kind, **fields)[-1]
 
-    def said(self, words: str) -> bool:
-        return any(words in said for said in self._said)
+    def reported(self, kind: type[E], **fields: object) -> list[E]:
+        """Events of this kind and with these values, the oldest first."""
+        return [event for event in tuple(self._reported) if isinstance(event, kind) and is_like(event, fields)]
+
+    def said(self, kind: type[Event], **fields: object) -> bool:
+        return bool(self.reported(kind, **fields))
 
     @property
-    def lines(self) -> list[str]:
-        return list(self._said)
+    def last(self) -> Event:
+        """The last one that people read."""
+        return [event for event in self._reported if event.for_people][-1]
 
 
 class World:
