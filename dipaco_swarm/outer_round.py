@@ -56,7 +56,7 @@ def run_outer_round(
     started = peer.swarm.clock.monotonic()
     trained = _train_until_due(peer, stop, on_step)
     seconds = peer.swarm.clock.monotonic() - started
-    due = [] if stop() else modules_due(peer)
+    due = [] if stop() else _not_behind(peer, modules_due(peer))
 
     # 2. Outer gradients: what each module has moved since its last agreed state.
     contributions = [
@@ -111,6 +111,19 @@ def run_outer_round(
         versions={module: progress.version for module, progress in peer.progress.items()},
         contributed={part.group.module: part.tokens for part in contributions},
     )
+
+
+def _not_behind(peer: PathInTraining, due: Sequence[ModuleId]) -> list[ModuleId]:
+    """Those whose round we may begin: who sees nobody else looks again before it goes on alone.
+
+    Others may have come since, or have gone on to the next version and moved on.
+    """
+    me = peer.swarm.peer
+    alone = [m for m in due if not any(said.trains and said.peer != me for said in peer.swarm.members(peer.stage, m))]
+    if alone:
+        peer.swarm.look_up(peer.stage, alone, timeout=peer.swarm.timing.look_up)
+    behind = {task.module for task in catch_ups(peer)} & {*alone}
+    return [module for module in due if module not in behind]
 
 
 def _give(peer: PathInTraining, due: Sequence[ModuleId]) -> None:
@@ -172,7 +185,7 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
     found = []
     for module in peer.modules:
         members = peer.swarm.members(peer.stage, module)
-        others = [Claim.of(m) for m in members if m.trains and m.peer != peer.swarm.peer]
+        others = [Claim.of(m) for m in members if m.peer != peer.swarm.peer]  # who has just moved on holds it still
         better = peer.newest.better(module, peer.progress[module].claim, others)
         if better is not None:
             found.append(CatchUp(module, better))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.testing.ledger import Balance, Place
+from dipaco_swarm.testing.ledger import BEYOND, Balance, Place
 from dipaco_swarm.testing.process import SimulatedProcess
 from dipaco_swarm.testing.volunteer import SimulatedPeer
 from dipaco_swarm.testing.watched import NOT_MADE, trainer_of
@@ -36,7 +36,7 @@ async def end_everybody(world: "World") -> Balance:
             _note_local(world, peer.name, saved, noted, best)
     for trainer, place in list(world.ledger.trained):
         if place[0] < over:
-            world.ledger.drop(trainer, place, 0, STAGE_OVER)
+            _write_off(world, trainer, place)
     _check_most_work(world, live, best)
     return world.ledger.balance({place: claim.digest for place, claim in best.items()})
 
@@ -81,11 +81,22 @@ def _note_local(world: "World", name: str, saved: Checkpoint, noted: Mapping[Mod
         return
     for module, state in saved.base.items():
         place, trainer = (saved.stage, module), trainer_of(name, saved.path)
+        if state.version == world.rounds(saved.stage):
+            _write_off(world, trainer, place)
+            continue
         gone = noted.get(module, -1) >= state.version and best[place].beats(Claim.of(state))
         world.ledger.local[trainer, place] = 0 if gone else saved.tokens[module]
         if gone:
             world.ledger.drop(trainer, place, 0, NOT_MADE)
             world.ledger.check_given(world.now, trainer, place, state.digest)
+
+
+def _write_off(world: "World", trainer: str, place: Place) -> None:
+    """What is local of a module that has made its last round never counts."""
+    ledger = world.ledger
+    trained = ledger.trained[trainer, place]
+    ledger.drop(trainer, place, trained - ledger.done.get((trainer, place), trained), STAGE_OVER)
+    ledger.drop(trainer, place, 0, BEYOND)
 
 
 def _check_most_work(world: "World", live: Sequence[SimulatedPeer], best: Best) -> None:

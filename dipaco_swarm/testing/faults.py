@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 from dipaco_swarm.swarm.wire import Exchange, Join, Message, Ready
 from dipaco_swarm.testing.ending import stop
+from dipaco_swarm.testing.process import SimulatedProcess
 from dipaco_swarm.testing.run import OPERATOR
 
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
+
+OPERATOR_SHARE = 0.3
+"""Of the faults that hit the operator's node, alone or with others."""
 
 
 BUSY = "busy"
@@ -42,23 +46,28 @@ class Fault:
         return f"{self.at:.0f} s: {self.kind} {', '.join(self.victims)} for {self.seconds:.0f} s{when}"
 
 
+def _alive(world: "World", fault: Fault) -> list[SimulatedProcess]:
+    """Who has ended already does not come back."""
+    return [process for name in fault.victims if (process := world.process(name)).is_alive]
+
+
 async def _kill(world: "World", fault: Fault) -> None:
-    for name in fault.victims:
-        if world.process(name).is_alive:
-            world.process(name).kill()
-    await _start_again(world, fault)
+    victims = _alive(world, fault)
+    for process in victims:
+        process.kill()
+    await _start_again(fault, victims)
 
 
 async def _leave(world: "World", fault: Fault) -> None:
-    await stop(world, [world.process(name) for name in fault.victims if world.process(name).is_alive])
-    await _start_again(world, fault)
+    victims = _alive(world, fault)
+    await stop(world, victims)
+    await _start_again(fault, victims)
 
 
-async def _start_again(world: "World", fault: Fault) -> None:
+async def _start_again(fault: Fault, victims: Sequence[SimulatedProcess]) -> None:
     await asyncio.sleep(fault.seconds)
-    for name in fault.victims:
-        if not world.process(name).is_alive:
-            world.process(name).start()
+    for process in victims:
+        process.start()
 
 
 async def _freeze(world: "World", fault: Fault) -> None:
@@ -127,8 +136,11 @@ def faults_of(random: Random, peers: Sequence[str], seconds: float, every: float
         count = random.randint(1, max(1, len(peers) // 3))
         kind = random.choice(sorted(KINDS))
         lasts = random.choice([2.0, 10.0, 40.0, 90.0])
-        victims = tuple(random.sample(list(peers), count))
-        faults.append(Fault(at, kind, lasts, victims, random.choice(["", "", *MOMENTS])))
+        victims = random.sample(list(peers), count)
+        when = random.choice(["", "", *MOMENTS])
+        if random.random() < OPERATOR_SHARE:
+            victims = [*random.choice([[], victims]), OPERATOR]
+        faults.append(Fault(at, kind, lasts, tuple(victims), "" if victims == [OPERATOR] else when))
         at += lasts
 
 

@@ -22,6 +22,7 @@ ATTEMPTS = 6
 """... and as many leaders are tried."""
 LATELY_SECONDS = 120.0
 """Who came to a round before that is in another one."""
+BEYOND = "trained beyond the module's last round"
 REPLACED = "in versions that another replaced"
 
 
@@ -51,11 +52,13 @@ class Violation:
 
 @dataclass(frozen=True)
 class Balance:
-    """Trained = counted + local + lost, to the token."""
+    """Trained = counted + local + beyond + lost, to the token."""
 
     trained: int
     counted: int
     local: int
+    beyond: int
+    """Trained on a module that had made its last round, as the path had others to train."""
     lost: dict[str, int]
     nowhere: dict[str, int]
     """Peer and module -> tokens that nobody can account for."""
@@ -82,6 +85,8 @@ class Ledger:
         """Since when nothing is broken, and what was has been got over; infinite meanwhile."""
         self._patience: dict[Place, list[tuple[float, float]]] = defaultdict(list)
         """When somebody came to a round, and how long it was willing to wait for others."""
+        self.done: dict[tuple[str, Place], int] = {}
+        """(peer, module) -> tokens that it had trained when it had the module's last version."""
         self._given: dict[tuple[str, Place, str, int], tuple[str, Ranges]] = {}
         """(peer, module, digest of the base, tokens) -> whose tokens these are, and which."""
         self._lost: dict[tuple[str, Place], list[tuple[str, Ranges]]] = defaultdict(list)
@@ -196,5 +201,6 @@ class Ledger:
             rest = rest - others
             if len(rest):
                 nowhere[name] = len(rest)
+        beyond = lost.pop(BEYOND, 0)
         written = {why: count for why, count in lost.items() if count}
-        return Balance(sum(self.trained.values()), counted, local, written, nowhere, twice)
+        return Balance(sum(self.trained.values()), counted, local, beyond, written, nowhere, twice)

@@ -56,6 +56,11 @@ class Plan:
         return max(len(stage.table or ((),)) for stage in self.stages)
 
     @property
+    def ends(self) -> bool:
+        """Whether every stage has an end."""
+        return all(stage.rounds is not None or stage.tokens is not None for stage in self.stages)
+
+    @property
     def levels(self) -> int:
         return next(len(stage.table[0]) for stage in self.stages if stage.table is not None)
 

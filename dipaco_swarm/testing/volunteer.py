@@ -51,7 +51,7 @@ class SimulatedPeer(SimulatedProcess):
         screen = _Lines(self, world)
         self.attendance = attendance = Attendance(screen.event)
         with self._swarm(program, stop, random) as swarm:
-            self.watched = WatchedSwarm(swarm, world.ledger, self._ended_by)
+            self.watched = WatchedSwarm(swarm, world.ledger, self._ended_by, world.rounds)
             watched = self.watched.as_swarm()
             Volunteer(self._settings(), watched, screen, stop, workbench, attendance=attendance).live()
 

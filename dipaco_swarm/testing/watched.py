@@ -1,6 +1,6 @@
 """A `Swarm` whose peer is looked at: what it gives, takes and says goes into the ledger as well."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -24,11 +24,17 @@ def trainer_of(peer: str, path: PathIndex) -> str:
 class WatchedSwarm:
     """A peer's swarm and its entries in the ledger."""
 
-    def __init__(self, swarm: NetworkedSwarm, ledger: Ledger, lost_before: str | None) -> None:
-        """`lost_before`: why it may have less than it had in its life before; None in the first one."""
+    def __init__(
+        self, swarm: NetworkedSwarm, ledger: Ledger, lost_before: str | None, rounds_of: Callable[[int], int | None]
+    ) -> None:
+        """`lost_before`: why it may have less than it had in its life before; None in the first one.
+
+        `rounds_of`: after which version the modules of a stage are done.
+        """
         self._swarm = swarm
         self._ledger = ledger
         self._lost_before = lost_before or AWAY
+        self._rounds_of = rounds_of
         self._entered: tuple[int, PathIndex] | None = None
         """Stage and path that it said last it trains."""
         self._agreed: dict[Place, tuple[Contribution, Agreed]] = {}
@@ -62,6 +68,9 @@ class WatchedSwarm:
             self.dropping.pop(place, None)
             if place in self.at and self.at[place][1] != said.digest:
                 self._was_at[place] = self.at[place][1]
+            if said.version == self._rounds_of(said.stage):
+                before = self._ledger.trained[trainer, place] - said.tokens
+                self._ledger.done.setdefault((trainer, place), before)
         if trains:
             self._entered = next((said.stage, path) for said, path in trains.values())
             self._lost_before = AWAY

@@ -138,6 +138,17 @@ class World:
         manifest = self.operator.manifest
         return 0 if manifest is None else manifest.stage.index
 
+    def rounds(self, stage: int) -> int | None:
+        """The last version of a stage's modules; None where it has no end, or has not begun."""
+        manifest = self.operator.manifest
+        return None if manifest is None or stage >= len(manifest.stages) else manifest.stages[stage].rounds
+
+    @property
+    def finished(self) -> bool:
+        """Whether the operator has closed the last stage."""
+        manifest = self.operator.manifest
+        return manifest is not None and manifest.finished
+
     @property
     def forks(self) -> int:
         """Versions that came from the same state as another one."""

@@ -6,8 +6,11 @@ import pytest
 
 from dipaco_swarm.testing.stories import tell
 
+MOVED_AWAY = (19, 45, 59)
+"""Where a newcomer went on alone from a version that the others had just left behind, and each other's way."""
 
-@pytest.mark.parametrize("seed", range(4))
+
+@pytest.mark.parametrize("seed", [*range(4), *MOVED_AWAY])
 def test_without_faults_nothing_forks_and_nothing_is_lost(tmp_path: Path, seed: int) -> None:
     outcome = tell(seed, tmp_path, faulty=False, seconds=60.0)
     assert not outcome.violations
