@@ -62,15 +62,15 @@ MUTATIONS = (
     ),
     Mutation(
         "a leader asks where the missing are before it goes on alone",
-        "dipaco_swarm.swarm.round.leader",
-        "if not gathering.seats or not missing or now - gathering.opened > patience:",
+        "dipaco_swarm.swarm.round.closing",
+        "if not view.seated or not view.missing or view.waited > view.patience:",
         "if True:",
     ),
     Mutation(
         "a leader waits for the missing no longer than the patience",
-        "dipaco_swarm.swarm.round.leader",
-        "if not gathering.seats or not missing or now - gathering.opened > patience:",
-        "if not gathering.seats or not missing:",
+        "dipaco_swarm.swarm.round.closing",
+        "if not view.seated or not view.missing or view.waited > view.patience:",
+        "if not view.seated or not view.missing:",
     ),
     Mutation(
         "the outer gradient is never written to",

@@ -6,7 +6,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.directory import Directory
 from dipaco_swarm.swarm.interface import Announcement, Contribution, ModuleGroup, PeerName
-from dipaco_swarm.swarm.round.leader import Member, Standing
+from dipaco_swarm.swarm.round.standing import Member, Standing
 
 
 class Groups:

@@ -31,7 +31,7 @@ from dipaco_swarm.swarm.interface import (
     Traffic,
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
-from dipaco_swarm.swarm.round.member import Rounds
+from dipaco_swarm.swarm.round.rounds import Rounds
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.manifests import Manifests
 from dipaco_swarm.swarm.states.store import Store

@@ -19,7 +19,7 @@ from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round import deciding
 from dipaco_swarm.swarm.round.exchange import PieceExchange
-from dipaco_swarm.swarm.round.member import Rounds
+from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.round.seats import Seat
 from dipaco_swarm.swarm.round.seats import tell as honest
@@ -141,14 +141,14 @@ def test_a_leader_that_dies_while_it_commits_leaves_one_outcome(
     """... though the machine itself is there, and may be the last to know what the others decide next."""
     swarms = make_libp2p_swarms(4)
     leader = leader_order(0, MODULE, 0, [swarm.peer for swarm in swarms])[0]
-    ask_outcome = Rounds._ask_outcome
+    ask_outcome = Questions.outcome
 
-    async def ask(self: Rounds, peer: str, round_id: bytes) -> Commit | None:
-        if self._peer == leader:
+    async def ask(self: Questions, peer: str, round_id: bytes) -> Commit | None:
+        if self._transport.peer == leader:
             await asyncio.sleep(leader_asks_for)
         return await ask_outcome(self, peer, round_id)
 
-    monkeypatch.setattr(Rounds, "_ask_outcome", ask)
+    monkeypatch.setattr(Questions, "outcome", ask)
     deaths: list[int] = []
 
     async def tell(seats: Sequence[Seat], message: Message, timing: Timing) -> None:
@@ -159,7 +159,8 @@ def test_a_leader_that_dies_while_it_commits_leaves_one_outcome(
         listeners = [seat for seat in seats if seat.channel.peer != leader][:told]
         await honest(listeners, message, timing)
         names = {seat.channel.peer for seat in listeners}
-        while not all(swarm._rounds is not None and swarm._rounds._commits for swarm in swarms if swarm.peer in names):
+        told_rounds = [swarm._rounds for swarm in swarms if swarm.peer in names and swarm._rounds is not None]
+        while not all(rounds._verdicts._commits for rounds in told_rounds):
             await asyncio.sleep(0.01)  # until it was taken
         for seat in seats:
             seat.channel.close()

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from dipaco_swarm.swarm import networked
-from dipaco_swarm.swarm.round import deciding, decision
-from dipaco_swarm.swarm.round import leader as leading
-from dipaco_swarm.swarm.round import member as rounds
+from dipaco_swarm.swarm.round import deciding, decision, following, gathering, leader, rounds, verdicts
 
 REASONS_OF = {"NotAgreed": 0, "Refuse": None, "Abort": None}
 """Where the reason is: the first argument, or the keyword."""
@@ -19,7 +17,7 @@ MOST = 120 - len("L12M345: ; nothing lost")
 def reasons() -> list[str]:
     """The constant parts of all reasons; what is filled in is short."""
     found = []
-    for module in (leading, deciding, decision, rounds, networked):
+    for module in (deciding, decision, following, gathering, leader, networked, rounds, verdicts):
         assert module.__file__ is not None
         for call in ast.walk(ast.parse(Path(module.__file__).read_text())):
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in REASONS_OF):

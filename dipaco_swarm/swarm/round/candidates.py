@@ -12,6 +12,7 @@ Lost leaders are in none of them. Among those of a row, `leader_order` says who:
 same candidates. Members that know different ones meet by redirects: a leader sends them to one who comes before it.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -53,3 +54,26 @@ def next_leader(candidates: Candidates, stage: int, module: ModuleId, version: i
 def may_redirect(candidates: Candidates, leader: str) -> bool:
     """Whether a member lets itself be sent to this leader; one that it did not know of has nothing against it yet."""
     return leader not in candidates.lost | (candidates.failed & candidates.known)
+
+
+class LeaderFailures:
+    """How often each leader has refused or aborted the round that we are about to make of a module."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[int, ModuleId], tuple[int, Counter[str]]] = {}
+        """Stage and module -> version, and failures by leader."""
+
+    def note(self, stage: int, module: ModuleId, version: int, leader: str) -> None:
+        self._about(stage, module, version)[leader] += 1
+
+    def failed(self, stage: int, module: ModuleId, version: int) -> frozenset[str]:
+        """Who has failed LEADER_FAILURES times."""
+        counts = self._about(stage, module, version)
+        return frozenset(leader for leader, count in counts.items() if count >= LEADER_FAILURES)
+
+    def _about(self, stage: int, module: ModuleId, version: int) -> Counter[str]:
+        known, failures = self._of.get((stage, module), (-1, Counter[str]()))
+        if known != version:
+            failures = Counter()
+            self._of[stage, module] = version, failures
+        return failures

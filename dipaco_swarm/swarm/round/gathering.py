@@ -1,0 +1,121 @@
+"""A round that a peer leads, from the first Join to the end: its seats, and what their members say."""
+
+import asyncio
+import logging
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+
+from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.interface import ModuleGroup
+from dipaco_swarm.swarm.round.channels import HeartbeatReader
+from dipaco_swarm.swarm.round.questions import Questions
+from dipaco_swarm.swarm.round.seats import Seat, tell
+from dipaco_swarm.swarm.round.standing import Key
+from dipaco_swarm.swarm.tasks import Tasks
+from dipaco_swarm.swarm.transport import Transport
+from dipaco_swarm.swarm.wire import Alive, Ready, Refuse
+
+log = logging.getLogger(__name__)
+
+MAX_PATIENCE_SECONDS = 6 * 3600.0
+
+
+@dataclass(eq=False)
+class Gathering:
+    """Who has joined, and who was asked."""
+
+    key: Key
+    group: ModuleGroup
+    base: Claim
+    """The state that everybody in it starts from."""
+    transport: Transport
+    questions: Questions
+    opened: float
+    patience: float = 0.0
+    """Seconds that the median member so far is willing to wait for the missing."""
+    seats: dict[str, Seat] = field(default_factory=dict)
+    unanswered: Counter[str] = field(default_factory=Counter)
+    """Questions to the missing that came to nothing."""
+    elsewhere: set[str] = field(default_factory=set)
+    """Who has said that it does not come."""
+    listeners: Tasks = field(default_factory=Tasks)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Somebody joined, left, or said something."""
+    closed: bool = False
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, seat: Seat) -> None:
+        self.leave(seat.channel.peer)
+        self.seats[seat.channel.peer] = seat
+        self.patience = min(statistics.median(seat.join.patience for seat in self.seats.values()), MAX_PATIENCE_SECONDS)
+        self.listeners.start(self._listen(seat))
+        self.changed.set()
+
+    def rebase(self, base: Claim, holder: str) -> None:
+        """Somebody has come with a better state; whoever is here fetches that first."""
+        refusal = ahead_of(self.base, base, holder)
+        self.base = base
+        for peer in list(self.seats):
+            self.listeners.start(tell([self.seats.pop(peer)], refusal, self.transport.timing))
+        self.changed.set()
+
+    def leave(self, peer: str) -> None:
+        old = self.seats.pop(peer, None)
+        if old is not None:
+            old.channel.close()
+            self.changed.set()
+
+    def clear_away(self) -> None:
+        """Seats of those who are gone."""
+        for peer in [peer for peer, seat in self.seats.items() if seat.gone]:
+            self.leave(peer)
+
+    async def pulse(self) -> None:
+        """Who waits is told that we are alive, whatever else we wait for; until cancelled."""
+        while True:
+            await tell(list(self.seats.values()), Alive(), self.transport.timing)
+            await asyncio.sleep(self.transport.timing.pulse)
+
+    async def seats_of_one_size(self) -> list[Seat]:
+        """The members that agree on the length of the vector; the others are sent away."""
+        seats = [seat for seat in self.seats.values() if not seat.gone]
+        if not seats:
+            return []
+        lengths = Counter(seat.join.parameters for seat in seats)
+        parameters = max(lengths, key=lambda length: (lengths[length], length))
+        others = [seat for seat in seats if seat.join.parameters != parameters]
+        reason = "the group's module has another size than ours; is it the same run?"
+        await tell(others, Refuse(reason=reason, version=self.key[2]), self.transport.timing)
+        return [seat for seat in seats if seat.join.parameters == parameters]
+
+    async def _listen(self, seat: Seat) -> None:
+        """Note what a member says until it is gone."""
+        ask = partial(self.questions.is_there, seat.channel.peer, self.key, self.base) if self.group.whole else None
+        patience = min(seat.join.patience, MAX_PATIENCE_SECONDS)
+        ears = HeartbeatReader(seat.channel, self.transport.clock, self.transport.timing, ask, patience)
+        try:
+            while True:
+                message = await ears.hear()
+                if isinstance(message, Alive):
+                    seat.report = message
+                elif isinstance(message, Ready):
+                    seat.ready = message
+                self.changed.set()
+        except (EOFError, TimeoutError, ConnectionError) as error:
+            log.debug("member %s is gone: %s", seat.channel.peer[-8:], error)
+        except RemoteDataError as error:
+            log.warning("dropped a member that broke the protocol: %s", error)
+        seat.gone = True
+        self.changed.set()
+
+
+def ahead_of(base: Claim, better: Claim, holder: str) -> Refuse:
+    """What a peer is told that would go on from a state although somebody has a better one."""
+    if better.version > base.version:
+        reason = f"the group is at version {better.version} already; catching up"
+    else:
+        reason = f"others have trained more on another version {better.version}; taking theirs"
+    return Refuse(reason=reason, version=better.version, digest=better.digest, work=better.work, holder=holder)

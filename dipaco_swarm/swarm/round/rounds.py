@@ -1,0 +1,185 @@
+"""All rounds of one peer: with whom it makes each, and what it says to others about them.
+
+run            one round of one module: one leader after the other (candidates.py), each an attempt (following.py)
+serve          who joins a round that we lead (leader.py), sends pieces (exchange.py), or asks (questions.py)
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.interface import Contribution, NotAgreed, Outcome
+from dipaco_swarm.swarm.round.candidates import Candidates, LeaderFailures, may_redirect, next_leader
+from dipaco_swarm.swarm.round.codecs.codec import Codec
+from dipaco_swarm.swarm.round.failure_detector import FailureDetector
+from dipaco_swarm.swarm.round.feedback import ErrorFeedback
+from dipaco_swarm.swarm.round.following import Follower, LeaderLost, Redirected
+from dipaco_swarm.swarm.round.leader import Leader
+from dipaco_swarm.swarm.round.questions import Questions
+from dipaco_swarm.swarm.round.reduction import claimed_norm
+from dipaco_swarm.swarm.round.standing import Key, Standing
+from dipaco_swarm.swarm.round.verdicts import Verdicts
+from dipaco_swarm.swarm.transport import Stream, Transport
+from dipaco_swarm.swarm.wire import AskOutcome, Exchange, Join, NotHere, OutcomeIs, Refuse, Where
+
+MAX_ATTEMPTS = 6
+
+
+@dataclass
+class _Attempts:
+    """What one round has cost so far."""
+
+    lost: set[str]
+    """Leaders that went away, or could not be reached."""
+    answered: int = 0
+    given: bool = False
+    """Whether the others may have our outer gradient."""
+    sent_to: str | None = None
+    """Whom the last leader told us to join."""
+    reason: str = "nobody of the group can be reached from here"
+
+
+class Rounds:
+    """All rounds of one peer, led and followed."""
+
+    def __init__(self, transport: Transport, run: str, codec: Codec, norm_clip: float, standing: Standing) -> None:
+        self._transport = transport
+        self._codec = codec
+        self._standing = standing
+        self._compute = transport.executor()
+        self._detector = FailureDetector(transport.clock, transport.timing)
+        self._failures = LeaderFailures()
+        self._verdicts = Verdicts()
+        self._following: dict[Key, str] = {}
+        self.feedback = ErrorFeedback(codec)
+        protocol = f"dipaco/1/{run}/round"
+        self._questions = Questions(transport, protocol, self._detector, standing, self._whom_we_follow)
+        awake = replace(standing, members_of=self._members_awake)
+        self._leader = Leader(transport, norm_clip, awake, self._questions, self._detector)
+        self._follower = Follower(
+            transport=transport,
+            round_protocol=protocol,
+            exchange_protocol=f"dipaco/1/{run}/exchange",
+            compute=self._compute,
+            codec=codec,
+            norm_clip=norm_clip,
+            feedback=self.feedback,
+            standing=standing,
+            detector=self._detector,
+            questions=self._questions,
+            leader=self._leader,
+            failures=self._failures,
+            verdicts=self._verdicts,
+            following=self._following,
+        )
+
+    async def serve(self) -> None:
+        await self._transport.serve(self._follower.round_protocol, self._on_round_stream)
+        await self._transport.serve(self._follower.exchange_protocol, self._on_exchange_stream)
+
+    async def stop(self) -> None:
+        await self._leader.stop()
+        self._compute.close()
+
+    # ------------------------------------------------------------------------------------------------ a round of ours
+
+    async def run(self, contribution: Contribution, patience: float) -> Outcome:
+        """One round of one module, with as many leaders as it takes.
+
+        Cancelled after the others have our part, it still returns, and says so.
+        """
+        norm = await self._compute.in_order(self._norm, contribution)
+        if not norm < float("inf"):
+            return NotAgreed("our own outer gradient is not finite; training has diverged on this machine")
+        group = contribution.group
+        started = self._transport.clock.monotonic()
+        so_far = _Attempts(set())
+        while so_far.answered < MAX_ATTEMPTS:
+            candidates = self._candidates(contribution, so_far.lost)
+            next_in_line = next_leader(candidates, group.stage, group.module, contribution.version)
+            if next_in_line is None:
+                break
+            leader, so_far.sent_to = so_far.sent_to or next_in_line, None
+            try:
+                outcome = await self._follower.follow(leader, contribution, norm, patience)
+            except asyncio.CancelledError:
+                if not so_far.given:
+                    raise
+                outcome = NotAgreed("interrupted")
+            if isinstance(outcome, Redirected):
+                so_far.answered += 1
+                if may_redirect(candidates, outcome.leader):
+                    so_far.sent_to = outcome.leader
+                    continue
+                outcome = LeaderLost(leader, answered=True)
+            if isinstance(outcome, NotAgreed):
+                return replace(outcome, given=so_far.given or outcome.given)
+            if not isinstance(outcome, LeaderLost):
+                return outcome
+            so_far.given = so_far.given or outcome.given
+            so_far.reason = "the peer that led this round went away"
+            so_far.answered += outcome.answered
+            waited = self._transport.clock.monotonic() - started
+            if group.whole and waited < patience and not self._detector.is_gone(outcome.leader):
+                await asyncio.sleep(self._transport.timing.ask_again)  # it is only slow: to it again
+            else:
+                so_far.lost.add(outcome.leader)
+        return NotAgreed(so_far.reason, so_far.given)
+
+    def _norm(self, contribution: Contribution) -> float:
+        return claimed_norm(self._codec, contribution.gradient, self.feedback.left_over(contribution))
+
+    def _candidates(self, contribution: Contribution, lost: set[str]) -> Candidates:
+        stage, module, us = contribution.group.stage, contribution.group.module, self._transport.peer
+        dialled = {*self._standing.leaders_of(stage, module)} | ({us} if self._transport.reachable else set())
+        of_group = {us, *self._standing.members_of(stage, module)}
+        doubted = {peer for peer in dialled | of_group if self._detector.doubts(peer)}
+        return Candidates(
+            dialled=frozenset(dialled),
+            of_group=frozenset(of_group),
+            lost=frozenset(lost),
+            failed=self._failures.failed(stage, module, contribution.version),
+            doubted=frozenset() if contribution.group.whole else frozenset(doubted),
+        )
+
+    def _members_awake(self, stage: int, module: ModuleId) -> list[str]:
+        """Whom a gathering waits for: where it waits for everybody, also those who leave questions unanswered."""
+        members = self._standing.members_of(stage, module)
+        whole = self._standing.is_whole(stage, module)
+        return [peer for peer in members if whole or not self._detector.misses(peer)]
+
+    def _whom_we_follow(self, key: Key) -> str | None:
+        return self._transport.peer if self._leader.gathers(key) else self._following.get(key)
+
+    # ------------------------------------------------------------------------------------------------ asked by others
+
+    async def _on_round_stream(self, stream: Stream) -> None:
+        """A peer joins a round that we lead, asks where we are, or asks how a round ended."""
+        self._detector.heard(stream.peer)
+        async with asyncio.timeout(self._transport.timing.silence):
+            message = await stream.receive()
+        match message:
+            case AskOutcome(round_id=round_id):
+                await stream.send(OutcomeIs(commit=self._verdicts.outcome_of(round_id, stream.peer)))
+            case Where():
+                await stream.send(self._questions.answer(stream.peer, message))
+            case Join():
+                answer = self._leader.admit(message, stream)
+                if isinstance(answer, Refuse):
+                    await stream.send(answer)
+                else:
+                    await answer.over.wait()
+            case _:
+                await stream.send(NotHere())
+                raise RemoteDataError(stream.peer, f"opens a round with {type(message).__name__}")
+
+    async def _on_exchange_stream(self, stream: Stream) -> None:
+        """A member of a round sends us its contributions; its roster may have reached it before ours reached us."""
+        async with asyncio.timeout(self._transport.timing.silence):
+            message = await stream.receive()
+            if not isinstance(message, Exchange):
+                raise RemoteDataError(stream.peer, f"opens an exchange with {type(message).__name__}")
+            exchange = await self._verdicts.exchange_of(message.round_id)
+        if exchange is not None:
+            await exchange.serve(stream)

@@ -1,0 +1,46 @@
+"""What the rounds of a peer must know about the peer and its groups."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.swarm.interface import ModuleGroup
+
+Key = tuple[int, ModuleId, int]
+"""stage, module, version"""
+
+
+@dataclass(frozen=True)
+class Member:
+    """Where a peer that trains a module stands with it."""
+
+    path: int
+    claim: Claim
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Asked anew each time."""
+
+    ours: Callable[[int, ModuleId], Member | None]
+    """Where we stand with a module that we train; None when we do not train it."""
+    members_of: Callable[[int, ModuleId], Sequence[str]]
+    """Live members that train a module, by announcement."""
+    leaders_of: Callable[[int, ModuleId], Sequence[str]]
+    """Live members that can be dialled."""
+    group_of: Callable[[int, ModuleId], ModuleGroup | None]
+    called: Callable[[int, ModuleId, int], None]
+    """Somebody gathers the round of this version."""
+    lately: Callable[[int, ModuleId], Sequence[str]]
+    """Members that were heard before and are not any more: gone, or cut off from us."""
+    heard: Callable[[str, int, ModuleId, Member], None]
+    """A peer has said itself, over a stream, where it stands."""
+    look: Callable[[int, ModuleId], Coroutine[Any, Any, None]]
+    """Read now who trains a module."""
+
+    def is_whole(self, stage: int, module: ModuleId) -> bool:
+        """Whether the rounds of a module wait for everybody."""
+        group = self.group_of(stage, module)
+        return group is not None and group.whole
