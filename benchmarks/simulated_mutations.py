@@ -80,7 +80,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what is trained is in the outer gradient's tokens",
-        "dipaco_swarm.swarm.round.exchange",
+        "dipaco_swarm.swarm.round.average",
         "return {PeerName(member.peer): member.tokens for member in most}",
         "return {PeerName(member.peer): member.tokens for member in list(most)[:1]}",
     ),

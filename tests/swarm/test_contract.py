@@ -305,7 +305,7 @@ def test_who_does_not_hear_how_a_round_ended_knows_what_the_others_have_of_it(
     gather(swarms, {MODULE: weights}, [0, 1, 2])
     deaf = swarms[2]
     assert deaf._rounds is not None
-    monkeypatch.setattr(deaf._rounds, "_checked", lambda commit, exchange: NotAgreed("nothing was heard"))
+    monkeypatch.setattr(deaf._rounds._verdicts, "take", lambda commit, exchange: NotAgreed("nothing was heard"))
     parts = [[part(i, torch.full((30_000,), float(i)), weights)] for i in range(3)]
     first, second, unheard = (each[MODULE] for each in reduce_together(swarms, parts))
     for outcome in (first, second):

@@ -20,6 +20,7 @@ from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round import deciding
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.questions import Questions
+from dipaco_swarm.swarm.round.reducer import Reducer
 from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.round.seats import Seat
 from dipaco_swarm.swarm.round.seats import tell as honest
@@ -74,13 +75,13 @@ def test_a_reducer_that_sends_different_averages_gets_nothing_committed(
             told.append(header.index)
             await self._stream.send_piece(header, memoryview(b"\x00\x00\x80\x3e" + bytes(data[4:])))
 
-    honest = PieceExchange._send_averages
+    honest = Reducer._send_averages
 
-    async def send_averages(self: PieceExchange, stream: Any, outlet: Any) -> None:
-        lies = self._transport.peer == liar and stream.peer == deceived
+    async def send_averages(self: Reducer, stream: Any, outlet: Any) -> None:
+        lies = self._roster.members[self._me].peer == liar and stream.peer == deceived
         await honest(self, Liar(stream) if lies else stream, outlet)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(PieceExchange, "_send_averages", send_averages)
+    monkeypatch.setattr(Reducer, "_send_averages", send_averages)
     gradients = ones(3)
     for outcome in one_round(swarms, gradients):
         assert isinstance(outcome, NotAgreed)

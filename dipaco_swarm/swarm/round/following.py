@@ -24,7 +24,7 @@ from functools import partial
 
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome, PeerName
+from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome
 from dipaco_swarm.swarm.round.candidates import LeaderFailures
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader, LocalChannel
 from dipaco_swarm.swarm.round.codecs.codec import Codec
@@ -232,11 +232,11 @@ class Follower:
         if residual is not None:
             self.feedback.keep(contribution, residual)
         return Agreed(
-            mean=exchange.mean,
-            spans=exchange.spans(),
-            contributors=tuple(PeerName(roster.members[i].peer) for i in exchange.contributors()),
-            tokens=exchange.tokens(),
-            left_out=exchange.left_out(),
+            mean=exchange.average.mean,
+            spans=exchange.average.spans(),
+            contributors=exchange.average.contributors(),
+            tokens=exchange.average.tokens(),
+            left_out=exchange.average.left_out(),
             bytes_sent=exchange.bytes_sent,
             bytes_received=exchange.bytes_received,
         )
@@ -276,7 +276,7 @@ class Follower:
                 elif isinstance(message, Commit):
                     return self.verdicts.take(message, exchange)
                 now = self._now()
-                ready_at = min(ready_at, now) if exchange.complete.is_set() else float("inf")
+                ready_at = min(ready_at, now) if exchange.average.complete.is_set() else float("inf")
                 if now - ready_at > max(10 * (ready_at - began) + self.transport.timing.leader_grace, ears.patience):
                     raise TimeoutError  # alive, and decides nothing
         except (EOFError, TimeoutError, ConnectionError):
@@ -311,9 +311,9 @@ async def _report(channel: Channel, exchange: PieceExchange, pulse: float) -> No
                 async with asyncio.timeout(pulse):
                     if said == exchange.generation:
                         await asyncio.Event().wait()
-                    await exchange.complete.wait()
-            if exchange.complete.is_set() and said != exchange.generation:
+                    await exchange.average.complete.wait()
+            if exchange.average.complete.is_set() and said != exchange.generation:
                 said = exchange.generation
-                await channel.send(Ready(generation=said, digest=exchange.digest()))
+                await channel.send(Ready(generation=said, digest=exchange.average.digest()))
             else:
                 await channel.send(exchange.report())

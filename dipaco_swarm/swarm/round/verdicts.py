@@ -54,7 +54,7 @@ class Verdicts:
 
     def take(self, commit: Commit, exchange: PieceExchange) -> Commit | NotAgreed:
         """Decide: from here on whoever asks is told what we did."""
-        if not exchange.complete.is_set() or exchange.digest() != commit.digest:
+        if not exchange.average.complete.is_set() or exchange.average.digest() != commit.digest:
             return NotAgreed("the others agreed on an average that we do not have; catching up")
         if exchange.roster.round_id in self._given_up:
             return NotAgreed("the others finished without us; catching up")

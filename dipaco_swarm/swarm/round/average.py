@@ -1,0 +1,143 @@
+"""The average of one round as it comes in on one peer, piece by piece: its bytes, who is in it, and its digest."""
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+
+import torch
+
+from dipaco_swarm.algorithm.state import vector_bytes
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.interface import ModuleGroup, PeerName, Span
+from dipaco_swarm.swarm.round.codecs.codec import Codec
+from dipaco_swarm.swarm.round.reduction import effective_paths_of, piece_bounds, present_in
+from dipaco_swarm.swarm.transport import Executor
+from dipaco_swarm.swarm.wire import PieceHeader, Roster
+
+
+class Average:
+    """Every piece has an owner, its reducer. Who goes loses its pieces to others, who make them anew: a generation.
+
+    `complete` is set whenever every piece is here.
+    """
+
+    def __init__(self, roster: Roster, group: ModuleGroup, codec: Codec, parameters: int, compute: Executor) -> None:
+        self._roster = roster
+        self._group = group
+        self._codec = codec
+        self._compute = compute
+        self.mean = torch.empty(parameters)
+        """fp32 (parameters,)."""
+        self._mean_bytes = vector_bytes(self.mean)
+        self.complete = asyncio.Event()
+        self.owners = list(roster.owners)
+        """Index in the roster, by piece."""
+        self.made_in = [0] * len(self.owners)
+        """The generation in which each piece was last given an owner."""
+        self._digests: dict[int, bytes] = {}
+        self._masks: dict[int, bytes] = {}
+
+    def bounds(self, piece: int) -> tuple[int, int]:
+        """From the first parameter of a piece to before the first of the next one."""
+        return piece_bounds(piece, self._roster.piece_parameters, len(self.mean))
+
+    def encoded_size(self, piece: int) -> int:
+        start, stop = self.bounds(piece)
+        return self._codec.encoded_size(stop - start)
+
+    def has(self, piece: int) -> bool:
+        return piece in self._digests
+
+    def is_current(self, header: PieceHeader, owner: int) -> bool:
+        """Whether an average comes from whom it should come from now."""
+        return self.owners[header.index] == owner and self.made_in[header.index] == header.generation
+
+    def reassign(self, pieces: Mapping[int, int], generation: int) -> None:
+        """These pieces are made anew. `pieces`: piece -> index of its new owner in the roster."""
+        for piece, owner in pieces.items():
+            self.owners[piece] = owner
+            self.made_in[piece] = generation
+            self._digests.pop(piece, None)
+            self._masks.pop(piece, None)
+            self.complete.clear()
+
+    def destination(self, piece: int) -> memoryview:
+        """Where the bytes of a piece go: with an exact codec they are the mean itself."""
+        if self._codec.exact:
+            start, stop = self.bounds(piece)
+            return self._mean_bytes[4 * start : 4 * stop]
+        return buffer(self.encoded_size(piece))
+
+    async def take(self, peer: str, header: PieceHeader, data: memoryview) -> None:
+        """A piece has arrived, from its reducer or from ourselves. Raises RemoteDataError for a malformed mask."""
+        try:
+            present_in(header.mask, len(self._roster.members))
+        except ValueError as error:
+            raise RemoteDataError(peer, f"sends a malformed average of piece {header.index}: {error}") from None
+        digest = await self._compute.in_order(self._settle, header, data)
+        if header.generation == self.made_in[header.index]:
+            self._digests[header.index], self._masks[header.index] = digest, header.mask
+            if len(self._digests) == len(self.owners):
+                self.complete.set()
+
+    def _settle(self, header: PieceHeader, data: memoryview) -> bytes:
+        """Decode a piece into the mean; returns the digest of its bytes and mask."""
+        if not self._codec.exact:
+            start, stop = self.bounds(header.index)
+            self.mean[start:stop] = self._codec.decode(data, stop - start)
+        digest = hashlib.sha256(len(header.mask).to_bytes(4, "little") + header.mask)
+        digest.update(data)
+        return digest.digest()
+
+    # ------------------------------------------------------------------------------------------ once all of it is here
+
+    def digest(self) -> bytes:
+        """SHA-256 over all pieces and their masks: what members must agree on before anybody commits."""
+        whole = hashlib.sha256()
+        for piece in range(len(self.owners)):
+            whole.update(self._digests[piece])
+        return whole.digest()
+
+    def spans(self) -> tuple[Span, ...]:
+        """The effective number of paths along the vector; neighbours that agree are one span."""
+        spans: list[Span] = []
+        for piece in range(len(self.owners)):
+            start, stop = self.bounds(piece)
+            n_eff = effective_paths_of(self._present_in(self._masks[piece]), self._roster.members, self._group)
+            if spans and spans[-1].effective_paths == n_eff:
+                spans[-1] = Span(spans[-1].start, stop, n_eff)
+            else:
+                spans.append(Span(start, stop, n_eff))
+        return tuple(spans)
+
+    def contributors(self) -> tuple[PeerName, ...]:
+        """Everybody who is in some piece, in the order of the roster."""
+        pieces = self._pieces_of_members()
+        return tuple(PeerName(m.peer) for i, m in enumerate(self._roster.members) if pieces[i])
+
+    def left_out(self) -> tuple[PeerName, ...]:
+        """Members that are not in every piece."""
+        pieces = self._pieces_of_members()
+        return tuple(PeerName(m.peer) for i, m in enumerate(self._roster.members) if pieces[i] < len(self._masks))
+
+    def tokens(self) -> dict[PeerName, int]:
+        """Tokens of the members that are in most of the pieces: the work of the version that they make."""
+        pieces = self._pieces_of_members()
+        most = (m for i, m in enumerate(self._roster.members) if 2 * pieces[i] > len(self._masks))
+        return {PeerName(member.peer): member.tokens for member in most}
+
+    def _pieces_of_members(self) -> Counter[int]:
+        """In how many pieces each member is."""
+        pieces: Counter[int] = Counter()
+        for mask in self._masks.values():
+            pieces.update(self._present_in(mask))
+        return pieces
+
+    def _present_in(self, mask: bytes) -> tuple[int, ...]:
+        return present_in(mask, len(self._roster.members))
+
+
+def buffer(size: int) -> memoryview:
+    """Room for `size` bytes, not cleared."""
+    return vector_bytes(torch.empty(size, dtype=torch.uint8))
