@@ -117,7 +117,7 @@ MUTATIONS = (
     Mutation(
         "who made an average and is stopped knows that the others have its part",
         "dipaco_swarm.swarm.round.exchange",
-        "piece in (self._told if owner == self._me else self._sent)",
+        "self._reducer.has_told(piece) if owner == self._me else piece in self._sent",
         "piece in self._sent",
     ),
     Mutation(
