@@ -13,8 +13,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Coroutine
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +21,8 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
+from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
 from dipaco_swarm.swarm.round.reducer import Reducer
-from dipaco_swarm.swarm.round.streams import both_ways
 from dipaco_swarm.swarm.transport import Executor, Stream, Transport
 from dipaco_swarm.swarm.wire import Alive, Exchange, PieceHeader, Reassign, Roster
 
@@ -67,8 +65,9 @@ class PieceExchange:
         self._gradient = gradient
         self._left_over = left_over
         self._residual = residual
+        self._tasks = ExchangeTasks()  # the reducer has them too, and must not hold us: we end when nobody does
         self.average = Average(roster, group, codec, len(gradient), compute)
-        self._reducer = Reducer(roster, me, group, codec, self.average, compute, self._spawn)
+        self._reducer = Reducer(roster, me, group, codec, self.average, compute, self._tasks)
         self.started = asyncio.Event()
         self.generation = 0
         self._dropped: set[int] = set()
@@ -78,8 +77,6 @@ class PieceExchange:
         self._sent: set[int] = set()
         """Pieces of ours that their reducer has, as far as we can tell."""
         self._exchanges: dict[int, asyncio.Task[None]] = {}
-        self._tasks: asyncio.TaskGroup | None = None
-        self._running: dict[asyncio.Task[None], None] = {}  # in the order in which they began
 
     # ------------------------------------------------------------------------------------------- what others see of us
 
@@ -118,19 +115,13 @@ class PieceExchange:
 
     async def run(self) -> None:
         """Send and receive until cancelled. All tasks of the round on this peer live and end in here."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            try:
-                for piece, owner in enumerate(self.average.owners):
-                    self._send_piece_to(owner, piece)
-                self.started.set()
-                # a group that an error leaves holds that error, which holds the group, and both hold our vectors
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.Event().wait()
-            finally:
-                self._tasks = None
-                for task in list(self._running):
-                    task.cancel()
+        async with self._tasks.group():
+            for piece, owner in enumerate(self.average.owners):
+                self._send_piece_to(owner, piece)
+            self.started.set()
+            # a group that an error leaves holds that error, which holds the group, and both hold our vectors
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
         self._exchanges.clear()
 
     def reassign(self, order: Reassign) -> None:
@@ -155,17 +146,17 @@ class PieceExchange:
         if member is None:
             raise RemoteDataError(stream.peer, "takes part in an exchange without being on its roster")
         self._streams.append(stream)
-        task = self._spawn(self._reducer.serve(stream, member))
+        task = self._tasks.start(self._reducer.serve(stream, member))
         if task is not None:
             await asyncio.wait({task})
 
     def _send_piece_to(self, owner: int, piece: int) -> None:
         if owner == self._me:
-            self._spawn(self._contribute_locally(piece))
+            self._tasks.start(self._contribute_locally(piece))
         elif owner in self._to_send:
             self._to_send[owner].put_nowait(piece)
         elif owner not in self._exchanges and owner not in self._dropped:
-            task = self._spawn(self._exchange_with(owner))
+            task = self._tasks.start(self._exchange_with(owner))
             if task is not None:
                 self._exchanges[owner] = task
 
@@ -222,13 +213,3 @@ class PieceExchange:
             await stream.receive_into(data)
             if wanted and average.is_current(header, owner):
                 await average.take(stream.peer, header, data)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        """A task of this round; None when the round is over."""
-        if self._tasks is None:
-            work.close()
-            return None
-        task = self._tasks.create_task(work)
-        self._running[task] = None
-        task.add_done_callback(self._running.pop)
-        return task

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 from torch import Tensor
 
@@ -11,8 +9,8 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
+from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
 from dipaco_swarm.swarm.round.reduction import is_acceptable, length_of, mask_of, piece_average
-from dipaco_swarm.swarm.round.streams import both_ways
 from dipaco_swarm.swarm.transport import Executor, Stream
 from dipaco_swarm.swarm.wire import PieceHeader, Roster
 
@@ -20,7 +18,6 @@ log = logging.getLogger(__name__)
 
 Finished = tuple[PieceHeader, memoryview]
 """A reduced piece as it is sent."""
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None] | None]
 
 
 class Reducer:
@@ -34,9 +31,8 @@ class Reducer:
         codec: Codec,
         average: Average,
         compute: Executor,
-        spawn: Spawn,
+        tasks: ExchangeTasks,
     ) -> None:
-        """`spawn`: starts a task that ends with the round."""
         self._roster = roster
         self._me = me
         self._group = group
@@ -44,7 +40,7 @@ class Reducer:
         self._average = average
         self._mean_of = piece_average(roster.members, group)
         self._compute = compute
-        self._spawn = spawn
+        self._tasks = tasks
         self.generation = 0
         self._arrived: dict[int, dict[int, memoryview]] = {}
         """piece -> member -> its contribution; the first one counts."""
@@ -136,7 +132,7 @@ class Reducer:
         arrived = self._arrived.get(piece)
         if self._average.owners[piece] == self._me and arrived and self._expected() <= set(arrived):
             self._summing.add(piece)
-            self._spawn(self._reduce(piece, self._arrived.pop(piece)))
+            self._tasks.start(self._reduce(piece, self._arrived.pop(piece)))
 
     async def _reduce(self, piece: int, arrived: dict[int, memoryview]) -> None:
         generation = self._average.made_in[piece]
