@@ -178,7 +178,7 @@ def _take(peer: PathInTraining, module: ModuleId, progress: ModuleProgress, vect
 
 
 def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
-    """Modules of which the group has another state than we: a newer one, or one with more peers behind it.
+    """Modules of which the group has another state than we: one with more work behind it.
 
     Without those that nobody would send a moment ago: training goes on meanwhile.
     """

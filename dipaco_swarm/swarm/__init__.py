@@ -15,8 +15,8 @@ Peers
     check record signatures by it. RUN below is the fingerprint of the operator's key.
 
 Records (hivemind's Kademlia DHT; a dictionary a key; subkey = name of the signer)
-    RUN/group/STAGE/MODULE   an announcement: path, version, digest, tokens, pace; or a goodbye. Lives 30 s, repeated
-                             every 5 s
+    RUN/group/STAGE/MODULE   an announcement: path, version, digest, work, tokens, pace; or a goodbye. Lives 30 s,
+                             repeated every 5 s
     RUN/manifest             revision and digest of the manifest; counts only if that blob is signed by the operator
     RUN/topic/TOPIC          a statement of up to 512 bytes: where scores of the routing sample or a snapshot are
     A value is msgpack [payload, signature]; the signature covers key, expiration and payload. Every node refuses what
@@ -42,7 +42,8 @@ A round of one module, from version v to v + 1
        first one leads, the next takes over when it is lost, refuses or aborts twice. Members that had not heard of each
        other may choose differently; a leader that learns from the missing of one before it sends its members there.
     2. The leader closes the roster when every announced member that is alive has joined or gone ahead, or when the
-       median of its members' patience is over. If as many are ahead as have joined, they are sent to catch up.
+       median of its members' patience is over. Where somebody has a state with more work behind it, all are sent to
+       fetch that first.
     3. The roster follows from what the members said (order, clipping, pieces), and every member checks that it does.
     4. Each piece of the vector has one reducer; who has a slow line gets few or none. A contribution counts for a piece
        when it has arrived completely and has the right size, is finite, and is within the length its sender claimed.
@@ -95,8 +96,8 @@ What we do not claim
     - Progress against a reducer that equivocates in every round, or against a member that lies about its digest: every
       such round is aborted. Nobody's state suffers.
     - One history. Two sides of a partition may both commit v + 1, also when a leader commits while a member that lost
-      it asks the others. The digests in the announcements show it, and `algorithm/plan.py` heals it: the digest with
-      more weight behind it is fetched.
+      it asks the others. The digests in the announcements show it, and `algorithm/plan.py` heals it: the state with
+      more work behind it (tokens, in its whole history) is fetched.
     - A readable DHT. A record dictionary beyond 4 MiB is unreadable; thousands of names could hide a group. Members
       that were heard stay known until their record expires.
     - Privacy. Traffic is encrypted between daemons; every member of a module group sees the others' outer gradients.
