@@ -99,8 +99,8 @@ MUTATIONS = (
     Mutation(
         "what is too old to count is said",
         "dipaco_swarm.peer.volunteer",
-        'TokensDropped(str(module), ours, dropped, "stale")',
-        "CaughtUp(str(module), ours, ours)",
+        'around.book.dropped(peer, module, ours, dropped, "stale")',
+        "pass",
     ),
     Mutation(
         "what was given before a crash is not given again after it",
@@ -179,13 +179,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", default="", metavar="WORDS", help="rules with these words in them")
     options = parser.parse_args()
+    mutations = [mutation for mutation in MUTATIONS if options.only in mutation.rule]
     print("| rule taken out | caught at seed | by |\n|---|---|---|")
     context = multiprocessing.get_context("spawn")
     missed = 0
     with ProcessPoolExecutor(options.jobs, mp_context=context, max_tasks_per_child=1) as pool:
-        hunts = [pool.submit(hunt, mutation, options.seeds, options.seconds) for mutation in MUTATIONS]
-        for mutation, done in zip(MUTATIONS, hunts, strict=True):
+        hunts = [pool.submit(hunt, mutation, options.seeds, options.seconds) for mutation in mutations]
+        for mutation, done in zip(mutations, hunts, strict=True):
             found = done.result()
             missed += found is None
             seed, by = ("-", "**not caught**") if found is None else (str(found[0]), found[1][:150])

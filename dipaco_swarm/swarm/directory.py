@@ -94,11 +94,6 @@ class Directory:
         heard.update({said.peer: said for said in self.ours if (said.stage, said.module) == (stage, module)})
         return tuple(heard[peer] for peer in sorted(heard))
 
-    def _is_older_than_direct(self, said: Announcement, before: Heard, now: float) -> bool:
-        """Whether a record says less than what its peer has said itself a moment ago: it was written before that."""
-        recent = before.direct is not None and now - before.direct < self._timing.lifetime
-        return recent and Claim.of(before.said).beats(Claim.of(said))
-
     async def run(self) -> None:
         """Repeat what we say and listen to our groups, until cancelled."""
         while True:
@@ -199,6 +194,11 @@ class Directory:
         expiration, pause = (before.expiration, before.pause) if before is not None else (0.0, 0.0)
         until = max(now + self._timing.lifetime, before.until if before is not None else 0.0)
         self._note(key, Heard(said, expiration, until, now, pause, direct=now))
+
+    def _is_older_than_direct(self, said: Announcement, before: Heard, now: float) -> bool:
+        """Whether a record says less than what its peer has said itself a moment ago: it was written before that."""
+        recent = before.direct is not None and now - before.direct < self._timing.lifetime
+        return recent and Claim.of(before.said).beats(Claim.of(said))
 
     def _note(self, key: tuple[int, ModuleId], heard: Heard) -> None:
         self._heard.setdefault(key, {})[heard.said.peer] = heard

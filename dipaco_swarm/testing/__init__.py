@@ -1,6 +1,7 @@
 """Whole swarms in virtual time: the product's own code on a simulated network. For our tests, and for yours.
 
-    virtual_time.py   an event loop that jumps; blocking programs that live in it     pauses.py   how they wait
+    virtual_time.py   an event loop that jumps
+    program.py        blocking programs that live in it         pauses.py     how they wait
     network.py        lines, delays, losses, partitions, routers, the dead      directory.py  a DHT with stale reads
     process.py        a program over all its lives: killed, and started again with what was on its disk
     volunteer.py      the real `Volunteer`     training.py   its steps, which take virtual time

@@ -85,6 +85,16 @@ async def _part(world: "World", fault: Fault) -> None:
     world.network.heal()
 
 
+async def _leave_parted(world: "World", fault: Fault) -> None:
+    """Ctrl+C for who hears nobody just now."""
+    victims = _alive(world, fault)
+    world.network.part(fault.victims, _others(world, fault))
+    await asyncio.sleep(1.0)
+    await stop(world, victims)
+    world.network.heal()
+    await _start_again(fault, victims)
+
+
 async def _silence(world: "World", fault: Fault) -> None:
     """One way: nobody hears the victims, who hear everybody."""
     world.network.block(fault.victims, _others(world, fault))
@@ -118,6 +128,7 @@ KINDS: dict[str, Callable[["World", Fault], Awaitable[None]]] = {
     "kill": _kill,
     "leave": _leave,
     "freeze": _freeze,
+    "leave parted": _leave_parted,
     "part": _part,
     "silence": _silence,
     "clock": _clock,
@@ -135,7 +146,7 @@ def faults_of(random: Random, peers: Sequence[str], seconds: float, every: float
             return faults
         count = random.randint(1, max(1, len(peers) // 3))
         kind = random.choice(sorted(KINDS))
-        lasts = random.choice([2.0, 10.0, 40.0, 90.0])
+        lasts = random.choice([2.0, 5.0, 10.0, 15.0, 20.0, 40.0, 90.0])
         victims = random.sample(list(peers), count)
         when = random.choice(["", "", *MOMENTS])
         if random.random() < OPERATOR_SHARE:

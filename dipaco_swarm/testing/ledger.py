@@ -6,7 +6,7 @@ progress on each: it is written "peer/path" here.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -122,9 +122,7 @@ class Ledger:
         Returns how many these are.
         """
         older = Ranges([(0, self.trained[peer, place] - local)])
-        in_versions = Ranges(
-            part for version in self.versions[place].values() for part in version.tokens.get(peer, Ranges()).ranges
-        )
+        in_versions = _of(peer, self.versions[place].values())
         gone = older - in_versions - Ranges(part for _, lost in self._lost[peer, place] for part in lost.ranges)
         if len(gone):
             self._lost[peer, place].append((reason, gone))
@@ -179,19 +177,13 @@ class Ledger:
         for (peer, place), trained in sorted(self.trained.items()):
             name = f"{peer} {place[1]}"
             line = lines.get(place, [])
-            parts = [version.tokens[peer] for version in line if peer in version.tokens]
-            in_line = Ranges(part for tokens in parts for part in tokens.ranges)
+            in_line = _of(peer, line)
             here = Ranges([(trained - self.local.get((peer, place), 0), trained)])
-            doubled = sum(map(len, parts)) - len(in_line) + len(in_line & here)
+            brought = sum(len(version.tokens[peer]) for version in line if peer in version.tokens)
+            doubled = brought - len(in_line) + len(in_line & here)
             if doubled:
                 twice[name] = doubled
-            digests = {version.digest for version in line}
-            others = Ranges(
-                part
-                for version in self.versions[place].values()
-                if version.digest not in digests and peer in version.tokens
-                for part in version.tokens[peer].ranges
-            )
+            others = _of(peer, self.versions[place].values()) - in_line
             rest = Ranges([(0, trained)]) - in_line - here
             counted, local = counted + len(in_line), local + len(here)
             for reason, tokens in self._lost[peer, place]:
@@ -204,3 +196,8 @@ class Ledger:
         beyond = lost.pop(BEYOND, 0)
         written = {why: count for why, count in lost.items() if count}
         return Balance(sum(self.trained.values()), counted, local, beyond, written, nowhere, twice)
+
+
+def _of(peer: str, versions: Iterable[Version]) -> Ranges:
+    """A peer's tokens that are in these versions."""
+    return Ranges(part for version in versions if peer in version.tokens for part in version.tokens[peer].ranges)

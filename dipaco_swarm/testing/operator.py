@@ -12,8 +12,8 @@ from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
+from dipaco_swarm.testing.program import Program
 from dipaco_swarm.testing.run import KEY, OPERATOR
-from dipaco_swarm.testing.virtual_time import Program
 from dipaco_swarm.testing.workshop import SimulatedWorkshop
 
 if TYPE_CHECKING:

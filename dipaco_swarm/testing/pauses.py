@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 
-from dipaco_swarm.testing.virtual_time import Program, VirtualClock
+from dipaco_swarm.testing.program import Program
+from dipaco_swarm.testing.virtual_time import VirtualClock
 
 
 class VirtualEvent:

@@ -15,7 +15,8 @@ from dipaco_swarm.swarm.states.blobs import BlobStore
 from dipaco_swarm.testing.directory import SimulatedRecords
 from dipaco_swarm.testing.network import Line
 from dipaco_swarm.testing.pauses import VirtualPauses
-from dipaco_swarm.testing.virtual_time import Inline, Program, VirtualClock, context_of
+from dipaco_swarm.testing.program import Program
+from dipaco_swarm.testing.virtual_time import Inline, VirtualClock, context_of
 
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World

@@ -11,8 +11,8 @@ from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
+from dipaco_swarm.testing.program import Program
 from dipaco_swarm.testing.training import SimulatedWorkbench
-from dipaco_swarm.testing.virtual_time import Program
 from dipaco_swarm.testing.watched import NOT_MADE, WatchedSwarm, trainer_of
 from dipaco_swarm.training.checkpoint import Checkpoint, given, load
 from dipaco_swarm.training.early import run_of
