@@ -3,14 +3,38 @@
 import logging
 
 from dipaco_swarm.dashboard.screens import Screen
-from dipaco_swarm.errors import ManifestError
-from dipaco_swarm.events.volunteer import ForgedManifest
+from dipaco_swarm.errors import ManifestError, UnreachableError
+from dipaco_swarm.events.volunteer import AwaitingManifest, ForgedManifest
 from dipaco_swarm.machine.notices import Notices
+from dipaco_swarm.peer.keeping import MANIFEST_SECONDS
+from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.swarm.interface import Swarm
 
 log = logging.getLogger(__name__)
+
+MANIFEST_PAUSES = (2, 4, 8, 16, 30)
+"""A bootstrap node that has just been started has its manifest after a minute."""
+
+
+def first_manifest(around: Surroundings) -> Manifest | None:
+    """The run's manifest. None when asked to stop; raises UnreachableError when nobody here knows the run."""
+    address = around.settings.address
+    for pause in (*MANIFEST_PAUSES, None):
+        try:
+            signed = around.swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+        except UnreachableError:
+            if pause != MANIFEST_PAUSES[0]:
+                raise
+            signed = None  # a node in its first second does not speak for its run yet
+        if signed is not None:
+            return open_manifest(signed, address.fingerprint)
+        if pause is not None:
+            around.screen.event(AwaitingManifest(pause))
+        if around.stop.wait(pause or 0):
+            return None
+    raise UnreachableError(address.nobody_knows_it)
 
 
 class ManifestWatch:

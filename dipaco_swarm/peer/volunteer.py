@@ -15,9 +15,9 @@ from dipaco_swarm.algorithm.plan import CatchUp, Leave, MoveOn, Score, Situation
 from dipaco_swarm.algorithm.stages import most_paths
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.screens import Screen
-from dipaco_swarm.errors import HomeError, SwarmError, UnreachableError, UsageError
+from dipaco_swarm.errors import HomeError, SwarmError, UsageError
 from dipaco_swarm.events.training import CaughtUp, StateNotSent
-from dipaco_swarm.events.volunteer import AwaitingManifest, CannotWrite, Joined, Moving, NotSaved, Waiting
+from dipaco_swarm.events.volunteer import CannotWrite, Joined, Moving, NotSaved, Waiting
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
@@ -28,8 +28,8 @@ from dipaco_swarm.peer.book import TokenBook
 from dipaco_swarm.peer.company import Company, peers_in_sight
 from dipaco_swarm.peer.entering import ACCEPTED_STALENESS, Entering, Post
 from dipaco_swarm.peer.handover import hand_over, other_holders
-from dipaco_swarm.peer.keeping import MANIFEST_SECONDS, Keeping
-from dipaco_swarm.peer.manifest_watch import ManifestWatch
+from dipaco_swarm.peer.keeping import Keeping
+from dipaco_swarm.peer.manifest_watch import ManifestWatch, first_manifest
 from dipaco_swarm.peer.path_choice import PathChoice
 from dipaco_swarm.peer.presenter import PeerPresenter
 from dipaco_swarm.peer.scoring import Scoring
@@ -37,14 +37,11 @@ from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.peer.workbench import Workbench
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.swarm.interface import Agreed, Swarm
 from dipaco_swarm.training.early import run_of
 from dipaco_swarm.training.inner import StepReport
 
-MANIFEST_PAUSES = (2, 4, 8, 16, 30)
-"""A bootstrap node that has just been started has its manifest after a minute."""
 STAY_ROUNDS = 3
 """A peer with --path auto looks before its first round of a stage, and then so often, where it is needed."""
 IDLE_LOOK_SECONDS = 5.0
@@ -97,7 +94,7 @@ class Volunteer:
     def live(self) -> None:
         """Join, and train stage after stage until asked to stop or finished. Raises SwarmError."""
         around = self._around
-        manifest = self._first_manifest()
+        manifest = first_manifest(around)
         if manifest is None:
             return
         config = manifest.config
@@ -113,24 +110,6 @@ class Volunteer:
                 except SwarmError:
                     self._hand_over(post.peer)  # what this machine cannot go on with, others can
                     raise
-
-    def _first_manifest(self) -> Manifest | None:
-        """The run's manifest. None when asked to stop; raises UnreachableError when nobody here knows the run."""
-        around, address = self._around, self._around.settings.address
-        for pause in (*MANIFEST_PAUSES, None):
-            try:
-                signed = around.swarm.newest_manifest(timeout=MANIFEST_SECONDS)
-            except UnreachableError:
-                if pause != MANIFEST_PAUSES[0]:
-                    raise
-                signed = None  # a node in its first second does not speak for its run yet
-            if signed is not None:
-                return open_manifest(signed, address.fingerprint)
-            if pause is not None:
-                around.screen.event(AwaitingManifest(pause))
-            if around.stop.wait(pause or 0):
-                return None
-        raise UnreachableError(address.nobody_knows_it)
 
     # ------------------------------------------------------------------------------------------------- decide, and act
 
