@@ -55,19 +55,22 @@ async def _kill(world: "World", fault: Fault) -> None:
     victims = _alive(world, fault)
     for process in victims:
         process.kill()
-    await _start_again(fault, victims)
+    await _start_again(world, fault, victims)
 
 
 async def _leave(world: "World", fault: Fault) -> None:
     victims = _alive(world, fault)
     await stop(world, victims)
-    await _start_again(fault, victims)
+    await _start_again(world, fault, victims)
 
 
-async def _start_again(fault: Fault, victims: Sequence[SimulatedProcess]) -> None:
+async def _start_again(world: "World", fault: Fault, victims: Sequence[SimulatedProcess]) -> None:
     await asyncio.sleep(fault.seconds)
+    manifest = world.operator.manifest
+    over = manifest is not None and manifest.finished and world.plan.until_finished
     for process in victims:
-        process.start()
+        if not over or process is world.operator:  # nobody is left to come back to
+            process.start()
 
 
 async def _freeze(world: "World", fault: Fault) -> None:
@@ -92,7 +95,7 @@ async def _leave_parted(world: "World", fault: Fault) -> None:
     await asyncio.sleep(1.0)
     await stop(world, victims)
     world.network.heal()
-    await _start_again(fault, victims)
+    await _start_again(world, fault, victims)
 
 
 async def _silence(world: "World", fault: Fault) -> None:
