@@ -120,8 +120,9 @@ def _not_behind(peer: PathInTraining, due: Sequence[ModuleId]) -> list[ModuleId]
     """
     me = peer.swarm.peer
     alone = [m for m in due if not any(said.trains and said.peer != me for said in peer.swarm.members(peer.stage, m))]
-    if alone:
-        peer.swarm.look_up(peer.stage, alone, timeout=peer.swarm.timing.look_up)
+    if not alone:
+        return [*due]
+    peer.swarm.look_up(peer.stage, alone, timeout=peer.swarm.timing.look_up)
     behind = {task.module for task in catch_ups(peer)} & {*alone}
     return [module for module in due if module not in behind]
 

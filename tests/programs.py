@@ -6,25 +6,20 @@ killed by its own handle. The commands as they are installed are run by the test
 of the examples.
 """
 
-import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
-from importlib import import_module
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from unittest.mock import patch
 
-from benchmarks.chaos.crew import enter
+from benchmarks.chaos.crew import LIBRARIES, MAKE, command, enter, speak_to
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-MAKE = multiprocessing.get_context("forkserver")
-LIBRARIES = ["dipaco_swarm.peer.program", "dipaco_swarm.operator.program", "dipaco_swarm.swarm.networked"]
 
 _one_at_a_time = threading.Lock()
 
@@ -109,13 +104,10 @@ def _play(
     namespace: Path | None,
 ) -> None:
     """The life of the process."""
-    for stream, file in ((1, out), (2, errors)):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    speak_to(out, errors)
     if namespace is not None:
         enter(namespace)
     if cwd is not None:
         os.chdir(cwd)
     exec(prelude, {})
-    sys.argv = [f"dipaco-{program}", *arguments]
-    import_module(f"dipaco_swarm.cli.{program}").main()
+    command(program, arguments)

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -34,14 +35,14 @@ DAEMON_SECONDS = 40.0
 """The daemon of a killed peer ends by itself after 15 idle seconds; this leaves room for a busy machine."""
 
 MAKE = multiprocessing.get_context("forkserver")
+LIBRARIES = ["dipaco_swarm.peer.program", "dipaco_swarm.operator.program", "dipaco_swarm.swarm.networked"]
+"""What all programs need, and what takes seconds to load."""
 
 
 def prepare() -> None:
     """Load what all programs need into the server, once. One thread of arithmetic each; call it before any start."""
     os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1")
-    MAKE.set_forkserver_preload(
-        ["dipaco_swarm.peer.program", "dipaco_swarm.operator.program", "dipaco_swarm.swarm.networked"]
-    )
+    MAKE.set_forkserver_preload(LIBRARIES)
 
 
 @dataclass(frozen=True)
@@ -64,17 +65,22 @@ Place = Host | Here
 def _play(namespace: str | None, program: Literal["peer", "bootstrap"], arguments: Sequence[str], log: Path) -> None:
     """One life of a program, in a process of its own."""
     os.setpgrp()  # Ctrl+C is for the harness alone
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(out, 1)
-    os.dup2(out, 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    speak_to(log, log)
     if namespace is not None:
         enter(NAMESPACES / namespace)
-    if program == "peer":
-        from dipaco_swarm.cli.peer import app
-    else:
-        from dipaco_swarm.cli.bootstrap import app
-    app(args=list(arguments), prog_name=f"dipaco-{program}")
+    command(program, arguments)
+
+
+def speak_to(out: Path, errors: Path) -> None:
+    """From here on what this process prints is added to these files."""
+    for stream, file in ((1, out), (2, errors)):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def command(program: str, arguments: Sequence[str]) -> None:
+    """Be `dipaco-PROGRAM ARGUMENTS`, to its end: peer, bootstrap or swarm."""
+    import_module(f"dipaco_swarm.cli.{program}").app(args=list(arguments), prog_name=f"dipaco-{program}")
 
 
 def enter(namespace: Path) -> None:

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.events.event import Event
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest
+from dipaco_swarm.testing.lines import Lines
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
 from dipaco_swarm.testing.program import Program
 from dipaco_swarm.testing.run import KEY, OPERATOR
@@ -32,8 +32,9 @@ class SimulatedOperator(SimulatedProcess):
     def _live(self, program: Program, stop: Stopping, random: Random) -> None:
         world = self._world
         workshop = SimulatedWorkshop(world.config, world.plan.parameters, program.sleep)
+        screen = Lines(world, OPERATOR)
         with self._swarm(program, stop, random) as swarm:
-            operator = Operator(world.config, KEY, swarm, self._home, _Lines(world), stop, str(world.address), workshop)
+            operator = Operator(world.config, KEY, swarm, self._home, screen, stop, str(world.address), workshop)
             try:
                 operator.run(until_finished=world.plan.until_finished)
             except Stopped:
@@ -57,17 +58,3 @@ class SimulatedOperator(SimulatedProcess):
             return {}
         modules = PathTable(manifest.stages[stage].table).modules
         return {module: state for module in modules if (state := self._home.state(stage, module)) is not None}
-
-
-class _Lines:
-    """A screen that remembers."""
-
-    def __init__(self, world: "World") -> None:
-        self._world = world
-
-    def show(self, view: object) -> None:
-        """Nobody looks."""
-
-    def event(self, event: Event) -> None:
-        if event.for_people:
-            self._world.note(OPERATOR, str(event))

@@ -10,6 +10,7 @@ from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.testing.lines import Lines
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
 from dipaco_swarm.testing.program import Program
 from dipaco_swarm.testing.training import SimulatedWorkbench
@@ -48,7 +49,7 @@ class SimulatedPeer(SimulatedProcess):
             random=Random(f"{world.seed}/{self.owner}/training"),  # what is learned does not depend on the network
             trained=self._trained,
         )
-        screen = _Lines(self, world)
+        screen = Lines(world, self.name, self.said)
         self.attendance = attendance = Attendance(screen.event)
         with self._swarm(program, stop, random) as swarm:
             self.watched = WatchedSwarm(swarm, world.ledger, self._ended_by, world.rounds)
@@ -103,19 +104,3 @@ class SimulatedPeer(SimulatedProcess):
         run = run_of(address.name, address.fingerprint)
         files = sorted(self.home.glob("checkpoints/*.safetensors"))
         return [(saved, given(file)) for file in files if (saved := load(file, run)) is not None]
-
-
-class _Lines:
-    """A screen that remembers."""
-
-    def __init__(self, peer: SimulatedPeer, world: "World") -> None:
-        self._peer = peer
-        self._world = world
-
-    def show(self, view: object) -> None:
-        """Nobody looks."""
-
-    def event(self, event: Event) -> None:
-        if event.for_people:
-            self._world.note(self._peer.name, str(event))
-        self._peer.said(event)

@@ -14,11 +14,15 @@ import pytest
 import torch
 
 from benchmarks.chaos.lab import NAMESPACES, Host
+from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.cli.words import EXIT_NOT_WHOLE
 from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import Round
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.file import parse_run_file
+from dipaco_swarm.training import checkpoint
+from dipaco_swarm.training.checkpoint import Checkpoint
 from tests.programs import Program, start
 
 from .world import E, MakeWorld, World, is_like
@@ -238,6 +242,19 @@ class Commands:
             except TimeoutError:
                 process.kill()
                 process.wait()
+
+
+def checkpoint_file(commands: Commands, label: str) -> Path:
+    """Of the only path of the warm-up."""
+    return checkpoint.file_of(commands.folder / label, 0, PathIndex(0))
+
+
+def saved(commands: Commands, label: str, address: str) -> Checkpoint:
+    """What a peer has in that file."""
+    run = RunAddress.parse(address)
+    found = checkpoint.load(checkpoint_file(commands, label), f"{run.name}:{run.fingerprint}")
+    assert found is not None
+    return found
 
 
 @pytest.fixture

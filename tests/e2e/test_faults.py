@@ -13,17 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.events.training import CaughtUp, Round
 from dipaco_swarm.events.volunteer import DaemonRestarts, EndedUnsaved, OnlyHere, Recovered, Resumed, Slept, StageBegan
-from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.libp2p import stale_sockets as sockets
 from dipaco_swarm.swarm.libp2p.daemon import DAEMON_IDLE_SECONDS
 from dipaco_swarm.training import bank, checkpoint
-from dipaco_swarm.training.checkpoint import Checkpoint
 
-from .conftest import Commands, made_with, write_run_file
+from .conftest import Commands, checkpoint_file, made_with, saved, write_run_file
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(400)]
 
@@ -39,18 +36,6 @@ def until(commands: Commands, label: str, pattern: str) -> None:
     """Wait for a line in a log."""
     what = f"{label} never said {pattern!r}"
     commands.until(lambda: re.search(pattern, commands.log(label)) is not None, what, PATIENCE, label)
-
-
-def checkpoint_file(commands: Commands, label: str) -> Path:
-    return checkpoint.file_of(commands.folder / label, 0, PathIndex(0))
-
-
-def saved(commands: Commands, label: str, address: str) -> Checkpoint:
-    run = RunAddress.parse(address)
-    file = checkpoint_file(commands, label)
-    found = checkpoint.load(file, f"{run.name}:{run.fingerprint}")
-    assert found is not None
-    return found
 
 
 def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: Commands, tmp_path: Path) -> None:

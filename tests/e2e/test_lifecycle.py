@@ -17,11 +17,8 @@ from dipaco_swarm.cli import swarm as swarm_cli
 from dipaco_swarm.events.operator import NodeDown, NodeResumed, StageOpened
 from dipaco_swarm.events.training import Fetched, Round, Steps
 from dipaco_swarm.events.volunteer import Left, ReadingDocuments, Resumed, ShardReady, StageBegan, Waiting
-from dipaco_swarm.run.address import RunAddress
-from dipaco_swarm.training import checkpoint
-from dipaco_swarm.training.checkpoint import Checkpoint
 
-from .conftest import Commands, made_with, write_run_file
+from .conftest import Commands, made_with, saved, write_run_file
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(580)]
 
@@ -33,14 +30,6 @@ WITH_ONE_OTHER, WITH_TWO_OTHERS, ALONE = (made_with(others, "L0M0") for others i
 
 def version_in(over: Round) -> int:
     return over.modules["L0M0"].version
-
-
-def saved(commands: Commands, label: str, address: str) -> Checkpoint:
-    run = RunAddress.parse(address)
-    file = commands.folder / label / "checkpoints" / "stage-0-path-0.safetensors"
-    found = checkpoint.load(file, f"{run.name}:{run.fingerprint}")
-    assert found is not None
-    return found
 
 
 def in_process(*arguments: str | Path) -> str:

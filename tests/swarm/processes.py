@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from tests.programs import LIBRARIES, MAKE
+from benchmarks.chaos.crew import LIBRARIES, MAKE
 
 from .member import run
 
