@@ -1,5 +1,6 @@
 # make demo    a whole swarm on this machine, end to end
 # make test    the tests
+# make long    the long tests: every kind of trouble, played with real processes
 # make check   format, lint, types, layers, and pages that are written from the code
 # make bench   the benchmarks
 #
@@ -8,13 +9,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench
+.PHONY: demo test long check bench
 
 demo: .venv/.installed
 	$(BIN)/dipaco-swarm demo
 
 test: .venv/.installed
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+long: .venv/.installed
+	$(BIN)/pytest -m long
 
 check: .venv/.installed
 	$(BIN)/ruff format --check .

@@ -153,6 +153,18 @@ def uncalm(members: Iterable[Member]) -> list[str]:
     ]
 
 
+def at_rest(samples: Sequence[tuple[float, float]], seconds: float = 60.0) -> list[tuple[float, float]]:
+    """The lowest sample of each minute: what a program takes and gives back is not in it, and what it keeps is.
+
+    Saving a checkpoint takes 10 to 20 MB for a moment, which drowns a growth of half a megabyte a minute.
+    """
+    minutes: dict[int, tuple[float, float]] = {}
+    for at, value in samples:
+        minute = int(at // seconds)
+        minutes[minute] = min(minutes.get(minute, (at, value)), (at, value), key=lambda sample: sample[1])
+    return [minutes[minute] for minute in sorted(minutes)]
+
+
 def slope(samples: Sequence[tuple[float, float]]) -> float:
     """Least-squares slope of (seconds, value): value a second. NaN for fewer than two samples."""
     if len(samples) < 2:

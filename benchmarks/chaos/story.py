@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from benchmarks.chaos.crew import Crew, Here, Member, Place
-from benchmarks.chaos.facts import LEVELS, Facts, slope, tracebacks, uncalm
+from benchmarks.chaos.facts import LEVELS, Facts, at_rest, slope, tracebacks, uncalm
 from benchmarks.chaos.lab import Lab, Link
 from benchmarks.chaos.tokens import Account, accounts
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -438,7 +438,7 @@ class Story:
             rest = [(at, value) for at, value in seen if at - seen[0][0] > SETTLED_SECONDS]
             rest = rest[int(len(rest) * (1 - last)) :]
             if len(rest) > 10:
-                settled[f"{name}.{life}"] = rest
+                settled[f"{name}.{life}"] = at_rest(rest)
         longest = sorted(settled, key=lambda key: settled[key][0][0] - settled[key][-1][0])[:4]
         return [(key, slope(settled[key])) for key in longest]
 

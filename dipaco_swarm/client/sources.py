@@ -5,8 +5,8 @@ A home folder is a bootstrap node's, which has every module, or a peer's, which 
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest, signer_of
 from dipaco_swarm.snapshots import Offers
+from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.bank import load_state, module_file
@@ -34,6 +35,8 @@ Source = RunAddress | Path
 MANIFEST_SECONDS = 30.0
 LOOK_UP_SECONDS = 30.0
 BLOB_SECONDS = 600.0
+ASKINGS = 3
+"""So often a guest asks for a file."""
 NOTHING = Claim(-1, "")
 """The word of a guest, who has no state."""
 
@@ -53,10 +56,18 @@ def open_run(source: Source, *, best: bool = False) -> Iterator[TrainedRun]:
         run = run_of(manifest.config.name, source.fingerprint)
         yield TrainedRun(
             manifest,
-            lambda digest: swarm.fetch_blob(digest, timeout=BLOB_SECONDS),
+            partial(_insist, swarm),
             state_of,
             (lambda model, path: Offers(swarm, manifest, run, model).best(path)) if best else None,
         )
+
+
+def _insist(swarm: Swarm, digest: str) -> bytes:
+    """A file of the run; a guest may know one holder only, and that one may be busy. Raises UnreachableError."""
+    for _ in range(ASKINGS - 1):
+        with suppress(UnreachableError):
+            return swarm.fetch_blob(digest, timeout=BLOB_SECONDS)
+    return swarm.fetch_blob(digest, timeout=BLOB_SECONDS)
 
 
 @contextmanager

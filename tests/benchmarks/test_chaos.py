@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.chaos import crew
 from benchmarks.chaos.__main__ import one_run
-from benchmarks.chaos.facts import Facts, Made, slope
+from benchmarks.chaos.facts import Facts, Made, at_rest, slope
 from benchmarks.chaos.lab import Lab
 from benchmarks.chaos.scenarios import SCENARIOS, Length
 from benchmarks.chaos.story import Verdict, run_file, toml_of
@@ -30,18 +30,22 @@ def _one_thread_each() -> Iterator[None]:
         yield
 
 
+LONG = pytest.mark.long
+"""What the soak has besides others, or virtual time has many times over."""
+
+
 @pytest.mark.swarm
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("name", "length"),
     [
         ("quiet", Length(rounds=2, minutes=0, peers=3)),
-        ("kill-half", Length(rounds=2, minutes=0, peers=4)),
-        ("freeze", Length(rounds=2, minutes=0.4, peers=4)),
-        ("last-holder", Length(rounds=2, minutes=0, peers=3)),
-        ("bootstrap-down", Length(rounds=4, minutes=0, peers=3)),
-        ("partition", Length(rounds=2, minutes=0, peers=4)),
         ("soak", Length(rounds=2, minutes=0.3, peers=4)),
+        pytest.param("kill-half", Length(rounds=2, minutes=0, peers=4), marks=LONG),
+        pytest.param("freeze", Length(rounds=2, minutes=0.4, peers=4), marks=LONG),
+        pytest.param("last-holder", Length(rounds=2, minutes=0, peers=3), marks=LONG),
+        pytest.param("bootstrap-down", Length(rounds=4, minutes=0, peers=3), marks=LONG),
+        pytest.param("partition", Length(rounds=2, minutes=0, peers=4), marks=LONG),
     ],
 )
 def test_a_swarm_comes_through(name: str, length: Length, tmp_path: Path) -> None:
@@ -80,6 +84,13 @@ def test_facts_tell_forks_versions_and_silence() -> None:
     assert facts.discarded() == pytest.approx(5)
     assert facts.seconds_a_round() == pytest.approx(9.0)
     assert slope([(0.0, 5.0), (10.0, 25.0), (20.0, 45.0)]) == pytest.approx(2.0)
+
+
+def test_what_is_given_back_is_not_growth_and_what_is_kept_is() -> None:
+    saves = [(5.0 * step, 20.0 * (step % 7 == 0)) for step in range(120)]
+    assert slope(at_rest(saves)) == 0
+    keeps = [(at, value + at / 60) for at, value in saves]
+    assert 60 * slope(at_rest(keeps)) == pytest.approx(1.0, rel=0.05)
 
 
 def test_run_files_are_written_as_an_operator_would() -> None:

@@ -1,4 +1,4 @@
-"""Whole swarms in virtual time: what holds in every one of them, and that a seed is a history."""
+"""Whole swarms in virtual time: what holds in every one of them."""
 
 from pathlib import Path
 
@@ -25,10 +25,3 @@ def test_whatever_breaks_every_token_is_accounted_for_and_all_are_one_again(tmp_
     assert outcome.faults
     assert not outcome.violations
     assert outcome.commits > 0
-
-
-def test_a_seed_is_a_history(tmp_path: Path) -> None:
-    first, again, other = (tell(seed, tmp_path, seconds=90.0) for seed in (101, 101, 102))
-    assert first.trace == again.trace
-    assert first.balance == again.balance
-    assert other.trace != first.trace

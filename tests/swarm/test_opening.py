@@ -65,6 +65,18 @@ def test_who_was_asked_to_stop_before_does_not_even_try(
         pytest.fail("nobody was there to join")
 
 
+def test_who_is_asked_to_stop_just_as_it_begins_ends_as_calmly(
+    tmp_path: Path, operator_key: Ed25519PrivateKey, silent: str
+) -> None:
+    class AskedWhenTheLoopBegins(Stopping):
+        def __call__(self) -> bool:
+            return threading.current_thread() is not threading.main_thread()
+
+    stop = AskedWhenTheLoopBegins()
+    with pytest.raises(Stopped), open_swarm(_address(operator_key, silent), tmp_path, LOOPBACK, stop):
+        pytest.fail("nobody was there to join")
+
+
 def test_who_waits_for_better_times_joins_when_they_come(tmp_path: Path, operator_key: Ed25519PrivateKey) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -88,7 +88,7 @@ def _unless_stopped(
         nonlocal opening
         opening = asyncio.current_task()
         if stop():
-            raise CancelledError
+            raise asyncio.CancelledError  # that of concurrent.futures would come out as this one, and not be caught
         return await open_all()
 
     def give_up() -> None:
