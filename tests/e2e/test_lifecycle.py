@@ -210,6 +210,8 @@ def test_four_peers_find_four_paths_though_the_bootstrap_node_is_killed(commands
     for words in ("stage 1 (of 2)", "5 training", "4 of 4 staffed"):
         assert words in text
     commands.stops_on_ctrl_c("late", *peers)
+    commands.stops_on_ctrl_c("bootstrap")  # whoever asks it from now on hears no older word of it
+    assert commands.bootstrap(run_file, *listen) == address
     _check_that_the_swarm_and_a_home_are_used_alike(commands, address)
     commands.stops_on_ctrl_c("bootstrap")
 
