@@ -35,8 +35,8 @@ DAEMON_SECONDS = 40.0
 """The daemon of a killed peer ends by itself after 15 idle seconds; this leaves room for a busy machine."""
 
 MAKE = multiprocessing.get_context("forkserver")
-LIBRARIES = ["dipaco_swarm.peer.program", "dipaco_swarm.operator.program", "dipaco_swarm.swarm.networked"]
-"""What all programs need, and what takes seconds to load."""
+LIBRARIES = ["benchmarks.chaos.loaded"]
+"""What all programs need, and what takes seconds to load and to look up."""
 
 
 def prepare() -> None:

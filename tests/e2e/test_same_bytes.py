@@ -1,35 +1,23 @@
 """Promise 1: the swarm computes what one machine would, bit for bit, through stages, routers, shared and
 path-specific modules, and overlapping shards."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.chaos.crew import MAKE
 from dipaco_swarm.algorithm.paths import ModuleId, grid
 from dipaco_swarm.events.training import Round
 from dipaco_swarm.events.volunteer import Scored
+from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest, signer_of
-from dipaco_swarm.simulate import final_states
+from dipaco_swarm.simulate import final_states, simulate
 from dipaco_swarm.swarm.libp2p.identity import load_identity
-from tests.programs import ENVIRONMENT
 
 from .conftest import Commands, write_run_file
 
 pytestmark = pytest.mark.swarm
-
-SIMULATE = """
-import json, sys
-from pathlib import Path
-import torch
-from dipaco_swarm.run.file import read_run_file
-from dipaco_swarm.simulate import simulate
-run_file, home, peers = sys.argv[1:]
-states = simulate(read_run_file(Path(run_file)), Path(home), json.loads(peers))
-"""
 
 
 def read_manifest(file: Path) -> Manifest:
@@ -48,9 +36,11 @@ def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: 
     address = commands.bootstrap(run_file, "--until-finished")
     peers = [commands.peer(f"peer-{path}", address, path, "--until-finished") for path in range(4)]
     simulated = tmp_path / "simulated"
-    script = [sys.executable, "-c", SIMULATE, str(run_file), str(simulated)]
-    arguments = json.dumps({name: path for path, name in enumerate(names)})
-    subprocess.run([*script, arguments], env=ENVIRONMENT, check=True, timeout=200)
+    who = {name: path for path, name in enumerate(names)}
+    one_process = MAKE.Process(target=simulate, args=(read_run_file(run_file), simulated, who))
+    one_process.start()
+    one_process.join(200)
+    assert one_process.exitcode == 0
     for path, peer in enumerate(peers):
         assert peer.wait(120) == 0, commands.log(f"peer-{path}")
     assert commands.running["bootstrap"].wait(60) == 0, commands.log("bootstrap")

@@ -46,7 +46,7 @@ def read(data: DataConfig, base: Path | None) -> Iterator[Document]:
     """
     seen: set[bytes] = set()
     count = 0
-    for source in _in_order():
+    for source in files_in_order():
         for document in _readable(source):
             fingerprint = hashlib.sha256(" ".join(document.text.split()).encode("utf-8", "surrogatepass")).digest()
             if fingerprint not in seen:  # licences and vendored packages come many times
@@ -61,8 +61,8 @@ def read(data: DataConfig, base: Path | None) -> Iterator[Document]:
 
 
 @cache
-def _in_order() -> tuple[_File, ...]:
-    """What is installed does not change while a program runs; to look at 29,000 files takes half a second."""
+def files_in_order() -> tuple[_File, ...]:
+    """All files that are read, in order. What is installed does not change while a program runs."""
     return tuple(_mixed(_installed_files()))
 
 
