@@ -53,27 +53,27 @@ def prepare() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def play(seed: int, seconds: float) -> Outcome:
+def play(seed: int, seconds: float, overlap: bool) -> Outcome:
     prepare()
     with tempfile.TemporaryDirectory(prefix="dipaco-simulated-", dir=workplace()) as folder:
-        return tell(seed, Path(folder), faulty=seed % FAULTLESS != 0, seconds=seconds)
+        return tell(seed, Path(folder), faulty=seed % FAULTLESS != 0, seconds=seconds, overlap=overlap)
 
 
-def outcomes(seeds: Sequence[int], seconds: float, jobs: int) -> Iterator[Outcome]:
+def outcomes(seeds: Sequence[int], seconds: float, jobs: int, *, overlap: bool) -> Iterator[Outcome]:
     if jobs == 1:
-        yield from (play(seed, seconds) for seed in seeds)
+        yield from (play(seed, seconds, overlap) for seed in seeds)
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dipaco_swarm.testing.stories"])
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=50) as pool:
-        yield from pool.map(partial(play, seconds=seconds), seeds)
+        yield from pool.map(partial(play, seconds=seconds, overlap=overlap), seeds)
 
 
-def sweep(seeds: Sequence[int], seconds: float, jobs: int, *, verbose: bool) -> bool:
+def sweep(seeds: Sequence[int], seconds: float, jobs: int, *, overlap: bool, verbose: bool) -> bool:
     """Play the seeds and print what came of them; whether every invariant held."""
     began = time.monotonic()
     found: list[Outcome] = []
-    for outcome in outcomes(seeds, seconds, jobs):
+    for outcome in outcomes(seeds, seconds, jobs, overlap=overlap):
         found.append(outcome)
         for violation in outcome.violations:
             print(f"seed {outcome.seed}: {violation}", flush=True)
@@ -129,6 +129,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120.0, help="of virtual time until calm")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--overlap", action="store_true", help="training goes on in rounds")
     parser.add_argument("--verbose", action="store_true", help="print everything that every peer said")
     parser.add_argument("--scale", type=int, nargs="+", metavar="PEERS", help="ten rounds of so many peers on a grid")
     parser.add_argument("--rounds", type=int, default=10, help="of --scale")
@@ -138,7 +139,8 @@ def main() -> int:
 
         return scale(options.scale, options.rounds)
     seeds = range(options.first, options.first + options.seeds)
-    return 0 if sweep(seeds, options.seconds, options.jobs, verbose=options.verbose) else 1
+    fine = sweep(seeds, options.seconds, options.jobs, overlap=options.overlap, verbose=options.verbose)
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def hunt(mutation: Mutation, seeds: int, seconds: float) -> tuple[int, str] | No
 
     for seed in range(seeds):
         try:
-            outcome = play(seed, seconds)
+            outcome = play(seed, seconds, overlap=False)
         except Exception as error:  # noqa: BLE001  # a world that cannot even be played is caught as well
             return seed, f"the world ends: {type(error).__name__}: {error}"
         if outcome.violations:

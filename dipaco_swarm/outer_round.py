@@ -16,10 +16,10 @@ from torch import Tensor
 from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step, outer_gradient, rescale
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
-from dipaco_swarm.algorithm.progress import ModuleProgress, adopted, rebased
+from dipaco_swarm.algorithm.progress import ModuleProgress, Part, adopted, merged, rebased
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due
-from dipaco_swarm.path_in_training import Pace, PathInTraining
+from dipaco_swarm.path_in_training import InFlight, Pace, PathInTraining
 from dipaco_swarm.run.config import OuterConfig
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
 from dipaco_swarm.training.inner import StepReport
@@ -51,37 +51,32 @@ def run_outer_round(
     on_due: Callable[[Sequence[ModuleId]], None] = lambda modules: None,
     on_commit: Callable[[ModuleId, Agreed, ModuleState], None] = lambda module, agreed, state: None,
 ) -> RoundReport:
-    """Train the path until a round is due, average what was learned with each module's group, step, announce."""
-    # 1. Inner training, on our own shard, until some module's round is due.
+    """Train the path until a round is due, average what was learned with each module's group, step, announce.
+
+    Where the run overlaps rounds with training, one that is begun here ends in a later call.
+    """
+    # 1. Inner training, on our own shard, until some module's round is due, or one that is under way is over.
     started = peer.swarm.clock.monotonic()
     trained = _train_until_due(peer, stop, on_step)
     seconds = peer.swarm.clock.monotonic() - started
     due = [] if stop() else _not_behind(peer, modules_due(peer))
 
     # 2. Outer gradients: what each module has moved since its last agreed state.
-    contributions = [
-        Contribution(
-            group=peer.groups[module],
-            path=peer.path,
-            version=peer.progress[module].version,
-            gradient=outer_gradient(peer.progress[module].base.params, peer.model.vector(module.level)),
-            tokens=peer.progress[module].tokens,
-            digest=peer.progress[module].base.digest,
-            work=peer.progress[module].base.work,
-        )
-        for module in due
-    ]
+    parts = {module: _part(peer, module) for module in due}
+    contributions = {module: _contribution(peer, module, part) for module, part in parts.items()}
 
     # 3. The module groups average them, all groups at once. A round that fails changes nothing.
     before = dict(peer.progress)
     if due:
-        _give(peer, due)
+        _give(peer, parts)
         on_due(due)
-    patience = pacing_of_run(peer).patience(seconds)
-    outcomes = peer.swarm.all_reduce(contributions, patience=patience) if contributions else {}
+    for module, contribution in contributions.items():
+        under_way = peer.swarm.begin_round(contribution, patience=_patience(peer, module, seconds))
+        peer.in_flight[module] = InFlight(under_way, parts[module], before[module])
+    over = _rounds_over(peer, wait=stop() or _waits(peer, due))
 
-    # 4. Where a group agreed, everybody in it takes the same outer step.
-    for module, outcome in outcomes.items():
+    # 4. Where a group agreed, everybody in it takes the same outer step, and puts on top what it has trained since.
+    for module, (flight, outcome) in over.items():
         if isinstance(outcome, Agreed):
             if len(outcome.contributors) > 1 and module in peer.paces:
                 since = peer.paces[module].since
@@ -89,17 +84,16 @@ def run_outer_round(
             state = outer_step(peer.progress[module].base, outcome, peer.rules.outer)
             on_commit(module, outcome, state)  # before anybody can have it from us
             if peer.swarm.peer in outcome.tokens:
-                adopt(peer, module, state)
+                merge(peer, module, state, flight.part)
             else:
-                _adopt_without_us(peer, module, state, before[module].given_at)
+                _adopt_without_us(peer, module, state, flight.before)
         else:
-            progress = peer.progress[module]
-            given_at = progress.given_at if outcome.given else before[module].given_at
-            peer.progress[module] = replace(progress, failed_at=progress.tokens, given_at=given_at)
+            progress = peer.progress[module] if outcome.given else _not_given(peer.progress[module], flight.before)
+            peer.progress[module] = replace(progress, failed_at=progress.tokens, failed=flight.part)
 
     # 5. Say where we are; and where a round failed, look again at where the others are, to catch up if they went on.
     announce(peer)
-    failed = [module for module, outcome in outcomes.items() if not isinstance(outcome, Agreed)]
+    failed = [module for module, (_, outcome) in over.items() if not isinstance(outcome, Agreed)]
     if failed and not stop():
         peer.swarm.look_up(peer.stage, failed, timeout=peer.swarm.timing.look_up)
     return RoundReport(
@@ -107,10 +101,55 @@ def run_outer_round(
         tokens=trained.tokens,
         loss=trained.loss,
         training_seconds=seconds,
-        outcomes=outcomes,
+        outcomes={module: outcome for module, (_, outcome) in over.items()},
         versions={module: progress.version for module, progress in peer.progress.items()},
-        contributed={part.group.module: part.tokens for part in contributions},
+        contributed={module: flight.part.tokens for module, (flight, _) in over.items()},
     )
+
+
+def _part(peer: PathInTraining, module: ModuleId) -> Part:
+    """What we have to give now. Who waits for everybody gives the same once more, for everybody has it so."""
+    progress = peer.progress[module]
+    if progress.failed is not None and pacing_of_run(peer).whole:
+        return progress.failed
+    return Part(progress.tokens, peer.model.vector(module.level))
+
+
+def _waits(peer: PathInTraining, begun: Collection[ModuleId]) -> bool:
+    """Whether rounds under way are waited for, with no training meanwhile. `begun`: those that begin now."""
+    rounds = peer.rules.rounds
+    exactly_now = rounds.overlap_steps > 0 and not begun
+    return not rounds.overlaps or exactly_now or peer.waits_for_rounds
+
+
+def _rounds_over(peer: PathInTraining, *, wait: bool) -> dict[ModuleId, tuple[InFlight, Outcome]]:
+    """Rounds that were under way and have ended. `wait`: for all of them."""
+    over = {}
+    for module, flight in list(peer.in_flight.items()):
+        outcome = flight.round.outcome(timeout=None if wait else 0.0)
+        if outcome is not None:
+            over[module] = peer.in_flight.pop(module), outcome
+    return over
+
+
+def _contribution(peer: PathInTraining, module: ModuleId, part: Part) -> Contribution:
+    base = peer.progress[module].base
+    return Contribution(
+        group=peer.groups[module],
+        path=peer.path,
+        version=base.version,
+        gradient=outer_gradient(base.params, part.params),
+        tokens=part.tokens,
+        digest=base.digest,
+        work=base.work,
+    )
+
+
+def _patience(peer: PathInTraining, module: ModuleId, training_seconds: float) -> float:
+    """How long others of the module's group are waited for; with rounds under way, training is cut into pieces."""
+    if peer.rules.rounds.overlaps and module in peer.paces:
+        training_seconds = peer.swarm.clock.monotonic() - peer.paces[module].since
+    return pacing_of_run(peer).patience(training_seconds)
 
 
 def _not_behind(peer: PathInTraining, due: Sequence[ModuleId]) -> list[ModuleId]:
@@ -127,10 +166,15 @@ def _not_behind(peer: PathInTraining, due: Sequence[ModuleId]) -> list[ModuleId]
     return [module for module in due if module not in behind]
 
 
-def _give(peer: PathInTraining, due: Sequence[ModuleId]) -> None:
+def _give(peer: PathInTraining, parts: Mapping[ModuleId, Part]) -> None:
     """From now on others may have our progress with these modules, until we hear that they have not."""
-    for module in due:
-        peer.progress[module] = replace(peer.progress[module], given_at=peer.progress[module].version)
+    for module, part in parts.items():
+        peer.progress[module] = replace(peer.progress[module], given_at=peer.progress[module].version, part=part)
+
+
+def _not_given(progress: ModuleProgress, before: ModuleProgress) -> ModuleProgress:
+    """The others have not had our part of this round."""
+    return replace(progress, given_at=before.given_at, part=before.part)
 
 
 def outer_step(state: ModuleState, agreed: Agreed, config: OuterConfig) -> ModuleState:
@@ -148,13 +192,17 @@ def adopt(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
     _take(peer, module, *adopted(peer.progress[module], state))
 
 
-def _adopt_without_us(peer: PathInTraining, module: ModuleId, state: ModuleState, given_at: int | None) -> None:
-    """The others' average came to us, and our part did not come to them in time: it is brought to the next round.
+def merge(peer: PathInTraining, module: ModuleId, state: ModuleState, part: Part) -> None:
+    """Replace a module's agreed state by its successor, which has our part; what was trained since stays on top."""
+    _take(peer, module, *merged(peer.progress[module], state, part, peer.model.vector(module.level)))
 
-    `given_at`: as it was before this round.
-    """
-    progress = peer.progress[module]
-    peer.progress[module] = replace(progress, given_at=None if given_at == progress.version else given_at)
+
+def _adopt_without_us(peer: PathInTraining, module: ModuleId, state: ModuleState, before: ModuleProgress) -> None:
+    """The others' average came to us, and our part did not come to them in time: it is brought to the next round."""
+    progress = _not_given(peer.progress[module], before)
+    if progress.given_at == progress.version:
+        progress = replace(progress, given_at=None, part=None)
+    peer.progress[module] = progress
     rebase(peer, module, state)
 
 
@@ -185,6 +233,8 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
     """
     found = []
     for module in peer.modules:
+        if module in peer.in_flight:
+            continue  # its round tells
         members = peer.swarm.members(peer.stage, module)
         others = [Claim.of(m) for m in members if m.peer != peer.swarm.peer]  # who has just moved on holds it still
         better = peer.newest.better(module, peer.progress[module].claim, others)
@@ -250,6 +300,11 @@ def announce(peer: PathInTraining) -> None:
     )
 
 
+def _is_over(peer: PathInTraining) -> bool:
+    """Whether a round that was under way has ended."""
+    return any(flight.round.outcome() is not None for flight in peer.in_flight.values())
+
+
 # ------------------------------------------------------------------------------------------------------ inner training
 
 
@@ -265,7 +320,7 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
     for module, progress in peer.progress.items():  # what was newer elsewhere is here by now, or nobody sends it
         peer.progress[module] = replace(progress, catching_up=False)
     steps = steps_until_due(peer)
-    if not steps:
+    if not steps or peer.waits_for_rounds:
         return Trained(0, 0, math.nan)
     ends_early = pacing_of_run(peer).ends_early
     announced = peer.swarm.clock.monotonic()
@@ -288,7 +343,7 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
 
     def is_time() -> bool:
         # who trains on from a state that the group has left soon trains for nothing
-        return stop() or (ends_early and (bool(modules_due(peer)) or bool(catch_ups(peer))))
+        return stop() or (ends_early and (_is_over(peer) or bool(modules_due(peer)) or bool(catch_ups(peer))))
 
     trained = peer.trainer.train(peer.batches, steps, stop=is_time, on_step=observe)
     return Trained(trained.steps, trained.tokens, trained.loss)

@@ -19,6 +19,9 @@ def steps_until_due(peer: PathInTraining) -> int:
     steps = peer.rules.rounds.inner_steps
     if not pacing_of_run(peer).whole:
         return steps  # a paced round ends by the group's tokens; the bound only returns control now and then
+    if peer.in_flight:
+        since = min(peer.progress[m].tokens - flight.part.tokens for m, flight in peer.in_flight.items())
+        return max(0, peer.rules.rounds.overlap_steps - since // peer.rules.tokens_per_step)
     progress = [peer.progress[module] for module in _open(peer)]
     if any(module.failed_at is not None for module in progress):
         return 0
@@ -34,7 +37,7 @@ def modules_due(peer: PathInTraining) -> list[ModuleId]:
 
 
 def _open(peer: PathInTraining) -> list[ModuleId]:
-    return [module for module in peer.modules if not peer.module_is_done(module)]
+    return [module for module in peer.modules if not peer.module_is_done(module) and module not in peer.in_flight]
 
 
 def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:

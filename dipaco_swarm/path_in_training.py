@@ -7,10 +7,10 @@ from typing import Protocol
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
-from dipaco_swarm.algorithm.progress import ModuleProgress
+from dipaco_swarm.algorithm.progress import ModuleProgress, Part
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.run.config import OuterConfig, RoundsConfig
-from dipaco_swarm.swarm.interface import ModuleGroup, Swarm
+from dipaco_swarm.swarm.interface import ModuleGroup, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
 
@@ -42,6 +42,16 @@ class Pace:
     """When ours came, by the monotonic clock."""
     interval: float = 0.0
     """Seconds from one version to the next, when several peers last made one; 0: they have not."""
+
+
+@dataclass(frozen=True, eq=False)
+class InFlight:
+    """A round of a module that others make with us while we train on."""
+
+    round: RoundUnderWay
+    part: Part
+    before: ModuleProgress
+    """Where the module was when the round began, before anything of it was given."""
 
 
 class Trainable(Protocol):
@@ -101,6 +111,8 @@ class PathInTraining:
     """Where newer states of our modules come from."""
     progress: dict[ModuleId, ModuleProgress]
     """How far we have come with each module of the path."""
+    in_flight: dict[ModuleId, InFlight] = field(default_factory=dict)
+    """Rounds that are under way."""
     paces: dict[ModuleId, Pace] = field(default_factory=dict)
     """Of the modules that have come to a new version here."""
     tokens_per_second: float = 0.0
@@ -134,6 +146,15 @@ class PathInTraining:
 
     def module_is_done(self, module: ModuleId) -> bool:
         return self.rules.last_version is not None and self.progress[module].version >= self.rules.last_version
+
+    @property
+    def waits_for_rounds(self) -> bool:
+        """Whether all training that still counts is in rounds under way: more of it would be in none."""
+        last = self.rules.last_version
+        return bool(self.in_flight) and all(
+            self.module_is_done(module) or (module in self.in_flight and self.progress[module].version + 1 == last)
+            for module in self.modules
+        )
 
     def ends_at(self, last_version: int | None) -> None:
         """The operator has said when the stage ends."""

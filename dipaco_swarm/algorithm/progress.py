@@ -9,6 +9,15 @@ from dipaco_swarm.algorithm.state import ModuleState
 
 
 @dataclass(frozen=True, eq=False)
+class Part:
+    """What a peer gives to a round: all that it had trained on a module by then."""
+
+    tokens: int
+    params: Tensor
+    """The module's parameters when it was given: fp32 (parameters,)."""
+
+
+@dataclass(frozen=True, eq=False)
 class ModuleProgress:
     """How far a peer has come with one of its modules."""
 
@@ -18,8 +27,12 @@ class ModuleProgress:
     """Tokens trained since that state."""
     given_at: int | None = None
     """The last version whose round had our outer gradient and ended without us: a newer state may contain it."""
+    part: Part | None = None
+    """What that round had of ours; None where that is not known any more, and may be all that is local."""
     failed_at: int | None = None
     """`tokens` when the round of this version failed the last time; None: it has not."""
+    failed: Part | None = None
+    """What it had of ours then."""
     catching_up: bool = False
     """Whether a newer state is on its way to us."""
 
@@ -45,6 +58,18 @@ def adopted(progress: ModuleProgress, state: ModuleState) -> tuple[ModuleProgres
     return ModuleProgress(state, given_at=_still_given(progress, state)), state.params
 
 
+def merged(progress: ModuleProgress, state: ModuleState, part: Part, local: Tensor) -> tuple[ModuleProgress, Tensor]:
+    """The successor of a module's agreed state, with what we gave in it and what we have trained since on top.
+
+    `local`: the parameters now. So every inner step is in one outer gradient, however late its round ends.
+    """
+    since = progress.tokens - part.tokens
+    if not since:
+        return adopted(progress, state)
+    on_top = state.params + (local - part.params)
+    return ModuleProgress(state, since, _still_given(progress, state)), on_top
+
+
 def rebased(progress: ModuleProgress, state: ModuleState, local: Tensor) -> tuple[ModuleProgress, Tensor]:
     """The state that others agreed on, with our local progress on top; and the parameters to go on with.
 
@@ -52,7 +77,7 @@ def rebased(progress: ModuleProgress, state: ModuleState, local: Tensor) -> tupl
     count twice.
     """
     if state.work > progress.base.work and progress.version == progress.given_at:
-        return adopted(progress, state)
+        return adopted(progress, state) if progress.part is None else merged(progress, state, progress.part, local)
     ours = state.params + (local - progress.base.params)
     return ModuleProgress(state, progress.tokens, _still_given(progress, state)), ours
 

@@ -129,11 +129,15 @@ class Volunteer:
                 self._company.look_around(peer)
             match next_action(self._situation(post, newest, begun)):
                 case Leave():
+                    self._end_rounds(post)
                     if not (newest.finished or self._around.swarm.lost):
                         self.attendance.note_leaving(peer)
                     self._leave(peer)
                     return None
                 case MoveOn():
+                    for flight in peer.in_flight.values():
+                        flight.round.cancel()  # nobody else makes it any more
+                    self._end_rounds(post)
                     self._move_on(peer)
                     return newest
                 case CatchUp() as task:
@@ -144,7 +148,7 @@ class Volunteer:
                     if self._wait(post, newest, wait):
                         return newest
                 case Train():
-                    if self._rounds >= self._look_at:
+                    if self._rounds >= self._look_at and not peer.in_flight:
                         if self._is_needed_elsewhere(peer, newest):
                             return newest
                         self._look_at = self._rounds + STAY_ROUNDS
@@ -213,11 +217,20 @@ class Volunteer:
         if task.to.version - ours > ACCEPTED_STALENESS and peer.progress[module].tokens:
             dropped = drop_progress(peer, module)
             around.book.dropped(peer, module, ours, dropped, "stale")
-        elif tokens and not peer.progress[module].tokens:
-            around.book.dropped(peer, module, ours, tokens, "not acknowledged")
+        else:
+            left = peer.progress[module].tokens
+            around.book.dropped(peer, module, ours, tokens - left, "not acknowledged", local=left)
 
-    def _round(self, post: Post) -> None:
-        """An outer round; between its steps we save when it is time, and look up if we have been asleep."""
+    def _end_rounds(self, post: Post) -> None:
+        """Whatever is under way comes to its end; what is decided is taken."""
+        if post.peer.in_flight:
+            self._round(post, ends=True)
+
+    def _round(self, post: Post, *, ends: bool = False) -> None:
+        """An outer round; between its steps we save when it is time, and look up if we have been asleep.
+
+        `ends`: train no more, and wait for what is under way.
+        """
         peer, shown = post.peer, self._show.watching(post.peer, post.manifest)
         behind, book = self._woke_up_behind(peer), self._around.book
 
@@ -237,7 +250,7 @@ class Volunteer:
 
         report = run_outer_round(
             peer,
-            stop=lambda: behind or self._around.stop(),
+            stop=lambda: ends or behind or self._around.stop(),
             on_step=step,
             on_due=due,
             on_commit=partial(book.committing, peer),

@@ -3,11 +3,61 @@
 import asyncio
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dipaco_swarm.swarm.transport import Portal
 
 T = TypeVar("T")
+
+
+class Begun(Generic[T]):
+    """Work in the loop that a program has begun, and asks after now and then."""
+
+    def __init__(self, portal: Portal) -> None:
+        self._portal = portal
+        self._over = asyncio.Event()
+        self._task: asyncio.Task[T] | None = None
+
+    def result(self, timeout: float | None) -> T | None:
+        """What came of it; None while it goes on, and when it was cancelled. Raises what it raised.
+
+        `timeout`: seconds to wait for it; None: until it is over.
+        """
+        if not self.is_over and timeout != 0.0:
+            self._portal.run(self._wait(timeout))
+        return self._result_of_task() if self.is_over else None
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.is_set()
+
+    def cancel(self) -> None:
+        """Whatever it gives back then is its result."""
+        self._portal.soon(self._cancel)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """In the loop."""
+        self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(lambda task: self._over.set())
+        return self._task
+
+    def give_up(self) -> None:
+        """In the loop: it is over before it began."""
+        self._over.set()
+
+    async def _wait(self, timeout: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self._over.wait()
+        except TimeoutError:
+            return
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _result_of_task(self) -> T | None:
+        return None if self._task is None or self._task.cancelled() else self._task.result()
 
 
 class Calls:
@@ -39,6 +89,22 @@ class Calls:
             return self._portal.run(tracked())
         except (CancelledError, asyncio.CancelledError):
             return None
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Begun[T]:
+        """Begin it in the loop, and return at once. Interrupted, it is cancelled."""
+        begun: Begun[T] = Begun(self._portal)
+
+        def start() -> None:
+            if self._interrupted:
+                work.close()
+                begun.give_up()
+                return
+            task = begun.start(work)
+            self._pending[task] = None
+            task.add_done_callback(lambda done: self._pending.pop(done, None))
+
+        self._portal.soon(start)
+        return begun
 
     def interrupt(self) -> None:
         """Let every call that waits, now or later, return at once with nothing."""

@@ -147,6 +147,18 @@ class NotAgreed:
 Outcome = Agreed | NotAgreed
 
 
+class RoundUnderWay(Protocol):
+    """A round of one module that others make with us, while our program does something else."""
+
+    def outcome(self, *, timeout: float | None = 0.0) -> Outcome | None:
+        """How it ended; None while it goes on. `timeout`: seconds to wait for that; None: until it is over."""
+        ...
+
+    def cancel(self) -> None:
+        """Leave it. If the others may have our part by now, its outcome says so."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Residual:
     """Error feedback: what a lossy codec has left unsent of a module's outer gradients, for the next one."""
@@ -218,11 +230,16 @@ class Swarm(Protocol):
         """Learn the run's rules for rounds; comes before the first `all_reduce`. `codec`: by its name."""
         ...
 
-    def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
-        """Average the outer gradients of several modules, each with its group, all at once.
+    def begin_round(self, contribution: Contribution, *, patience: float) -> RoundUnderWay:
+        """Begin to average an outer gradient with its module's group. Returns at once.
 
-        `patience`: seconds that we are willing to wait for members who are alive but not there yet.
+        At most one round of a module is under way. `patience`: seconds that we are willing to wait for members who are
+        alive but not there yet.
         """
+        ...
+
+    def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+        """Average the outer gradients of several modules, each with its group, all at once; wait for all of them."""
         ...
 
     def residuals(self, stage: int, path: PathIndex) -> Mapping[ModuleId, Residual]:

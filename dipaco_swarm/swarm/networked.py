@@ -9,7 +9,8 @@ Calls       from the thread of a program into the loop (calls.py)
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
@@ -17,7 +18,7 @@ from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
-from dipaco_swarm.swarm.calls import Calls
+from dipaco_swarm.swarm.calls import Begun, Calls
 from dipaco_swarm.swarm.directory import MAX_MEMBERS, Directory
 from dipaco_swarm.swarm.groups import Groups
 from dipaco_swarm.swarm.interface import (
@@ -28,6 +29,7 @@ from dipaco_swarm.swarm.interface import (
     Outcome,
     PeerName,
     Residual,
+    RoundUnderWay,
     Traffic,
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
@@ -43,6 +45,25 @@ NEARBY_SECONDS = 10.0
 """For what our own node does, without any other peer."""
 FAREWELL_SECONDS = 2.0
 """Ctrl+C should not hang because the network is slow; our records expire by themselves."""
+
+
+class _RoundOfOurs:
+    """`RoundUnderWay` in the loop."""
+
+    def __init__(self, begun: Begun[Outcome], over: Callable[[], None]) -> None:
+        """`over`: called when its outcome is taken."""
+        self._begun = begun
+        self._over = over
+
+    def outcome(self, *, timeout: float | None = 0.0) -> Outcome | None:
+        outcome = self._begun.result(timeout)
+        if not self._begun.is_over:
+            return None
+        self._over()
+        return outcome or NotAgreed("interrupted")
+
+    def cancel(self) -> None:
+        self._begun.cancel()
 
 
 class NetworkedSwarm:
@@ -128,22 +149,16 @@ class NetworkedSwarm:
 
     # module groups -----------------------------------------------------------------------------------------------
 
-    def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+    def begin_round(self, contribution: Contribution, *, patience: float) -> RoundUnderWay:
         assert self._rounds is not None, "configure_rounds() comes before the first round"
-        rounds = self._rounds
+        self._groups.enter([contribution])
+        begun = self._calls.begin(self._rounds.run(contribution, self._patience * patience))
+        return _RoundOfOurs(begun, partial(self._groups.leave, [contribution]))
 
-        async def all_groups() -> list[Outcome]:
-            running = [asyncio.create_task(rounds.run(part, self._patience * patience)) for part in contributions]
-            with contextlib.suppress(asyncio.CancelledError):  # interrupted; what is decided is decided all the same
-                await asyncio.gather(*running, return_exceptions=True)
-            return [NotAgreed("interrupted") if task.cancelled() else task.result() for task in running]
-
-        self._groups.enter(contributions)
-        outcomes = self._calls.run(all_groups(), None)
-        if outcomes is None:
-            return {part.group.module: NotAgreed("interrupted") for part in contributions}
-        self._groups.leave(contributions)
-        return {part.group.module: outcome for part, outcome in zip(contributions, outcomes, strict=True)}
+    def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
+        begun = {part.group.module: self.begin_round(part, patience=patience) for part in contributions}
+        over = {module: under_way.outcome(timeout=None) for module, under_way in begun.items()}
+        return {module: outcome for module, outcome in over.items() if outcome is not None}
 
     def residuals(self, stage: int, path: PathIndex) -> dict[ModuleId, Residual]:
         return {} if self._rounds is None else self._rounds.feedback.residuals(stage, path)

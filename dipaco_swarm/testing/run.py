@@ -40,6 +40,8 @@ class Plan:
     inner_steps: int = 10
     codec: str = "fp32"
     pacing: str = "paced"
+    overlap: bool = False
+    overlap_steps: int = 0
     parameters: int = 64
     """Of each module."""
     min_peers: int = 1
@@ -103,6 +105,8 @@ momentum = 0.6
 [rounds]
 pacing = "{plan.pacing}"
 inner_steps = {plan.inner_steps}
+overlap = {str(plan.overlap).lower()}
+overlap_steps = {plan.overlap_steps}
 
 [wire]
 codec = "{plan.codec}"

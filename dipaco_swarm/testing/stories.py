@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -43,11 +43,14 @@ class Outcome:
     lines: tuple[str, ...] = field(repr=False, default=())
 
 
-def tell(seed: int, folder: Path, *, faulty: bool = True, seconds: float = 200.0) -> Outcome:
-    """Play the story of a seed: a random swarm, random faults, then calm; and look whether it heals."""
+def tell(seed: int, folder: Path, *, faulty: bool = True, seconds: float = 200.0, overlap: bool = False) -> Outcome:
+    """Play the story of a seed: a random swarm, random faults, then calm; and look whether it heals.
+
+    `overlap`: whether training goes on in rounds.
+    """
     began = time.process_time()
     random = Random(f"{seed}/story")
-    world = World(seed, random_plan(random), folder / f"seed-{seed}")
+    world = World(seed, replace(random_plan(random), overlap=overlap), folder / f"seed-{seed}")
     count = random.choice([4, 4, 5, 6, 7, 8, 10, 12, 16])
     names = [f"peer-{number}" for number in range(count)]
     told = random_paths(random, count, world.plan)

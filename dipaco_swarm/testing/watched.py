@@ -8,7 +8,15 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, Swarm
+from dipaco_swarm.swarm.interface import (
+    Agreed,
+    Announcement,
+    Contribution,
+    ModuleGroup,
+    Outcome,
+    RoundUnderWay,
+    Swarm,
+)
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.testing.ledger import Ledger, Place, Version
 
@@ -77,19 +85,18 @@ class WatchedSwarm:
         self.at = {place: (said.version, said.digest) for place, (said, _) in trains.items()}
         self._swarm.announce(announcements, groups)
 
-    def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
-        before = [part.gradient.clone() for part in contributions]
-        for part in contributions:
-            place = (part.group.stage, part.group.module)
-            self._ledger.give(trainer_of(self._swarm.peer, part.path), place, part.digest, part.tokens)
-        began = self._swarm.clock.monotonic()
-        outcomes = self._swarm.all_reduce(contributions, patience=patience)
-        self._check_promises(contributions, before, began, patience)
-        for part in contributions:
-            outcome = outcomes[part.group.module]
+    def begin_round(self, contribution: Contribution, *, patience: float) -> RoundUnderWay:
+        place = (contribution.group.stage, contribution.group.module)
+        trainer = trainer_of(self._swarm.peer, contribution.path)
+        self._ledger.give(trainer, place, contribution.digest, contribution.tokens)
+        began, before = self._swarm.clock.monotonic(), contribution.gradient.clone()
+
+        def over(outcome: Outcome) -> None:
+            self._check_promises(contribution, before, began, patience)
             if isinstance(outcome, Agreed):
-                self._agreed[part.group.stage, part.group.module] = part, outcome
-        return outcomes
+                self._agreed[place] = contribution, outcome
+
+        return _WatchedRound(self._swarm.begin_round(contribution, patience=patience), over)
 
     def hold(self, stage: int, module: ModuleId, state: ModuleState) -> None:
         place = (stage, module)
@@ -101,14 +108,29 @@ class WatchedSwarm:
             self.made.setdefault(place, set()).add(state.digest)
         self._swarm.hold(stage, module, state)
 
-    def _check_promises(
-        self, contributions: Sequence[Contribution], before: Sequence[Tensor], began: float, patience: float
-    ) -> None:
+    def _check_promises(self, part: Contribution, before: Tensor, began: float, patience: float) -> None:
         """`NotAgreed` changed nothing here: the gradient is never written to. And no wait is without bound."""
         now = self._swarm.clock.monotonic()
-        for part, gradient in zip(contributions, before, strict=True):
-            if not torch.equal(part.gradient, gradient):
-                what = f"{self._swarm.peer}: the gradient of {part.group.module} was written to"
-                self._ledger.violate(now, "a round changes nothing here", what)
-        places = [(part.group.stage, part.group.module) for part in contributions]
-        self._ledger.wait(self._swarm.peer, places, patience, began, now)
+        if not torch.equal(part.gradient, before):
+            what = f"{self._swarm.peer}: the gradient of {part.group.module} was written to"
+            self._ledger.violate(now, "a round changes nothing here", what)
+        self._ledger.wait(self._swarm.peer, [(part.group.stage, part.group.module)], patience, began, now)
+
+
+class _WatchedRound:
+    """A round under way; `over` is told how it ended, once."""
+
+    def __init__(self, under_way: RoundUnderWay, over: Callable[[Outcome], None]) -> None:
+        self._under_way = under_way
+        self._over = over
+        self._outcome: Outcome | None = None
+
+    def outcome(self, *, timeout: float | None = 0.0) -> Outcome | None:
+        if self._outcome is None:
+            self._outcome = self._under_way.outcome(timeout=timeout)
+            if self._outcome is not None:
+                self._over(self._outcome)
+        return self._outcome
+
+    def cancel(self) -> None:
+        self._under_way.cancel()

@@ -1,5 +1,7 @@
 """What becomes of a module's local progress when its agreed state is replaced."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -31,7 +33,7 @@ def test_the_groups_next_state_is_taken_as_it_is() -> None:
     ],
 )
 def test_progress_is_kept_unless_the_others_have_it(given_at: int | None, to: int, value: float, tokens: int) -> None:
-    ours = ModuleProgress(OURS.base, OURS.tokens, given_at, OURS.failed_at)
+    ours = replace(OURS, given_at=given_at)
     progress, vector = rebased(ours, state(to, 2.0), LOCAL)
     assert torch.equal(vector, torch.full((3,), value))
     assert (progress.version, progress.tokens, progress.failed_at) == (to, tokens, None)

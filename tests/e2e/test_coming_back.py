@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -50,7 +50,7 @@ from dipaco_swarm.peer.handover import HAND_OVER_SECONDS
 from dipaco_swarm.peer.keeping import Keeping
 from dipaco_swarm.peer.presenter import PeerPresenter
 from dipaco_swarm.peer.volunteer import Volunteer
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome, Role
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome, Role, RoundUnderWay
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.training import bank, checkpoint
@@ -329,21 +329,24 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
     world.operator().until(Serving)
     file = checkpoint_file(world, "one")
     remembered: list[tuple[int, dict[ModuleId, int]]] = []
-    reduce, tell = NetworkedSwarm.all_reduce, PeerPresenter.round_over
+    begin, tell = NetworkedSwarm.begin_round, PeerPresenter.round_over
 
-    def half(
-        self: NetworkedSwarm, contributions: Sequence[Contribution], *, patience: float
-    ) -> Mapping[ModuleId, Outcome]:
-        own = [part for part in contributions if part.group.module == OWN]
-        others = {part.group.module: NotAgreed("nobody else was there") for part in contributions if part not in own}
-        return {**reduce(self, own, patience=patience), **others}
+    class Failed:
+        def outcome(self, *, timeout: float | None = 0.0) -> Outcome:
+            return NotAgreed("nobody else was there")
+
+        def cancel(self) -> None:
+            pytest.fail("it was over")
+
+    def half(self: NetworkedSwarm, contribution: Contribution, *, patience: float) -> RoundUnderWay:
+        return begin(self, contribution, patience=patience) if contribution.group.module == OWN else Failed()
 
     def look(self: PeerPresenter, peer: PathInTraining, report: RoundReport, *rest: Any, **more: Any) -> None:
         if isinstance(report.outcomes.get(OWN), Agreed):
             remembered.append((report.versions[OWN] - 1, checkpoint.given(file)))
         tell(self, peer, report, *rest, **more)
 
-    monkeypatch.setattr(NetworkedSwarm, "all_reduce", half)
+    monkeypatch.setattr(NetworkedSwarm, "begin_round", half)
     monkeypatch.setattr(PeerPresenter, "round_over", look)
     peer, leave = world.peer("one", 0)
     peer.until(Round, round=3)

@@ -1,0 +1,106 @@
+"""Rounds that are made while training goes on: nothing is lost or counted twice, and nobody stands still."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.testing.network import Line
+from dipaco_swarm.testing.process import Machine
+from dipaco_swarm.testing.run import Plan, StagePlan
+from dipaco_swarm.testing.stories import tell
+from dipaco_swarm.testing.world import World
+
+TABLE = ((0, 0), (0, 1), (1, 0), (1, 1))
+ROUNDS = 4
+SLOW = Line(up=5e3, down=25e3)
+"""A module of 60,000 parameters takes it longer than a round's training."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_faults_nothing_forks_and_nothing_is_lost(tmp_path: Path, seed: int) -> None:
+    outcome = tell(seed, tmp_path, faulty=False, seconds=60.0, overlap=True)
+    assert not outcome.violations
+    assert not outcome.forks
+    assert not outcome.balance.lost
+    assert outcome.commits > 0
+
+
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_whatever_breaks_every_token_is_accounted_for_and_all_are_one_again(tmp_path: Path, seed: int) -> None:
+    outcome = tell(seed, tmp_path, seconds=90.0, overlap=True)
+    assert outcome.faults
+    assert not outcome.violations
+    assert outcome.commits > 0
+
+
+# ------------------------------------------------------------------------------------------------------- synchronous
+
+
+def play_to_the_end(plan: Plan, folder: Path, line: Line) -> dict[ModuleId, str]:
+    """The digests that a synchronous run ends on."""
+    world = World(3, plan, folder)
+    last: dict[ModuleId, str] = {}
+
+    async def story(world: World) -> None:
+        for path in range(len(TABLE)):
+            world.start(f"peer-{path}", path, Machine(replace(line), step_seconds=0.5 + 0.25 * path))
+        assert await world.until(lambda: not world.live(), 1800.0), world.apart()
+        last.update({module: state.digest for module, state in world.operator.kept(0).items()})
+
+    world.play(story)
+    assert not world.failures()
+    assert not world.ledger.violations
+    return last
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int8"])
+def test_results_that_come_a_fixed_number_of_steps_late_are_the_same_on_every_line(tmp_path: Path, codec: str) -> None:
+    plan = Plan(
+        (StagePlan(TABLE, rounds=ROUNDS),),
+        inner_steps=6,
+        codec=codec,
+        parameters=2000,
+        pacing="synchronous",
+        overlap_steps=3,
+        min_peers=4,
+        until_finished=True,
+    )
+    fast = play_to_the_end(plan, tmp_path / "fast", Line())
+    slow = play_to_the_end(plan, tmp_path / "slow", Line(up=2e3, down=1e4, delay=0.3))
+    assert fast == slow
+    assert len(fast) == 4
+
+
+# ------------------------------------------------------------------------------------------------ nobody stands still
+
+
+def trained_share(plan: Plan, folder: Path) -> float:
+    """Share of the time that four peers train on a line that is slower than their training."""
+    world = World(1, plan, folder)
+    shares: list[float] = []
+
+    async def story(world: World) -> None:
+        for path in range(len(TABLE)):
+            world.start(f"peer-{path}", path, Machine(replace(SLOW)))
+        assert await world.until(lambda: min(world.at_versions().values(), default=0) >= 1, 300.0)
+        before, began = sum(world.ledger.trained.values()), world.now
+        await asyncio.sleep(300.0)
+        steps = (sum(world.ledger.trained.values()) - before) / (2 * plan.config(0).tokens_per_step)
+        shares.append(steps / (world.now - began) / len(TABLE))
+
+    world.play(story)
+    assert not world.ledger.violations
+    assert world.final is not None
+    assert not world.final.lost
+    return shares[0]
+
+
+def test_a_peer_trains_on_while_its_rounds_are_made(tmp_path: Path) -> None:
+    plan = Plan((StagePlan(TABLE),), inner_steps=20, codec="int8", parameters=60_000)
+    blocking = trained_share(plan, tmp_path / "blocking")
+    overlapped = trained_share(replace(plan, overlap=True), tmp_path / "overlapped")
+    assert overlapped > 0.9, (blocking, overlapped)
+    assert blocking < 0.7 * overlapped, (blocking, overlapped)
