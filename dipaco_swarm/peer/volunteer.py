@@ -21,7 +21,7 @@ from dipaco_swarm.events.volunteer import CannotWrite, Joined, Moving, NotSaved,
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
-from dipaco_swarm.outer_round import catch_up, catch_ups, drop_progress, holdings, run_outer_round
+from dipaco_swarm.outer_round import begin_catch_up, catch_ups, drop_progress, end_catch_up, holdings, run_outer_round
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.book import TokenBook
@@ -127,6 +127,7 @@ class Volunteer:
                 self._look_at_snapshots(post)
             if not newest.finished:
                 self._company.look_around(peer)
+            self._take_what_came(peer)
             match next_action(self._situation(post, newest, begun)):
                 case Leave():
                     self._end_rounds(post)
@@ -141,14 +142,16 @@ class Volunteer:
                     self._move_on(peer)
                     return newest
                 case CatchUp() as task:
-                    self._catch_up(peer, task)
+                    begin_catch_up(peer, task)
+                    if not peer.rules.rounds.overlaps:
+                        self._catch_up(peer, task.module)
                 case Score():
                     self._scoring.score(post, newest)
                 case Wait() as wait:
                     if self._wait(post, newest, wait):
                         return newest
                 case Train():
-                    if self._rounds >= self._look_at and not peer.in_flight:
+                    if self._rounds >= self._look_at and not peer.in_flight and not peer.fetching:
                         if self._is_needed_elsewhere(peer, newest):
                             return newest
                         self._look_at = self._rounds + STAY_ROUNDS
@@ -203,18 +206,23 @@ class Volunteer:
         around.stop.wait(WAIT_SECONDS)
         return False
 
-    def _catch_up(self, peer: PathInTraining, task: CatchUp) -> None:
-        module, around = task.module, self._around
+    def _take_what_came(self, peer: PathInTraining) -> None:
+        """States that have come while we trained."""
+        for module in [module for module, fetching in peer.fetching.items() if fetching.fetch.is_over]:
+            self._catch_up(peer, module)
+
+    def _catch_up(self, peer: PathInTraining, module: ModuleId) -> None:
+        """Go on from a state of the group's that is on its way to us."""
+        around, to = self._around, peer.fetching[module].claim.version
         ours, tokens = peer.progress[module].version, peer.progress[module].tokens
         given = peer.progress[module].given_at == ours
-        if not catch_up(peer, task):
-            fault = StateNotSent(module=str(module), version=task.to.version)
-            around.notices.failing(f"state of {module}", fault)
+        if not end_catch_up(peer, module):
+            around.notices.failing(f"state of {module}", StateNotSent(module=str(module), version=to))
             return
         around.notices.recovered(f"state of {module}")
-        around.screen.event(CaughtUp(str(module), ours, task.to.version))
-        self.attendance.note_catch_up(peer, module, task.to.version, given=given)
-        if task.to.version - ours > ACCEPTED_STALENESS and peer.progress[module].tokens:
+        around.screen.event(CaughtUp(str(module), ours, to))
+        self.attendance.note_catch_up(peer, module, to, given=given)
+        if to - ours > ACCEPTED_STALENESS and peer.progress[module].tokens:
             dropped = drop_progress(peer, module)
             around.book.dropped(peer, module, ours, dropped, "stale")
         else:
@@ -223,6 +231,9 @@ class Volunteer:
 
     def _end_rounds(self, post: Post) -> None:
         """Whatever is under way comes to its end; what is decided is taken."""
+        for fetching in post.peer.fetching.values():
+            fetching.fetch.cancel()
+        post.peer.fetching.clear()
         if post.peer.in_flight:
             self._round(post, ends=True)
 

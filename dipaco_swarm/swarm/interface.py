@@ -159,6 +159,21 @@ class RoundUnderWay(Protocol):
         ...
 
 
+class FetchUnderWay(Protocol):
+    """A state that others send to us, while our program does something else."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def state(self) -> ModuleState | None:
+        """Wait until it is over: the state, verified; None when nobody sent it in time."""
+        ...
+
+    def cancel(self) -> None:
+        """Let go of it; what has arrived is kept for the next asking."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Residual:
     """Error feedback: what a lossy codec has left unsent of a module's outer gradients, for the next one."""
@@ -258,6 +273,12 @@ class Swarm(Protocol):
 
     def release(self, stage: int, module: ModuleId) -> None:
         """Stop serving a module."""
+        ...
+
+    def begin_fetch(
+        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+    ) -> FetchUnderWay:
+        """Begin what `fetch_state` does. Returns at once."""
         ...
 
     def fetch_state(

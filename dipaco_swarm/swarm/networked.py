@@ -24,6 +24,7 @@ from dipaco_swarm.swarm.groups import Groups
 from dipaco_swarm.swarm.interface import (
     Announcement,
     Contribution,
+    FetchUnderWay,
     ModuleGroup,
     NotAgreed,
     Outcome,
@@ -61,6 +62,23 @@ class _RoundOfOurs:
             return None
         self._over()
         return outcome or NotAgreed("interrupted")
+
+    def cancel(self) -> None:
+        self._begun.cancel()
+
+
+class _FetchOfOurs:
+    """`FetchUnderWay` in the loop."""
+
+    def __init__(self, begun: Begun[ModuleState | None]) -> None:
+        self._begun = begun
+
+    @property
+    def is_over(self) -> bool:
+        return self._begun.is_over
+
+    def state(self) -> ModuleState | None:
+        return self._begun.result(None)
 
     def cancel(self) -> None:
         self._begun.cancel()
@@ -176,16 +194,31 @@ class NetworkedSwarm:
     def release(self, stage: int, module: ModuleId) -> None:
         self._portal.soon(self._store.release, stage, module)
 
+    def begin_fetch(
+        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+    ) -> FetchUnderWay:
+        async def in_time() -> ModuleState | None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    return await self._store.fetch_state(peers, stage, module, digest, parameters)
+            return None
+
+        peers = self._holders(stage, module, digest)
+        return _FetchOfOurs(self._calls.begin(in_time()))
+
     def fetch_state(
         self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
     ) -> ModuleState | None:
+        return self.begin_fetch(stage, module, digest, timeout=timeout, parameters=parameters).state()
+
+    def _holders(self, stage: int, module: ModuleId, digest: str) -> list[str]:
+        """Whom to ask for a state, in this order."""
         members = list(self.members(stage, module))
         self._transport.random.shuffle(members)  # joiners spread over the holders
         # who announces it first; keepers, which are in no round, before who trains; then who may have had it before
         members.sort(key=lambda said: (said.digest != digest, said.trains))
         asked = dict.fromkeys((*(said.peer for said in members), *self._bootstrap_peers()))
-        peers = [peer for peer in asked if peer != self.peer]
-        return self._calls.run(self._store.fetch_state(peers, stage, module, digest, parameters), timeout)
+        return [peer for peer in asked if peer != self.peer]
 
     # blobs and the manifest --------------------------------------------------------------------------------------
 

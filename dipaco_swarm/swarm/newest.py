@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.swarm.interface import Swarm
+from dipaco_swarm.swarm.interface import FetchUnderWay, Swarm
 
 STATE_SECONDS = 600.0
 """A holder that has not sent a state by then is not sending it."""
@@ -36,7 +36,15 @@ class NewestStates:
 
     def fetch(self, stage: int, module: ModuleId, claim: Claim, *, parameters: int | None = None) -> ModuleState | None:
         """That state; None when nobody sent it. `parameters`: how many the module has, where that is known."""
-        state = self._swarm.fetch_state(stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters)
+        return self.take(module, claim, self.begin(stage, module, claim, parameters=parameters))
+
+    def begin(self, stage: int, module: ModuleId, claim: Claim, *, parameters: int | None = None) -> FetchUnderWay:
+        """Begin to fetch that state, and return at once; `take` comes afterwards."""
+        return self._swarm.begin_fetch(stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters)
+
+    def take(self, module: ModuleId, claim: Claim, under_way: FetchUnderWay) -> ModuleState | None:
+        """What came of it, once it is over; None when nobody sent it."""
+        state = under_way.state()
         if state is None:
             now = self._swarm.clock.monotonic()
             self._asked_in_vain[module] = now
