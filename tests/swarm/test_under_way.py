@@ -34,7 +34,8 @@ def test_a_round_goes_on_while_the_program_looks_elsewhere(make_swarms: MakeSwar
 def test_a_round_that_is_left_is_over_and_gave_nothing(make_swarms: MakeSwarms) -> None:
     swarms, weights = make_swarms(2), group(0.5, 0.5)
     gather(swarms, {MODULE: weights}, [0, 1])
-    swarms[0].configure_rounds("fp32", 4.0)
+    for swarm in swarms:  # the other can say that it is there, and comes later
+        swarm.configure_rounds("fp32", 4.0)
     under_way = swarms[0].begin_round(part(0, ONES, weights), patience=60.0)
     assert under_way.outcome(timeout=0.2) is None
     under_way.cancel()
