@@ -168,5 +168,8 @@ class PathInTraining:
         )
 
     def ends_at(self, last_version: int | None) -> None:
-        """The operator has said when the stage ends."""
+        """The operator has said when the stage ends; a round that would come after the last one is left."""
         self.rules = replace(self.rules, last_version=last_version)
+        for module, flight in self.in_flight.items():
+            if self.module_is_done(module):
+                flight.round.cancel()

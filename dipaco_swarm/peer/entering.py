@@ -1,14 +1,14 @@
 """Into a stage: path, shard, model, the newest state of each module, and what is left of our own progress."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.algorithm.progress import ModuleProgress
+from dipaco_swarm.algorithm.progress import ModuleProgress, merged
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.events.training import Fetched, Loss, StateNotSent
@@ -128,12 +128,19 @@ class Entering:
             progress = ModuleProgress(state, given_at=given.get(module))
             vector = state.params
             if saved is not None:
-                before = saved.base[module].version
+                before, part = saved.base[module].version, self._keeping.part_given(saved, module)
                 if before < state.version and before <= given.get(module, -1):
-                    # what we had trained is in the newest state already, or nowhere; it would count twice
-                    around.book.dropped(peer, module, before, saved.tokens[module], "not acknowledged", local=unsaved)
+                    # what we had given is in the newest state already, or nowhere; it would count twice
+                    if part is not None and state.version - before <= ACCEPTED_STALENESS:
+                        progress, vector = merged(
+                            progress.trained(saved.tokens[module]), state, part, saved.local[module]
+                        )
+                    around.book.dropped(
+                        peer, module, before, saved.tokens[module] - progress.tokens, "not acknowledged",
+                        local=progress.tokens + unsaved,
+                    )  # fmt: skip
                 elif state.version - before <= ACCEPTED_STALENESS:
-                    progress = progress.trained(saved.tokens[module])
+                    progress = replace(progress.trained(saved.tokens[module]), part=part)
                     vector = state.params + (saved.local[module] - saved.base[module].params)
                 else:
                     around.book.dropped(peer, module, before, saved.tokens[module], "stale", local=unsaved)

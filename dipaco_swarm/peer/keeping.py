@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.progress import Part
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError, HomeError
 from dipaco_swarm.events.training import MemoryDamaged
@@ -41,7 +42,7 @@ class Keeping:
         self._pause = CHECKPOINT_SECONDS
         self._salvaged: dict[ModuleId, ModuleState] = {}
         self._damaged = False
-        self._noted: tuple[Path, Mapping[ModuleId, int]] | None = None
+        self._noted: tuple[Path, Mapping[ModuleId, int], Mapping[ModuleId, int]] | None = None
         """Where and what was noted last of what was given."""
 
     @property
@@ -103,6 +104,7 @@ class Keeping:
                     shard_cursor=peer.batches_consumed,
                     trained=peer.trained,
                     residuals=_unsent(peer),
+                    given=_given(peer),
                 ),
             )
         except HomeError as error:
@@ -119,6 +121,10 @@ class Keeping:
         """The last version of each module whose progress others may have: newer than the checkpoint, mostly."""
         return checkpoints.given(self._file(stage, path))
 
+    def part_given(self, saved: Checkpoint, module: ModuleId) -> Part | None:
+        """What others may have of a checkpoint's progress; None where it may be all, or nothing of it."""
+        return checkpoints.part_given(self._file(saved.stage, saved.path), saved, module)
+
     def trained(self, stage: int, path: PathIndex) -> int:
         """Tokens that we have trained on a path in all our lives, as noted after the last step."""
         return checkpoints.trained(self._file(stage, path))
@@ -126,12 +132,13 @@ class Keeping:
     def note_given(self, peer: PathInTraining) -> None:
         """Write down whose progress the others are about to have; after a crash it must not count once more."""
         versions = {m: progress.given_at for m, progress in peer.progress.items() if progress.given_at is not None}
+        tokens = {module: part.tokens for module, part in _given(peer).items()}
         file = self._file(peer.stage, peer.path)
-        if self._noted == (file, versions):
+        if self._noted == (file, versions, tokens):
             return
         try:
-            checkpoints.note_given(file, versions)
-            self._noted = file, versions
+            checkpoints.note_given(file, versions, tokens)
+            self._noted = file, versions, tokens
         except HomeError as error:
             log.debug("%s", error)  # the checkpoint says so to the person
 
@@ -160,6 +167,12 @@ class Keeping:
 
     def _file(self, stage: int, path: PathIndex) -> Path:
         return checkpoints.file_of(self._around.settings.home, stage, path)
+
+
+def _given(peer: PathInTraining) -> dict[ModuleId, Part]:
+    """What others may have of our progress since the states that we have."""
+    of_now = {module: progress for module, progress in peer.progress.items() if progress.given_at == progress.version}
+    return {module: progress.part for module, progress in of_now.items() if progress.part is not None}
 
 
 def _unsent(peer: PathInTraining) -> dict[ModuleId, Tensor]:

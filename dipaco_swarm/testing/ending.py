@@ -9,7 +9,7 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.testing.ledger import BEYOND, Balance, Place
 from dipaco_swarm.testing.process import SimulatedProcess
 from dipaco_swarm.testing.volunteer import SimulatedPeer
-from dipaco_swarm.testing.watched import NOT_MADE, trainer_of
+from dipaco_swarm.testing.watched import KILLED, NOT_MADE, trainer_of
 from dipaco_swarm.training.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ async def end_everybody(world: "World") -> Balance:
     over = world.stage
     for peer in world.peers.values():
         for saved, noted in peer.checkpoints():
-            _note_local(world, peer.name, saved, noted, best)
+            _note_local(world, peer, saved, noted, best)
     for trainer, place in list(world.ledger.trained):
         if place[0] < over:
             _write_off(world, trainer, place)
@@ -75,19 +75,27 @@ def _best(world: "World") -> Best:
     return best
 
 
-def _note_local(world: "World", name: str, saved: Checkpoint, noted: Mapping[ModuleId, int], best: Best) -> None:
+def _note_local(
+    world: "World", peer: SimulatedPeer, saved: Checkpoint, noted: Mapping[ModuleId, int], best: Best
+) -> None:
     """What a peer would go on with if it came back: what it saved, less what others have gone on with."""
     if saved.stage < world.stage:
         return
     for module, state in saved.base.items():
-        place, trainer = (saved.stage, module), trainer_of(name, saved.path)
+        place, trainer = (saved.stage, module), trainer_of(peer.name, saved.path)
         if state.version == world.rounds(saved.stage):
             _write_off(world, trainer, place)
             continue
         gone = noted.get(module, -1) >= state.version and best[place].beats(Claim.of(state))
-        world.ledger.local[trainer, place] = 0 if gone else saved.tokens[module]
+        left = saved.tokens[module]
         if gone:
-            world.ledger.drop(trainer, place, 0, NOT_MADE)
+            part = peer.part_given(saved, module)
+            left = 0 if part is None else left - part.tokens
+        world.ledger.local[trainer, place] = left
+        if peer.is_behind_its_training(saved):
+            world.ledger.drop(trainer, place, left, KILLED)
+        if gone:
+            world.ledger.drop(trainer, place, left, NOT_MADE)
             world.ledger.check_given(world.now, trainer, place, state.digest)
 
 

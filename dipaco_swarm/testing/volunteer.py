@@ -4,6 +4,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.progress import Part
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import TokensDropped
 from dipaco_swarm.machine.stopping import Stopping
@@ -14,8 +15,8 @@ from dipaco_swarm.testing.lines import Lines
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
 from dipaco_swarm.testing.program import Program
 from dipaco_swarm.testing.training import SimulatedWorkbench
-from dipaco_swarm.testing.watched import NOT_MADE, WatchedSwarm, trainer_of
-from dipaco_swarm.training.checkpoint import Checkpoint, given, load
+from dipaco_swarm.testing.watched import AWAY, KILLED, NOT_MADE, WatchedSwarm, trainer_of
+from dipaco_swarm.training.checkpoint import Checkpoint, file_of, given, load, part_given, trained
 from dipaco_swarm.training.early import run_of
 
 if TYPE_CHECKING:
@@ -92,11 +93,19 @@ class SimulatedPeer(SimulatedProcess):
     def kill(self) -> None:
         super().kill()
         self.watched = None
-        self._ended_by = "killed between two checkpoints"
+        self._ended_by = KILLED
 
     def ask_to_stop(self) -> None:
-        self._ended_by = "away for too long"
+        self._ended_by = AWAY
         super().ask_to_stop()
+
+    def part_given(self, saved: Checkpoint, module: ModuleId) -> Part | None:
+        """What others may have of a checkpoint's progress; None where it may be all."""
+        return part_given(file_of(self.home, saved.stage, saved.path), saved, module)
+
+    def is_behind_its_training(self, saved: Checkpoint) -> bool:
+        """Whether a checkpoint lacks what was trained later on its path: it was killed, and has not been back."""
+        return saved.trained < trained(file_of(self.home, saved.stage, saved.path))
 
     def checkpoints(self) -> list[tuple[Checkpoint, dict[ModuleId, int]]]:
         """What it has saved; and of which versions it has noted that others may have its progress."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.interface import (
     Agreed,
     Announcement,
@@ -22,6 +23,7 @@ from dipaco_swarm.testing.ledger import Ledger, Place, Version
 
 AWAY = "away for too long"
 NOT_MADE = "given to a round that was not made"
+KILLED = "killed between two checkpoints"
 
 
 def trainer_of(peer: str, path: PathIndex) -> str:
@@ -91,12 +93,12 @@ class WatchedSwarm:
         self._ledger.give(trainer, place, contribution.digest, contribution.tokens)
         began, before = self._swarm.clock.monotonic(), contribution.gradient.clone()
 
-        def over(outcome: Outcome) -> None:
-            self._check_promises(contribution, before, began, patience)
+        def over(outcome: Outcome, until: float) -> None:
+            self._check_promises(contribution, before, began, until, patience)
             if isinstance(outcome, Agreed):
                 self._agreed[place] = contribution, outcome
 
-        return _WatchedRound(self._swarm.begin_round(contribution, patience=patience), over)
+        return _WatchedRound(self._swarm.begin_round(contribution, patience=patience), self._swarm.clock, over)
 
     def hold(self, stage: int, module: ModuleId, state: ModuleState) -> None:
         place = (stage, module)
@@ -108,28 +110,33 @@ class WatchedSwarm:
             self.made.setdefault(place, set()).add(state.digest)
         self._swarm.hold(stage, module, state)
 
-    def _check_promises(self, part: Contribution, before: Tensor, began: float, patience: float) -> None:
+    def _check_promises(self, part: Contribution, before: Tensor, began: float, until: float, patience: float) -> None:
         """`NotAgreed` changed nothing here: the gradient is never written to. And no wait is without bound."""
         now = self._swarm.clock.monotonic()
         if not torch.equal(part.gradient, before):
             what = f"{self._swarm.peer}: the gradient of {part.group.module} was written to"
             self._ledger.violate(now, "a round changes nothing here", what)
-        self._ledger.wait(self._swarm.peer, [(part.group.stage, part.group.module)], patience, began, now)
+        self._ledger.wait(self._swarm.peer, [(part.group.stage, part.group.module)], patience, began, until)
 
 
 class _WatchedRound:
-    """A round under way; `over` is told how it ended, once."""
+    """A round under way; `over` is told how it ended, once, and until when it was seen to go on."""
 
-    def __init__(self, under_way: RoundUnderWay, over: Callable[[Outcome], None]) -> None:
+    def __init__(self, under_way: RoundUnderWay, clock: Clock, over: Callable[[Outcome, float], None]) -> None:
         self._under_way = under_way
+        self._clock = clock
         self._over = over
         self._outcome: Outcome | None = None
+        self._goes_on = clock.monotonic()
+        """When it was asked last, and was not over."""
 
     def outcome(self, *, timeout: float | None = 0.0) -> Outcome | None:
         if self._outcome is None:
             self._outcome = self._under_way.outcome(timeout=timeout)
+            if timeout != 0.0 or self._outcome is None:
+                self._goes_on = self._clock.monotonic()  # else it ended in the middle of a step, however long that was
             if self._outcome is not None:
-                self._over(self._outcome)
+                self._over(self._outcome, self._goes_on)
         return self._outcome
 
     def cancel(self) -> None:

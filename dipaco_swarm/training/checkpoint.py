@@ -6,6 +6,7 @@ it, so that a checkpoint is read back exactly as it was written or not at all. T
     base/L0M1/params, base/L0M1/momentum    the last agreed state of each module
     local/L0M1                              its current parameters, after inner training since that state
     residual/L0M1                           error feedback: what the codec has left unsent
+    given/L0M1                              its parameters when they were given to a round whose end is not known
     inner/...                               moments of the inner optimizer
 
 Numbers and names are JSON in the header's metadata.
@@ -22,13 +23,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.progress import Part
 from dipaco_swarm.algorithm.state import ModuleState, vector_bytes
 from dipaco_swarm.errors import CheckpointError, DamagedError, HomeError
 from dipaco_swarm.files import write_in_place, write_whole
 from dipaco_swarm.training.bank import tensors_writer
 from dipaco_swarm.training.inner import InnerState
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,8 @@ class Checkpoint:
 
     Of modules where it belongs to the version in `base`; none with an exact codec.
     """
+    given: Mapping[ModuleId, Part] = field(default_factory=dict)
+    """What others may have of our progress since `base`: a round is under way, or its end was not heard."""
 
 
 def save(file: Path, checkpoint: Checkpoint) -> None:
@@ -107,22 +111,38 @@ def salvage(file: Path, run: str) -> dict[ModuleId, ModuleState]:
         return {}
 
 
-def note_given(file: Path, versions: Mapping[ModuleId, int]) -> None:
+def note_given(file: Path, versions: Mapping[ModuleId, int], tokens: Mapping[ModuleId, int]) -> None:
     """Note, beside the checkpoint at `file`, the versions from which others have received our progress.
+
+    `tokens`: how much of it, where that is known.
 
     The checkpoint is usually older than that. So the progress that it holds of such a module may be in the group's
     average already, and must not be brought again (docs/decisions/0004-what-was-given-is-not-brought-again.md). Raises
     HomeError.
     """
-    said = json.dumps({str(module): version for module, version in versions.items()})
+    said = json.dumps({str(module): [version, tokens.get(module)] for module, version in versions.items()})
     write_whole(_given_beside(file), said.encode(), durable=True)
 
 
 def given(file: Path) -> dict[ModuleId, int]:
-    """What `note_given` wrote last; nothing where it cannot be read, which at worst counts some progress twice."""
+    """The versions that `note_given` wrote last; none where they cannot be read, which at worst counts twice."""
+    return {module: version for module, (version, _) in _given(file).items()}
+
+
+def part_given(file: Path, checkpoint: Checkpoint, module: ModuleId) -> Part | None:
+    """What others may have of the progress in the checkpoint at `file`; None where it may be all, or nothing of it.
+
+    A checkpoint may be older than the last round that was begun: then it does not have that one's part.
+    """
+    part, (version, tokens) = checkpoint.given.get(module), _given(file).get(module, (-1, None))
+    known = part is not None and part.tokens == tokens and checkpoint.base[module].version == version
+    return part if known else None
+
+
+def _given(file: Path) -> dict[ModuleId, tuple[int, int | None]]:
     try:
         said = json.loads(_given_beside(file).read_bytes())
-        return {ModuleId.parse(module): int(version) for module, version in said.items()}
+        return {ModuleId.parse(module): (int(version), tokens) for module, (version, tokens) in said.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 
@@ -166,6 +186,7 @@ def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     named |= {f"base/{module}/momentum": state.momentum for module, state in checkpoint.base.items()}
     named |= {f"local/{module}": tensor for module, tensor in checkpoint.local.items()}
     named |= {f"residual/{module}": tensor for module, tensor in checkpoint.residuals.items()}
+    named |= {f"given/{module}": part.params for module, part in checkpoint.given.items()}
     named |= {f"inner/{name}": tensor for name, tensor in checkpoint.inner.tensors.items()}
     seen: set[int] = set()
     for name, tensor in named.items():
@@ -187,6 +208,7 @@ def _numbers(checkpoint: Checkpoint) -> dict[str, Any]:
         "inner_steps": checkpoint.inner.steps_done,
         "shard_cursor": checkpoint.shard_cursor,
         "trained": checkpoint.trained,
+        "given": {str(module): part.tokens for module, part in checkpoint.given.items()},
     }
 
 
@@ -205,6 +227,7 @@ def _assemble(numbers: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Chec
         shard_cursor=numbers["shard_cursor"],
         trained=numbers["trained"],
         residuals={ModuleId.parse(name): tensor for name, tensor in under("residual/")},
+        given={ModuleId.parse(name): Part(numbers["given"][name], tensor) for name, tensor in under("given/")},
     )
 
 

@@ -151,7 +151,7 @@ DURABLE: dict[str, Callable[[Path], object]] = {
     "manifest.json": lambda home: OperatorHome(home).keep_manifest(b"signed"),
     "modules/stage-0-L0M0.safetensors": lambda home: OperatorHome(home).keep_state(0, MODULE, STATE),
     "path.safetensors": lambda home: checkpoints.save(home / "path.safetensors", CHECKPOINT),
-    "path.given.json": lambda home: checkpoints.note_given(home / "path.safetensors", {MODULE: 3}),
+    "path.given.json": lambda home: checkpoints.note_given(home / "path.safetensors", {MODULE: 3}, {}),
     "blobs/2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881": lambda home: BlobStore(
         home / "blobs"
     ).put(b"x"),

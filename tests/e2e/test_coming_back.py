@@ -266,7 +266,7 @@ def test_progress_that_the_others_have_counted_does_not_count_again(
     base = {module: replace(state, version=state.version - 1) for module, state in left.base.items()}
     local = {module: state.params + 1.0 for module, state in left.base.items()}
     checkpoint.save(file, replace(left, base=base, local=local, tokens=dict.fromkeys(base, 1280)))
-    checkpoint.note_given(file, {} if given is None else {m: state.version + given for m, state in base.items()})
+    checkpoint.note_given(file, {} if given is None else {m: state.version + given for m, state in base.items()}, {})
     seen: list[float] = []
     load = Entering._load
 
@@ -289,7 +289,7 @@ def test_who_was_killed_while_others_went_on_with_its_progress_does_not_bring_it
     """Started again so soon that the others are not done with that round."""
     world = make_world(FOUR_PATHS)
     left, file = left_after_two_rounds(world), checkpoint_file(world, "one")
-    checkpoint.note_given(file, {OWN: left.base[OWN].version, OTHERS: left.base[OTHERS].version - 1})
+    checkpoint.note_given(file, {OWN: left.base[OWN].version, OTHERS: left.base[OTHERS].version - 1}, {})
     seen: list[dict[ModuleId, int | None]] = []
     load = Entering._load
 

@@ -200,9 +200,9 @@ def test_a_home_that_is_a_file_is_named(tmp_path: Path) -> None:
 def test_what_was_given_to_others_is_remembered_beside_the_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "home" / "stage-0-path-1.safetensors"
     assert given(file) == {}
-    note_given(file, {FIRST: 5, SECOND: 0})
+    note_given(file, {FIRST: 5, SECOND: 0}, {FIRST: 640})
     assert given(file) == {FIRST: 5, SECOND: 0}
-    note_given(file, {})
+    note_given(file, {}, {})
     assert given(file) == {}
     for damage in (b"", b"[1]", b'{"L0M3": []}', b'{"module": 1}', b"\xff"):
         (beside,) = file.parent.glob("*.given.json")
