@@ -13,6 +13,7 @@ import torch
 
 from dipaco_swarm import files
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.progress import Part
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError
 from dipaco_swarm.events.event import Event, Logged
@@ -281,6 +282,33 @@ def test_progress_that_the_others_have_counted_does_not_count_again(
     again.until(Round)
     leave()
     assert seen == pytest.approx([1.0 if given is None else 0.0] * 2, abs=1e-3)
+
+
+def test_what_was_trained_since_a_round_began_is_kept_when_the_others_have_made_it(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(FOUR_PATHS)
+    left = left_after_two_rounds(world)
+    file = checkpoint_file(world, "one")
+    base = {module: replace(state, version=state.version - 1) for module, state in left.base.items()}
+    parts = {module: Part(1280, state.params + 1.0) for module, state in base.items()}
+    local = {module: state.params + 1.25 for module, state in base.items()}
+    checkpoint.save(file, replace(left, base=base, local=local, tokens=dict.fromkeys(base, 1920), given=parts))
+    checkpoint.note_given(file, {m: state.version for m, state in base.items()}, dict.fromkeys(base, 1280))
+    seen: list[float] = []
+    load = Entering._load
+
+    def look(self: Entering, peer: PathInTraining, *rest: Any) -> None:
+        load(self, peer, *rest)
+        for module in peer.modules:
+            seen.append(float((peer.model.vector(module.level) - peer.base[module].params).mean()))
+            assert peer.progress[module].tokens == 640
+
+    monkeypatch.setattr(Entering, "_load", look)
+    again, leave = world.peer("one", 0)
+    again.until(Round)
+    leave()
+    assert seen == pytest.approx([0.25] * 2, abs=1e-3)
 
 
 def test_who_was_killed_while_others_went_on_with_its_progress_does_not_bring_it_again(

@@ -13,9 +13,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.progress import Part
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import CheckpointError, HomeError
-from dipaco_swarm.training.checkpoint import Checkpoint, given, load, note_given, salvage, save
+from dipaco_swarm.training.checkpoint import Checkpoint, given, load, note_given, part_given, salvage, save
 from dipaco_swarm.training.inner import InnerState
 
 RUN = "demo:abcdef"
@@ -45,6 +46,7 @@ def checkpoint() -> Checkpoint:
         ),
         shard_cursor=77,
         residuals={SECOND: torch.tensor([1e-8])},
+        given={SECOND: Part(1024, torch.tensor([-1.2]))},
     )
 
 
@@ -208,3 +210,21 @@ def test_what_was_given_to_others_is_remembered_beside_the_checkpoint(tmp_path: 
         (beside,) = file.parent.glob("*.given.json")
         beside.write_bytes(damage)
         assert given(file) == {}
+
+
+def test_what_others_may_have_is_told_apart_only_where_the_last_note_says_the_same(file: Path) -> None:
+    saved = checkpoint()
+    save(file, saved)
+    loaded = load(file, RUN)
+    assert loaded is not None
+    assert part_given(file, loaded, SECOND) is None  # nothing was noted
+    note_given(file, {FIRST: 5, SECOND: 0}, {SECOND: 1024})
+    part = part_given(file, loaded, SECOND)
+    assert part is not None
+    assert part.tokens == 1024
+    assert torch.equal(part.params, torch.tensor([-1.2]))
+    assert part_given(file, loaded, FIRST) is None
+    note_given(file, {SECOND: 0}, {SECOND: 2048})  # a later round had more of it
+    assert part_given(file, loaded, SECOND) is None
+    note_given(file, {SECOND: 1}, {SECOND: 1024})  # another version
+    assert part_given(file, loaded, SECOND) is None
