@@ -131,12 +131,14 @@ class Volunteer:
             self._catching_up.take_what_came(peer)
             match next_action(self._situation(post, newest, begun)):
                 case Leave():
+                    self._catching_up.let_go(peer)
                     self._end_rounds(post)
                     if not (newest.finished or self._around.swarm.lost):
                         self.attendance.note_leaving(peer)
                     self._leave(peer)
                     return None
                 case MoveOn():
+                    self._catching_up.let_go(peer)
                     for flight in peer.in_flight.values():
                         flight.round.cancel()  # nobody else makes it any more
                     self._end_rounds(post)
@@ -146,6 +148,8 @@ class Volunteer:
                     self._catching_up.begin(peer, task)
                 case Score():
                     self._scoring.score(post, newest)
+                case Wait() if peer.in_flight:
+                    self._end_rounds(post)
                 case Wait() as wait:
                     if self._wait(post, newest, wait):
                         return newest
@@ -207,7 +211,6 @@ class Volunteer:
 
     def _end_rounds(self, post: Post) -> None:
         """Whatever is under way comes to its end; what is decided is taken."""
-        self._catching_up.let_go(post.peer)
         if post.peer.in_flight:
             self._round(post, ends=True)
 
