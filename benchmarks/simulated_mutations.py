@@ -2,7 +2,7 @@
 
     python -m benchmarks.simulated_mutations [--seeds 200]
 
-A mutation changes the source of one module as it is imported, in a process of its own; nothing on the disk changes.
+Every other seed overlaps rounds with training. A mutation changes the source of one module as it is imported, in a process of its own; nothing on the disk changes.
 Exit code 1 when a mutation is not caught within so many seeds.
 """
 
@@ -98,7 +98,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what is too old to count is said",
-        "dipaco_swarm.peer.volunteer",
+        "dipaco_swarm.peer.catching_up",
         'around.book.dropped(peer, module, ours, dropped, "stale")',
         "pass",
     ),
@@ -119,6 +119,30 @@ MUTATIONS = (
         "dipaco_swarm.swarm.round.exchange",
         "self._reducer.has_told(piece) if owner == self._me else piece in self._sent",
         "piece in self._sent",
+    ),
+    Mutation(
+        "what is trained while a round is made counts for the next one",
+        "dipaco_swarm.algorithm.progress",
+        "return ModuleProgress(state, since, _still_given(progress, state)), on_top",
+        "return ModuleProgress(state, 0, _still_given(progress, state)), on_top",
+    ),
+    Mutation(
+        "what was given to a round is not in the next one",
+        "dipaco_swarm.algorithm.progress",
+        "since = progress.tokens - part.tokens",
+        "since = progress.tokens",
+    ),
+    Mutation(
+        "a checkpoint tells what was given from what was trained since",
+        "dipaco_swarm.training.checkpoint",
+        "return part if known else None",
+        "return None",
+    ),
+    Mutation(
+        "who waits for the end takes what its rounds have come to",
+        "dipaco_swarm.peer.volunteer",
+        "case Wait() if peer.in_flight:",
+        "case Wait() if False:",
     ),
     Mutation(
         "a checkpoint has the tokens of now",
@@ -165,7 +189,7 @@ def hunt(mutation: Mutation, seeds: int, seconds: float) -> tuple[int, str] | No
 
     for seed in range(seeds):
         try:
-            outcome = play(seed, seconds, overlap=False)
+            outcome = play(seed, seconds, overlap=seed % 2 == 1)
         except Exception as error:  # noqa: BLE001  # a world that cannot even be played is caught as well
             return seed, f"the world ends: {type(error).__name__}: {error}"
         if outcome.violations:
