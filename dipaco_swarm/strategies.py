@@ -84,6 +84,8 @@ CODECS = Choices(
     Choice("fp32", "swarm.round.codecs.exact:EXACT"),
     Choice("bf16", "swarm.round.codecs.bf16:BF16"),
     Choice("int8", "swarm.round.codecs.int8:INT8"),
+    Choice("int4", "swarm.round.codecs.int4:INT4"),
+    Choice("e3m0", "swarm.round.codecs.e3m0:E3M0"),
 )
 
 

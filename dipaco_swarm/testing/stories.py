@@ -50,7 +50,7 @@ def tell(seed: int, folder: Path, *, faulty: bool = True, seconds: float = 200.0
     """
     began = time.process_time()
     random = Random(f"{seed}/story")
-    world = World(seed, replace(random_plan(random), overlap=overlap), folder / f"seed-{seed}")
+    world = World(seed, replace(random_plan(random, seed), overlap=overlap), folder / f"seed-{seed}")
     count = random.choice([4, 4, 5, 6, 7, 8, 10, 12, 16])
     names = [f"peer-{number}" for number in range(count)]
     told = random_paths(random, count, world.plan)

@@ -41,10 +41,11 @@ class Ends(Screen):
                 self._stop.request()
 
 
+@pytest.mark.parametrize("codec", ["int8", "int4", "e3m0"])
 def test_error_feedback_is_in_the_checkpoint_and_goes_on_from_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:
-    config = read_run_file(write_run_file(tmp_path / "RUN.toml", min_peers=1, codec="int8", warmup=6))
+    config = read_run_file(write_run_file(tmp_path / "RUN.toml", min_peers=1, codec=codec, warmup=6))
     config = config.model_copy(update={"stages": config.stages[:1]})
     home = tmp_path / "home"
     stop = Stopping()

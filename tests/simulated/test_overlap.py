@@ -56,7 +56,7 @@ def play_to_the_end(plan: Plan, folder: Path, line: Line) -> dict[ModuleId, str]
     return last
 
 
-@pytest.mark.parametrize("codec", ["fp32", "int8"])
+@pytest.mark.parametrize("codec", ["fp32", "int8", "int4"])
 def test_results_that_come_a_fixed_number_of_steps_late_are_the_same_on_every_line(tmp_path: Path, codec: str) -> None:
     plan = Plan(
         (StagePlan(TABLE, rounds=ROUNDS),),

@@ -8,6 +8,8 @@ from dipaco_swarm.testing.stories import tell
 
 MOVED_AWAY = (19, 45, 59)
 """Where a newcomer went on alone from a version that the others had just left behind, and each other's way."""
+FOUR_BITS = (1002, 1017)
+"""A run with int4, and one with e3m0."""
 
 
 @pytest.mark.parametrize("seed", [*range(4), *MOVED_AWAY])
@@ -19,7 +21,7 @@ def test_without_faults_nothing_forks_and_nothing_is_lost(tmp_path: Path, seed: 
     assert outcome.commits > 0
 
 
-@pytest.mark.parametrize("seed", range(100, 108))
+@pytest.mark.parametrize("seed", [*range(100, 108), *FOUR_BITS])
 def test_whatever_breaks_every_token_is_accounted_for_and_all_are_one_again(tmp_path: Path, seed: int) -> None:
     outcome = tell(seed, tmp_path, seconds=90.0)
     assert outcome.faults

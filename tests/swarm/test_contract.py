@@ -104,7 +104,7 @@ def test_a_group_agrees_on_the_weighted_mean(make_swarms: MakeSwarms) -> None:
         assert [span.effective_paths for span in result.spans] == pytest.approx([1.6])  # 1 / (9/16 + 1/16)
 
 
-@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4", "e3m0"])
 def test_members_get_the_same_bytes_whatever_the_codec(make_swarms: MakeSwarms, codec: str) -> None:
     swarms = make_swarms(3)
     weights = group(1 / 3, 1 / 3, 1 / 3)
@@ -117,8 +117,8 @@ def test_members_get_the_same_bytes_whatever_the_codec(make_swarms: MakeSwarms, 
     assert torch.equal(means[0], means[1])
     assert torch.equal(means[0], means[2])
     exact = sum(gradients[1:], gradients[0]) / 3
-    tolerance = {"fp32": 1e-6, "bf16": 0.02, "int8": 0.05}[codec]
-    assert float((means[0] - exact).abs().max()) < tolerance
+    lost = {"fp32": 1e-6, "bf16": 0.004, "int8": 0.015, "int4": 0.17, "e3m0": 0.3}[codec]  # on both ways together
+    assert float((means[0] - exact).norm() / exact.norm()) < lost
 
 
 def test_the_radial_average_is_as_long_as_its_parts(make_swarms: MakeSwarms) -> None:

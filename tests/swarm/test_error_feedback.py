@@ -21,7 +21,7 @@ def swarm(make_local_swarms: MakeSwarms) -> Swarm:
     return make_local_swarms(1)[0]
 
 
-def begin(swarm: Swarm, codec: str = "int8") -> None:
+def begin(swarm: Swarm, codec: str) -> None:
     """A life: the rules are learned, and nothing is known of an earlier one."""
     swarm.configure_rounds(codec, 4.0)
 
@@ -35,8 +35,9 @@ def average(swarm: Swarm, version: int) -> Tensor:
     return outcome.mean
 
 
-def test_what_is_left_unsent_goes_with_the_next_outer_gradient_also_after_a_restart(swarm: Swarm) -> None:
-    begin(swarm)
+@pytest.mark.parametrize("codec", ["bf16", "int8", "int4", "e3m0"])
+def test_what_is_left_unsent_goes_with_the_next_outer_gradient_also_after_a_restart(swarm: Swarm, codec: str) -> None:
+    begin(swarm, codec)
     first = average(swarm, 0)
     kept = swarm.residuals(0, PATH)
     assert kept[MODULE].version == 1
@@ -44,12 +45,12 @@ def test_what_is_left_unsent_goes_with_the_next_outer_gradient_also_after_a_rest
     left = swarm.residuals(0, PATH)[MODULE].vector
     torch.testing.assert_close(first + second + left, GRADIENTS[0] + GRADIENTS[1], rtol=0, atol=1e-5)
 
-    begin(swarm)
+    begin(swarm, codec)
     assert swarm.residuals(0, PATH) == {}
     forgetful = average(swarm, 1)
     assert not torch.equal(forgetful, second)
 
-    begin(swarm)
+    begin(swarm, codec)
     swarm.resume_residuals(0, PATH, kept)
     assert torch.equal(average(swarm, 1), second)
 
@@ -58,9 +59,9 @@ def test_what_is_left_unsent_goes_with_the_next_outer_gradient_also_after_a_rest
 def test_a_residual_counts_only_with_the_version_and_path_that_it_belongs_to(
     swarm: Swarm, version: int, path: int
 ) -> None:
-    begin(swarm)
+    begin(swarm, "int8")
     alone = average(swarm, 1)
-    begin(swarm)
+    begin(swarm, "int8")
     swarm.resume_residuals(0, PathIndex(path), {MODULE: Residual(version, torch.ones(5000))})
     assert torch.equal(average(swarm, 1), alone)
     assert list(swarm.residuals(0, PATH)) == [MODULE]

@@ -23,7 +23,7 @@ MIN_PIECE = 64 * BLOCK  # 256 KB of fp32: below that, messages cost more than by
 MAX_PIECE = 256 * BLOCK  # 1 MB of fp32: above that, arithmetic leaves the cache and nothing overlaps
 PIECES_PER_REDUCER = 4  # so that sending, summing and returning overlap
 
-NORM_TOLERANCE = 1.001  # lengths are summed in fp32, by everybody in pieces of another size
+NORM_TOLERANCE = 1.001  # for fp32 sums over pieces of another size; what a codec adds is `Codec.lengthens`
 
 ROW = 1 << 12
 

@@ -8,8 +8,10 @@ from dipaco_swarm.swarm.round.codecs.codec import Buffer, Codec
 
 
 class BFloat16(Codec):
+    """How much longer a decoded vector can be: every number is rounded up by half of the last of 8 bits at most."""
+
     name = "bf16"
-    lengthens = 1 + 2**-8  # rounded up by half of the last of 8 bits, in every number
+    lengthens = 1 + 2**-8
 
     def encoded_size(self, count: int) -> int:
         return 2 * count

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
 from dipaco_swarm.strategies import CODECS
@@ -25,7 +26,12 @@ class Codec(ABC):
     exact: bool = False
     """Whether the bytes are the fp32 numbers themselves. Then encoding and decoding are views, and nothing is lost."""
     lengthens: float
-    """How many times as long (L2 norm) as the vector itself the decoded one can be, at the very worst."""
+    """How many times as long (L2 norm) as the vector itself the decoded one can be, at the very worst.
+
+    A member claims a length that is this much longer, and what arrives is refused where it is longer than that. So it
+    is a bound, and no estimate: nobody honest is ever refused, whatever its numbers are. Each codec says how its bound
+    follows.
+    """
 
     @abstractmethod
     def encoded_size(self, count: int) -> int:
@@ -58,3 +64,13 @@ def codec_of(name: str) -> Codec:
     if not isinstance(codec, Codec):
         raise TypeError(f"the codec {name!r} is a {type(codec).__name__}, which is not a Codec")
     return codec
+
+
+def num_blocks(count: int, size: int) -> int:
+    return -(-count // size)
+
+
+def as_blocks(vector: Tensor, size: int) -> Tensor:
+    """(n,) -> (blocks, size), padded with zeros; a view where nothing is missing."""
+    missing = -len(vector) % size
+    return (torch.nn.functional.pad(vector, (0, missing)) if missing else vector).view(-1, size)

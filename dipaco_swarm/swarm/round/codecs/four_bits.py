@@ -1,0 +1,69 @@
+"""What int4 and e3m0 have in common: two numbers a byte, and 2 bytes for the scale of each block of 64.
+
+data = scales, bf16 (blocks,)  |  codes, 4 bits (n,), the first of two in the lower half      x = scale * level of code
+
+That is 4.25 bits a number. The scales are bf16 and not fp16: outer gradients are small, and below 6e-5 an fp16 loses
+digits. A scale has 8 binary digits and a level has 3 at most, so that their product is exact in fp32.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.state import vector_bytes
+from dipaco_swarm.swarm.round.codecs.codec import Buffer, Codec, as_blocks, num_blocks
+
+SHARED = 64
+"""So many numbers share a scale. 128 would save 0.125 bits, and int4 could then make a vector 1.48 times as long."""
+
+SCALE_ERROR = 2**-8
+"""By what part of itself a scale is rounded, at most: half of the last of the 8 digits of bf16."""
+
+
+class FourBits(Codec):
+    """A number becomes the nearest of the 15 levels of its block: 0, and the scale times +-7 others.
+
+    The scale is that of the block's largest magnitude, which is at the last level.
+    """
+
+    def __init__(self, levels: Sequence[float]) -> None:
+        """`levels`: 16 of them, by code; code 0 is 0.0. The largest is positive."""
+        by_code = torch.tensor(levels, dtype=torch.float32)
+        self._largest = float(by_code.max())
+        codes = torch.arange(256)
+        self._pairs = torch.stack([by_code[codes & 15], by_code[codes >> 4]], dim=1).view(torch.int64).view(-1)
+        """Byte -> the two fp32 in it, as one int64: half as many look-ups."""
+
+    def encoded_size(self, count: int) -> int:
+        return 2 * num_blocks(count, SHARED) + -(-count // 2)
+
+    def encode(self, vector: Tensor) -> memoryview:
+        count = len(vector)
+        blocks = as_blocks(vector, SHARED)
+        scales = blocks.abs().amax(dim=1).div_(self._largest).to(torch.bfloat16)
+        steps = scales.to(torch.float32)
+        # a non-finite value makes its block's scale non-finite, which the decoder's side refuses
+        steps = torch.where(steps > 0, steps, torch.ones_like(steps))
+        pairs = self._codes((blocks / steps[:, None]).view(-1)).view(torch.int16)  # one code in each of two bytes
+        packed = (pairs >> 4).bitwise_or_(pairs).bitwise_and_(0xFF).to(torch.uint8)
+        out = torch.empty(self.encoded_size(count), dtype=torch.uint8)
+        head = 2 * len(scales)
+        out[:head] = scales.view(torch.uint8)
+        out[head:] = packed[: len(out) - head]
+        return vector_bytes(out)
+
+    @abstractmethod
+    def _codes(self, steps: Tensor) -> Tensor:
+        """fp32 (n,), numbers over the scale of their block -> uint8 (n,), 0 to 15. May write into `steps`."""
+
+    def _decode(self, data: Buffer, count: int) -> Tensor:
+        blocks = num_blocks(count, SHARED)
+        scales = torch.frombuffer(data, dtype=torch.bfloat16, count=blocks).to(torch.float32)
+        packed = torch.frombuffer(data, dtype=torch.uint8, offset=2 * blocks)
+        numbers = self._pairs.index_select(0, packed.to(torch.int32)).view(torch.float32)[:count]
+        whole = count // SHARED
+        numbers[: whole * SHARED].view(whole, SHARED).mul_(scales[:whole, None])
+        numbers[whole * SHARED :].mul_(scales[whole:])
+        return numbers
