@@ -5,12 +5,14 @@ from torch import Tensor
 
 from dipaco_swarm.swarm.round.codecs.four_bits import SCALE_ERROR, SHARED, FourBits
 
-EXPONENT = 23
-"""Bits of an fp32 below its exponent."""
+UPPER = 16
+"""The upper half of an fp32: sign, exponent and the first 7 digits, of which the first alone decides the rounding."""
+EXPONENT = 7
+"""Bits of that half below the exponent."""
 HALF = 1 << (EXPONENT - 1)
-"""Added to the bits of an fp32, it carries into the exponent where the fp32 is at least 1.5 times its power of two."""
+"""Added to these bits, it carries into the exponent where the number is at least 1.5 times its power of two."""
 ZERO = 127 - 7
-"""Exponent, as fp32 has it, of what would be level 0: 2^-7."""
+"""Exponent, as an fp32 has it, of what would be level 0: 2^-7."""
 
 
 class PowersOfTwo(FourBits):
@@ -33,9 +35,9 @@ class PowersOfTwo(FourBits):
 
     def _codes(self, steps: Tensor) -> Tensor:
         """The nearest level, by the bits of the number: no logarithm, which may differ between machines."""
-        bits = steps.view(torch.int32)
-        signs = (bits >> 28).bitwise_and_(8)
-        bits.bitwise_and_(0x7FFFFFFF)
+        bits = (steps.view(torch.int32) >> UPPER).to(torch.int16)
+        signs = (bits >> 12).bitwise_and_(8)
+        bits.bitwise_and_(0x7FFF)
         # 0 and 2^-6 meet at 2^-7 already, not at 1.5 times that, as powers of two do
         at_least = (bits >> EXPONENT).sub_(ZERO - 1).clamp_(0, 1)
         codes = bits.add_(HALF).bitwise_right_shift_(EXPONENT).sub_(ZERO).clamp_(0, 7)
