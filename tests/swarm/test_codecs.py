@@ -118,6 +118,7 @@ def test_a_vector_that_is_cut_has_the_same_numbers(codec: Codec, vector: Tensor)
 @given(vector=vectors)
 def test_what_was_decoded_once_loses_nothing_more(name: str, vector: Tensor) -> None:
     codec = codec_of(name)
+    vector = torch.where(vector.abs() < 1e-36, 0.0, vector)  # below it a seventh of a number has fewer digits
     once = codec.decode(codec.encode(vector), len(vector))
     assert torch.equal(codec.decode(codec.encode(once), len(once)), once)
 

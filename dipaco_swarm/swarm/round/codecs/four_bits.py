@@ -25,7 +25,8 @@ SCALE_ERROR = 2**-8
 class FourBits(Codec):
     """A number becomes the nearest of the 15 levels of its block: 0, and the scale times +-7 others.
 
-    The scale is that of the block's largest magnitude, which is at the last level.
+    The scale is that of the block's largest magnitude, which is at the last level. So what was decoded once is encoded
+    to the same numbers again, but for blocks below 1e-36, whose scales have fewer digits.
     """
 
     def __init__(self, levels: Sequence[float]) -> None:
