@@ -20,10 +20,12 @@ from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.calls import Begun, Calls
 from dipaco_swarm.swarm.directory import MAX_MEMBERS, Directory
+from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.groups import Groups
 from dipaco_swarm.swarm.interface import (
     Announcement,
     Contribution,
+    Follow,
     ModuleGroup,
     NotAgreed,
     Outcome,
@@ -34,6 +36,7 @@ from dipaco_swarm.swarm.interface import (
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.rounds import Rounds
+from dipaco_swarm.swarm.states.averages import pack
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.manifests import Manifests
 from dipaco_swarm.swarm.states.store import Store
@@ -176,16 +179,30 @@ class NetworkedSwarm:
     def release(self, stage: int, module: ModuleId) -> None:
         self._portal.soon(self._store.release, stage, module)
 
+    def hold_average(self, stage: int, module: ModuleId, average: EncodedAverage, to: str) -> None:
+        blob = pack(average, to)  # here, in the caller's thread, not in the loop
+        self._portal.soon(self._store.hold_average, stage, module, blob, average.parameters)
+
+    def fetch_successor(
+        self, stage: int, module: ModuleId, base: ModuleState, digest: str, *, follow: Follow, timeout: float
+    ) -> ModuleState | None:
+        holders = self._holders(stage, module, digest)
+        return self._calls.run(self._store.fetch_successor(holders, stage, module, base, digest, follow), timeout)
+
     def fetch_state(
         self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
     ) -> ModuleState | None:
+        holders = self._holders(stage, module, digest)
+        return self._calls.run(self._store.fetch_state(holders, stage, module, digest, parameters), timeout)
+
+    def _holders(self, stage: int, module: ModuleId, digest: str) -> list[str]:
+        """Who may have this state and what led to it, the likeliest first."""
         members = list(self.members(stage, module))
         self._transport.random.shuffle(members)  # joiners spread over the holders
         # who announces it first; keepers, which are in no round, before who trains; then who may have had it before
         members.sort(key=lambda said: (said.digest != digest, said.trains))
         asked = dict.fromkeys((*(said.peer for said in members), *self._bootstrap_peers()))
-        peers = [peer for peer in asked if peer != self.peer]
-        return self._calls.run(self._store.fetch_state(peers, stage, module, digest, parameters), timeout)
+        return [peer for peer in asked if peer != self.peer]
 
     # blobs and the manifest --------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.swarm.interface import Swarm
+from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
+from dipaco_swarm.swarm.interface import Follow, Swarm
 
 STATE_SECONDS = 600.0
 """A holder that has not sent a state by then is not sending it."""
@@ -15,10 +16,21 @@ STATE_SECONDS = 600.0
 class NewestStates:
     """Fetches states of modules, and remembers which ones were asked for in vain."""
 
-    def __init__(self, swarm: Swarm, *, again_after: float = 0.0, give_up_after: float = math.inf) -> None:
-        """`again_after`: seconds in which a module that nobody sent is not asked for again. `give_up_after`: seconds
-        after which a state that nobody sends is not believed to exist; 0: it is asked for once."""
+    def __init__(
+        self,
+        swarm: Swarm,
+        *,
+        follow: Follow | None = None,
+        again_after: float = 0.0,
+        give_up_after: float = math.inf,
+    ) -> None:
+        """`follow`: the outer steps of the run; None: states are fetched whole, never made of averages.
+
+        `again_after`: seconds in which a module that nobody sent is not asked for again. `give_up_after`: seconds after
+        which a state that nobody sends is not believed to exist; 0: it is asked for once.
+        """
         self._swarm = swarm
+        self._follow = follow
         self._again_after = again_after
         self._give_up_after = give_up_after
         self._asked_in_vain: dict[ModuleId, float] = {}
@@ -34,9 +46,22 @@ class NewestStates:
         believed = [claim for claim in others if self._is_believed(module, claim, now)]
         return better_claim(ours, believed)
 
-    def fetch(self, stage: int, module: ModuleId, claim: Claim, *, parameters: int | None = None) -> ModuleState | None:
-        """That state; None when nobody sent it. `parameters`: how many the module has, where that is known."""
-        state = self._swarm.fetch_state(stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters)
+    def fetch(
+        self,
+        stage: int,
+        module: ModuleId,
+        claim: Claim,
+        *,
+        parameters: int | None = None,
+        ours: ModuleState | None = None,
+    ) -> ModuleState | None:
+        """That state; None when nobody sent it. `parameters`: how many the module has, where that is known.
+
+        `ours`: what we have. Where it is a few versions behind, the averages since are less than the state.
+        """
+        state = None if ours is None else self._followed(stage, module, claim, ours)
+        if state is None:
+            state = self._swarm.fetch_state(stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters)
         if state is None:
             now = self._swarm.clock.monotonic()
             self._asked_in_vain[module] = now
@@ -44,6 +69,13 @@ class NewestStates:
         else:
             self._asked_in_vain.pop(module, None)
         return state
+
+    def _followed(self, stage: int, module: ModuleId, claim: Claim, ours: ModuleState) -> ModuleState | None:
+        if self._follow is None or not 0 < claim.version - ours.version <= MAX_CHAIN:
+            return None
+        return self._swarm.fetch_successor(
+            stage, module, ours, claim.digest, follow=self._follow, timeout=STATE_SECONDS
+        )
 
     def _is_believed(self, module: ModuleId, claim: Claim, now: float) -> bool:
         first = self._unsent.get((module, claim))
