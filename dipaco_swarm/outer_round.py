@@ -19,7 +19,7 @@ from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part, adopted, merged, rebased
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due
-from dipaco_swarm.path_in_training import InFlight, Pace, PathInTraining
+from dipaco_swarm.path_in_training import Fetching, InFlight, Pace, PathInTraining
 from dipaco_swarm.run.config import OuterConfig
 from dipaco_swarm.swarm.encoded_average import Averaged, EncodedAverage
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
@@ -244,8 +244,8 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
     """
     found = []
     for module in peer.modules:
-        if module in peer.in_flight:
-            continue  # its round tells
+        if module in peer.in_flight or module in peer.fetching:
+            continue  # its round tells, or it is coming
         members = peer.swarm.members(peer.stage, module)
         others = [Claim.of(m) for m in members if m.peer != peer.swarm.peer]  # who has just moved on holds it still
         better = peer.newest.better(module, peer.progress[module].claim, others)
@@ -256,10 +256,23 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
 
 def catch_up(peer: PathInTraining, task: CatchUp) -> bool:
     """Fetch a state that the group agrees on and put our progress on top; False when nobody could send it."""
-    module = task.module
-    _say_what_is_coming(peer, {other.module for other in catch_ups(peer)})
-    ours = peer.progress[module].base
-    state = peer.newest.fetch(peer.stage, module, task.to, parameters=len(ours.params), ours=ours)
+    begin_catch_up(peer, task)
+    return end_catch_up(peer, task.module)
+
+
+def begin_catch_up(peer: PathInTraining, task: CatchUp) -> None:
+    """Begin to fetch a state that the group agrees on. Returns at once; `end_catch_up` comes when it is there."""
+    module, ours = task.module, peer.progress[task.module].base
+    _say_what_is_coming(peer, {other.module for other in catch_ups(peer)} | peer.fetching.keys())
+    fetch = peer.newest.begin(peer.stage, module, task.to, parameters=len(ours.params), ours=ours)
+    peer.fetching[module] = Fetching(task.to, fetch)
+
+
+def end_catch_up(peer: PathInTraining, module: ModuleId) -> bool:
+    """Put our progress on top of what came; False when nobody could send it. Waits for it, where it is not there."""
+    fetching = peer.fetching[module]
+    state = peer.newest.take(module, fetching.claim, fetching.fetch)
+    del peer.fetching[module]
     peer.progress[module] = replace(peer.progress[module], catching_up=False)
     if state is not None:
         rebase(peer, module, state)
@@ -312,8 +325,9 @@ def announce(peer: PathInTraining) -> None:
 
 
 def _is_over(peer: PathInTraining) -> bool:
-    """Whether a round that was under way has ended."""
-    return any(flight.round.outcome() is not None for flight in peer.in_flight.values())
+    """Whether a round or a state that was under way has come."""
+    rounds = any(flight.round.outcome() is not None for flight in peer.in_flight.values())
+    return rounds or any(fetching.fetch.is_over for fetching in peer.fetching.values())
 
 
 # ------------------------------------------------------------------------------------------------------ inner training
@@ -329,7 +343,7 @@ class Trained:
 def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Callable[[StepReport], None]) -> Trained:
     """Inner steps until a round is due: exactly `inner_steps` of them, or as many as fit until the group is there."""
     for module, progress in peer.progress.items():  # what was newer elsewhere is here by now, or nobody sends it
-        peer.progress[module] = replace(progress, catching_up=False)
+        peer.progress[module] = replace(progress, catching_up=module in peer.fetching)
     steps = steps_until_due(peer)
     if not steps or peer.waits_for_rounds:
         return Trained(0, 0, math.nan)

@@ -37,7 +37,8 @@ def modules_due(peer: PathInTraining) -> list[ModuleId]:
 
 
 def _open(peer: PathInTraining) -> list[ModuleId]:
-    return [module for module in peer.modules if not peer.module_is_done(module) and module not in peer.in_flight]
+    busy = peer.in_flight.keys() | peer.fetching.keys()
+    return [module for module in peer.modules if not peer.module_is_done(module) and module not in busy]
 
 
 def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:

@@ -7,10 +7,11 @@ from typing import Protocol
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.run.config import OuterConfig, RoundsConfig
-from dipaco_swarm.swarm.interface import ModuleGroup, RoundUnderWay, Swarm
+from dipaco_swarm.swarm.interface import FetchUnderWay, ModuleGroup, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
 
@@ -52,6 +53,14 @@ class InFlight:
     part: Part
     before: ModuleProgress
     """Where the module was when the round began, before anything of it was given."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fetching:
+    """A newer state of a module that is on its way to us."""
+
+    claim: Claim
+    fetch: FetchUnderWay
 
 
 class Trainable(Protocol):
@@ -113,6 +122,8 @@ class PathInTraining:
     """How far we have come with each module of the path."""
     in_flight: dict[ModuleId, InFlight] = field(default_factory=dict)
     """Rounds that are under way."""
+    fetching: dict[ModuleId, Fetching] = field(default_factory=dict)
+    """Newer states that are under way."""
     paces: dict[ModuleId, Pace] = field(default_factory=dict)
     """Of the modules that have come to a new version here."""
     tokens_per_second: float = 0.0

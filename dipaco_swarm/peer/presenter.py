@@ -50,7 +50,7 @@ class PeerPresenter:
             self._screen.event(steps)
         if self._swarm.clock.monotonic() - self._drawn > REDRAW_SECONDS:
             self._drawn = self._swarm.clock.monotonic()
-            self.now(peer, manifest, "training")
+            self.now(peer, manifest, _activity(peer))
 
     def round_over(self, peer: PathInTraining, report: RoundReport, rounds: int, *, quiet: bool) -> None:
         """Tell what came out of a round. `rounds`: made so far. `quiet`: not what failed, as we are about to leave."""
@@ -113,7 +113,14 @@ class Watching:
         self.show.step(self.peer, self.manifest, report)
 
     def due(self, modules: Sequence[ModuleId]) -> None:
-        self.show.now(self.peer, self.manifest, f"sharing {', '.join(map(str, modules))}")
+        shared = ", ".join(map(str, modules))
+        trains_on = self.peer.rules.rounds.overlaps
+        self.show.now(self.peer, self.manifest, f"training, and sharing {shared}" if trains_on else f"sharing {shared}")
+
+
+def _activity(peer: PathInTraining) -> str:
+    """What a peer does between two steps."""
+    return f"training, and sharing {', '.join(map(str, peer.in_flight))}" if peer.in_flight else "training"
 
 
 def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announcement]) -> ModuleView:

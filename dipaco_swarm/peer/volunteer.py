@@ -16,17 +16,17 @@ from dipaco_swarm.algorithm.stages import most_paths
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import HomeError, SwarmError, UsageError
-from dipaco_swarm.events.training import CaughtUp, StateNotSent
 from dipaco_swarm.events.volunteer import CannotWrite, Joined, Moving, NotSaved, Waiting
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
-from dipaco_swarm.outer_round import catch_up, catch_ups, drop_progress, holdings, run_outer_round
+from dipaco_swarm.outer_round import catch_ups, holdings, run_outer_round
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.book import TokenBook
+from dipaco_swarm.peer.catching_up import CatchingUp
 from dipaco_swarm.peer.company import Company, peers_in_sight
-from dipaco_swarm.peer.entering import ACCEPTED_STALENESS, Entering, Post
+from dipaco_swarm.peer.entering import Entering, Post
 from dipaco_swarm.peer.handover import hand_over, other_holders
 from dipaco_swarm.peer.keeping import Keeping
 from dipaco_swarm.peer.manifest_watch import ManifestWatch, first_manifest
@@ -73,6 +73,7 @@ class Volunteer:
         self._keeping = Keeping(self._around)
         self._entering = Entering(self._around, self._keeping, self._choice)
         self._company = Company(self._around)
+        self._catching_up = CatchingUp(self._around, self.attendance)
         self._scoring = Scoring(self._around)
         self._watch = ManifestWatch(swarm, settings.address.fingerprint, screen)
         self._made: Counter[int] = Counter()
@@ -127,6 +128,7 @@ class Volunteer:
                 self._look_at_snapshots(post)
             if not newest.finished:
                 self._company.look_around(peer)
+            self._catching_up.take_what_came(peer)
             match next_action(self._situation(post, newest, begun)):
                 case Leave():
                     self._end_rounds(post)
@@ -141,14 +143,14 @@ class Volunteer:
                     self._move_on(peer)
                     return newest
                 case CatchUp() as task:
-                    self._catch_up(peer, task)
+                    self._catching_up.begin(peer, task)
                 case Score():
                     self._scoring.score(post, newest)
                 case Wait() as wait:
                     if self._wait(post, newest, wait):
                         return newest
                 case Train():
-                    if self._rounds >= self._look_at and not peer.in_flight:
+                    if self._rounds >= self._look_at and not peer.in_flight and not peer.fetching:
                         if self._is_needed_elsewhere(peer, newest):
                             return newest
                         self._look_at = self._rounds + STAY_ROUNDS
@@ -203,26 +205,9 @@ class Volunteer:
         around.stop.wait(WAIT_SECONDS)
         return False
 
-    def _catch_up(self, peer: PathInTraining, task: CatchUp) -> None:
-        module, around = task.module, self._around
-        ours, tokens = peer.progress[module].version, peer.progress[module].tokens
-        given = peer.progress[module].given_at == ours
-        if not catch_up(peer, task):
-            fault = StateNotSent(module=str(module), version=task.to.version)
-            around.notices.failing(f"state of {module}", fault)
-            return
-        around.notices.recovered(f"state of {module}")
-        around.screen.event(CaughtUp(str(module), ours, task.to.version))
-        self.attendance.note_catch_up(peer, module, task.to.version, given=given)
-        if task.to.version - ours > ACCEPTED_STALENESS and peer.progress[module].tokens:
-            dropped = drop_progress(peer, module)
-            around.book.dropped(peer, module, ours, dropped, "stale")
-        else:
-            left = peer.progress[module].tokens
-            around.book.dropped(peer, module, ours, tokens - left, "not acknowledged", local=left)
-
     def _end_rounds(self, post: Post) -> None:
         """Whatever is under way comes to its end; what is decided is taken."""
+        self._catching_up.let_go(post.peer)
         if post.peer.in_flight:
             self._round(post, ends=True)
 

@@ -63,7 +63,7 @@ A round of one module, from version v to v + 1
 Promises
     - Members that commit a round hold the same average, bit for bit, with every codec. What the average is depends on
       who is in it and not on times of arrival.
-    - `all_reduce` ends with `Agreed` or `NotAgreed`. The latter changed nothing here; the gradient is never written to.
+    - A round ends with `Agreed` or `NotAgreed`. The latter changed nothing here; the gradient is never written to.
     - No wait is without bound: for a stranger's message 8 s, for an answer 4 to 20 s, as recent answers took, for
       the next bytes of something begun 30 s, for a round in which nothing moves 15 s, for members that do not come the
       median patience.

@@ -146,6 +146,15 @@ Follow = Callable[[ModuleState, Sequence[EncodedAverage]], ModuleState | None]
 """The state that these averages lead to from this one, each an outer step; None when one starts from another state."""
 
 
+@dataclass(frozen=True, eq=False)
+class Older:
+    """A state that we have, and how averages lead from it to newer ones."""
+
+    state: ModuleState
+    follow: Follow
+    """Called in a thread of the swarm's."""
+
+
 class RoundUnderWay(Protocol):
     """A round of one module that others make with us, while our program does something else."""
 
@@ -155,6 +164,21 @@ class RoundUnderWay(Protocol):
 
     def cancel(self) -> None:
         """Leave it. If the others may have our part by now, its outcome says so."""
+        ...
+
+
+class FetchUnderWay(Protocol):
+    """A state that others send to us, while our program does something else."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def state(self) -> ModuleState | None:
+        """Wait until it is over: the state, verified; None when nobody sent it in time."""
+        ...
+
+    def cancel(self) -> None:
+        """Let go of it; what has arrived is kept for the next asking."""
         ...
 
 
@@ -266,24 +290,37 @@ class Swarm(Protocol):
         """
         ...
 
-    def fetch_successor(
-        self, stage: int, module: ModuleId, base: ModuleState, digest: str, *, follow: Follow, timeout: float
-    ) -> ModuleState | None:
-        """The state with this digest, made from one some versions older and the averages since; None without those.
-
-        One holder after the other is asked. The state is checked against the digest, whoever sent the averages; they
-        are served to others from then on. Costs fewer bytes than `fetch_state`. `follow` is called in another thread.
-        """
+    def begin_fetch(
+        self,
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        *,
+        timeout: float,
+        parameters: int | None = None,
+        older: Older | None = None,
+    ) -> FetchUnderWay:
+        """Begin what `fetch_state` does. Returns at once."""
         ...
 
     def fetch_state(
-        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+        self,
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        *,
+        timeout: float,
+        parameters: int | None = None,
+        older: Older | None = None,
     ) -> ModuleState | None:
         """The state with this digest from whoever holds it, verified; None when nobody had it in time.
 
         Several holders send at once: those that announce it, keepers before members that train, else in random order.
         Asked again for the same state, it goes on where it was. `parameters`: how many the module has, where the caller
         knows; a longer or shorter one that a stranger announced is not fetched then.
+
+        `older`: a state of some versions before. The averages that lead from there are asked for first: they cost fewer
+        bytes. The state that they make is checked like any other, and they are served to others from then on.
         """
         ...
 

@@ -25,9 +25,10 @@ from dipaco_swarm.swarm.groups import Groups
 from dipaco_swarm.swarm.interface import (
     Announcement,
     Contribution,
-    Follow,
+    FetchUnderWay,
     ModuleGroup,
     NotAgreed,
+    Older,
     Outcome,
     PeerName,
     Residual,
@@ -64,6 +65,23 @@ class _RoundOfOurs:
             return None
         self._over()
         return outcome or NotAgreed("interrupted")
+
+    def cancel(self) -> None:
+        self._begun.cancel()
+
+
+class _FetchOfOurs:
+    """`FetchUnderWay` in the loop."""
+
+    def __init__(self, begun: Begun[ModuleState | None]) -> None:
+        self._begun = begun
+
+    @property
+    def is_over(self) -> bool:
+        return self._begun.is_over
+
+    def state(self) -> ModuleState | None:
+        return self._begun.result(None)
 
     def cancel(self) -> None:
         self._begun.cancel()
@@ -183,20 +201,41 @@ class NetworkedSwarm:
         blob = pack(average, to)  # here, in the caller's thread, not in the loop
         self._portal.soon(self._store.hold_average, stage, module, blob, average.parameters)
 
-    def fetch_successor(
-        self, stage: int, module: ModuleId, base: ModuleState, digest: str, *, follow: Follow, timeout: float
-    ) -> ModuleState | None:
+    def begin_fetch(
+        self,
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        *,
+        timeout: float,
+        parameters: int | None = None,
+        older: Older | None = None,
+    ) -> FetchUnderWay:
+        async def in_time() -> ModuleState | None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    made = older and await self._store.make_state(holders, stage, module, digest, older, timeout / 2)
+                    return made or await self._store.fetch_state(holders, stage, module, digest, parameters)
+            return None
+
         holders = self._holders(stage, module, digest)
-        return self._calls.run(self._store.fetch_successor(holders, stage, module, base, digest, follow), timeout)
+        return _FetchOfOurs(self._calls.begin(in_time()))
 
     def fetch_state(
-        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+        self,
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        *,
+        timeout: float,
+        parameters: int | None = None,
+        older: Older | None = None,
     ) -> ModuleState | None:
-        holders = self._holders(stage, module, digest)
-        return self._calls.run(self._store.fetch_state(holders, stage, module, digest, parameters), timeout)
+        under_way = self.begin_fetch(stage, module, digest, timeout=timeout, parameters=parameters, older=older)
+        return under_way.state()
 
     def _holders(self, stage: int, module: ModuleId, digest: str) -> list[str]:
-        """Who may have this state and what led to it, the likeliest first."""
+        """Whom to ask for a state, or for what led to it, in this order."""
         members = list(self.members(stage, module))
         self._transport.random.shuffle(members)  # joiners spread over the holders
         # who announces it first; keepers, which are in no round, before who trains; then who may have had it before

@@ -7,7 +7,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
-from dipaco_swarm.swarm.interface import Follow, Swarm
+from dipaco_swarm.swarm.interface import FetchUnderWay, Follow, Older, Swarm
 
 STATE_SECONDS = 600.0
 """A holder that has not sent a state by then is not sending it."""
@@ -55,13 +55,33 @@ class NewestStates:
         parameters: int | None = None,
         ours: ModuleState | None = None,
     ) -> ModuleState | None:
-        """That state; None when nobody sent it. `parameters`: how many the module has, where that is known.
+        """That state; None when nobody sent it. Arguments as those of `begin`."""
+        return self.take(module, claim, self.begin(stage, module, claim, parameters=parameters, ours=ours))
 
-        `ours`: what we have. Where it is a few versions behind, the averages since are less than the state.
+    def begin(
+        self,
+        stage: int,
+        module: ModuleId,
+        claim: Claim,
+        *,
+        parameters: int | None = None,
+        ours: ModuleState | None = None,
+    ) -> FetchUnderWay:
+        """Begin to fetch that state, and return at once; `take` comes afterwards.
+
+        `parameters`: how many the module has, where that is known. `ours`: the state that we have; where it is a few
+        versions behind, the averages since are less than the state.
         """
-        state = None if ours is None else self._followed(stage, module, claim, ours)
-        if state is None:
-            state = self._swarm.fetch_state(stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters)
+        older = None
+        if self._follow is not None and ours is not None and 0 < claim.version - ours.version <= MAX_CHAIN:
+            older = Older(ours, self._follow)
+        return self._swarm.begin_fetch(
+            stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters, older=older
+        )
+
+    def take(self, module: ModuleId, claim: Claim, under_way: FetchUnderWay) -> ModuleState | None:
+        """What came of it, once it is over; None when nobody sent it."""
+        state = under_way.state()
         if state is None:
             now = self._swarm.clock.monotonic()
             self._asked_in_vain[module] = now
@@ -69,13 +89,6 @@ class NewestStates:
         else:
             self._asked_in_vain.pop(module, None)
         return state
-
-    def _followed(self, stage: int, module: ModuleId, claim: Claim, ours: ModuleState) -> ModuleState | None:
-        if self._follow is None or not 0 < claim.version - ours.version <= MAX_CHAIN:
-            return None
-        return self._swarm.fetch_successor(
-            stage, module, ours, claim.digest, follow=self._follow, timeout=STATE_SECONDS
-        )
 
     def _is_believed(self, module: ModuleId, claim: Claim, now: float) -> bool:
         first = self._unsent.get((module, claim))

@@ -55,6 +55,7 @@ from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.training import bank, checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
+from tests.fetches import Over
 from tests.hub import until
 
 from .world import FOUR_PATHS, SINGLE, Events, MakeWorld, World
@@ -151,8 +152,8 @@ def test_a_keeper_that_does_not_take_it_is_waited_for_as_long_as_was_said(
     operator.until(Serving)
     peer, leave = world.peer("one", 0)
     peer.until(Round, round=2)
-    for fetch in ("fetch_state", "fetch_successor"):  # it is alive, and nothing gets through
-        monkeypatch.setattr(NetworkedSwarm, fetch, lambda *_, **__: None)
+    # it is alive, and nothing gets through
+    monkeypatch.setattr(NetworkedSwarm, "begin_fetch", lambda *_, **__: Over(None))
     began = time.monotonic()
     leave()
     assert 0.8 < (time.monotonic() - began) / HAND_OVER_SECONDS < 1.6

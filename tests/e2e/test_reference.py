@@ -19,7 +19,7 @@ from dipaco_swarm.outer_round import adopt, announce, catch_up, catch_ups, rebas
 from dipaco_swarm.pacing import modules_due
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig, OuterConfig, RoundsConfig
-from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup
+from dipaco_swarm.swarm.interface import Agreed, Announcement, FetchUnderWay, ModuleGroup
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings, TrainReport
@@ -299,14 +299,14 @@ def test_who_fetches_a_newer_state_says_so_until_it_is_there(hub: Hub, monkeypat
     announce(other)
     hear_all([ours, other])
     said: list[set[ModuleId]] = []
-    fetch = NetworkedSwarm.fetch_state
+    fetch = NetworkedSwarm.begin_fetch
 
-    def look(self: NetworkedSwarm, stage: int, module: ModuleId, *rest: Any, **more: Any) -> ModuleState | None:
+    def look(self: NetworkedSwarm, stage: int, module: ModuleId, *rest: Any, **more: Any) -> FetchUnderWay:
         until(lambda: any(s.catching_up for s in self.members(stage, module)))  # saying it takes a moment
         said.append({m for m in (shared, own) if any(s.catching_up for s in self.members(stage, m))})
         return fetch(self, stage, module, *rest, **more)
 
-    monkeypatch.setattr(NetworkedSwarm, "fetch_state", look)
+    monkeypatch.setattr(NetworkedSwarm, "begin_fetch", look)
     (task,) = catch_ups(ours)
     assert catch_up(ours, task)
     assert said == [{shared}]

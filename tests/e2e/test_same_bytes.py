@@ -26,10 +26,14 @@ def read_manifest(file: Path) -> Manifest:
 
 
 @pytest.mark.timeout(240)
-def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(commands: Commands, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlap_steps", [0, pytest.param(3, marks=pytest.mark.long)])
+def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(
+    commands: Commands, tmp_path: Path, overlap_steps: int
+) -> None:
     run_file = write_run_file(tmp_path / "RUN.toml", rounds=3)
     text = run_file.read_text().replace("modules = [2, 2]", 'modules = ["path", 2, 2]')
     text = text.replace("blocks = [0]\nembedding = true", "embedding = true\n\n[[levels]]\nblocks = [0]")
+    text = text.replace("[rounds]", f"[rounds]\noverlap_steps = {overlap_steps}")
     text += '\n[[stages]]\nrouter = "discriminative"\noverlap = 2\nrounds = 2\n'
     run_file.write_text(text + "\n[rerouting]\nwindow = 16\nsteps = 10\nbatch_sequences = 8\n")
     names = [load_identity(tmp_path / f"peer-{path}").peer for path in range(4)]

@@ -10,6 +10,7 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.swarm.newest import NewestStates
+from tests.fetches import Over
 
 MODULE, OTHER = ModuleId(0, 0), ModuleId(1, 0)
 SEED = ModuleState.seed(torch.zeros(3))
@@ -27,8 +28,8 @@ class Holders:
     def monotonic(self) -> float:
         return self.now
 
-    def fetch_state(self, stage: int, module: ModuleId, digest: str, **_: object) -> ModuleState | None:
-        return SEED if digest in self.sent else None
+    def begin_fetch(self, stage: int, module: ModuleId, digest: str, **_: object) -> Over:
+        return Over(SEED if digest in self.sent else None)
 
     def newest(self, *, again_after: float = 0.0, give_up_after: float = float("inf")) -> NewestStates:
         return NewestStates(cast(Swarm, self), again_after=again_after, give_up_after=give_up_after)

@@ -11,7 +11,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.outer_round import follow_averages, outer_step
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Role, Swarm
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Older, Role, Swarm
 from tests.averages import OUTER, PARAMETERS, average_of, chain_from, noise, state_of
 from tests.hub import until
 
@@ -42,7 +42,8 @@ def hear(swarm: Swarm, others: Sequence[Swarm]) -> None:
 
 
 def successor(swarm: Swarm, state: ModuleState, base: ModuleState = BASE) -> ModuleState | None:
-    return swarm.fetch_successor(0, MODULE, base, state.digest, follow=FOLLOW, timeout=20)
+    """A state that nobody holds, from the averages."""
+    return swarm.fetch_state(0, MODULE, state.digest, timeout=20, parameters=PARAMETERS, older=Older(base, FOLLOW))
 
 
 def hold(swarm: Swarm, chain: Sequence[tuple[EncodedAverage, ModuleState]]) -> None:

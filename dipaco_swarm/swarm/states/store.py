@@ -9,6 +9,7 @@ is kept as far as it came, and goes on there when it is asked for again.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import Counter
@@ -18,7 +19,7 @@ from functools import partial
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
-from dipaco_swarm.swarm.interface import Follow
+from dipaco_swarm.swarm.interface import Older
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages
 from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
 from dipaco_swarm.swarm.states.blobs import Blobs
@@ -180,11 +181,14 @@ class Store:
                 for oldest in list(self._unfinished)[:-MAX_UNFINISHED]:
                     del self._unfinished[oldest]
 
-    async def fetch_successor(
-        self, peers: Sequence[str], stage: int, module: ModuleId, base: ModuleState, digest: str, follow: Follow
+    async def make_state(
+        self, peers: Sequence[str], stage: int, module: ModuleId, digest: str, older: Older, patience: float
     ) -> ModuleState | None:
-        """The state with this digest, made from `base` and averages that `peers` have; None when none has them all."""
-        return await self._successors.make(peers, stage, module, base, digest, follow)
+        """The same, made from an older one and averages that `peers` have; None when none has in `patience` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                return await self._successors.make(peers, stage, module, digest, older)
+        return None
 
     async def fetch_blob(
         self, peers: Sequence[str], digest: str, limit: int | None = None, patience: float | None = None

@@ -14,7 +14,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
-from dipaco_swarm.swarm.interface import Follow
+from dipaco_swarm.swarm.interface import Older
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, is_cheaper, unpack
 from dipaco_swarm.swarm.transport import Executor, Transport
 from dipaco_swarm.swarm.wire import AskAverages, AveragesAre, PackedAverage
@@ -44,18 +44,18 @@ class Successors:
         """Peer and digest of the state to which its averages did not lead; the oldest first."""
 
     async def make(
-        self, peers: Sequence[str], stage: int, module: ModuleId, base: ModuleState, digest: str, follow: Follow
+        self, peers: Sequence[str], stage: int, module: ModuleId, digest: str, older: Older
     ) -> ModuleState | None:
         """The state with this digest, by the word of the first of `peers` that is right; None when none is."""
-        ask = AskAverages(stage=stage, module=str(module), base=base.digest, to=digest)
+        ask = AskAverages(stage=stage, module=str(module), base=older.state.digest, to=digest)
         asked = [peer for peer in peers if (peer, digest) not in self._liars][:MAX_ASKED]
         for peer in asked:
             try:
-                found = await self._averages_by(peer, asked, ask, len(base.params))
+                found = await self._averages_by(peer, asked, ask, len(older.state.params))
                 if found is None:
                     continue
                 averages = [average for _, average in found]
-                state = await self._compute.aside(_followed, follow, base, averages)
+                state = await self._compute.aside(_followed, older, averages)
                 if state is None or state.digest != digest:
                     raise RemoteDataError(peer, f"names averages that do not lead to state {digest[:8]} of {module}")
                 ends = [*(average.base for average in averages[1:]), digest]
@@ -91,8 +91,8 @@ class Successors:
         return found
 
 
-def _followed(follow: Follow, base: ModuleState, averages: Sequence[EncodedAverage]) -> ModuleState | None:
-    state = follow(base, averages)
+def _followed(older: Older, averages: Sequence[EncodedAverage]) -> ModuleState | None:
+    state = older.follow(older.state, averages)
     if state is not None:
         state.digest  # noqa: B018  # computed here, not in the loop
     return state

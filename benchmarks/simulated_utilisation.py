@@ -1,0 +1,155 @@
+"""What share of the time a peer trains, at a community's ratio of line to model, in virtual time.
+
+    python -m benchmarks.simulated_utilisation [--groups two grid] [--minutes 1 5 30] [--lines home far] [--rounds 12]
+
+A path of 150 million parameters that trains for T minutes between two rounds is played as one of 150 / SCALE million
+that trains for T / SCALE: the lines are the true ones, so what takes a fixed time (dialling, a directory read) weighs
+SCALE times as much as it would. The protocol is the real one, computing takes no time, a module's two levels are alike.
+"""
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from benchmarks.simulated import prepare, workplace
+from dipaco_swarm.testing.network import Line, Traffic
+from dipaco_swarm.testing.process import Machine
+from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
+from dipaco_swarm.testing.world import World
+
+SCALE = 20
+PARAMETERS = 150_000_000
+INNER_STEPS = 30
+FIRST_SECONDS = 3000.0
+"""Until every module has its first version."""
+
+LINES = {
+    "home": Line(up=2.5e6, down=12.5e6, delay=0.025, jitter=0.005),  # 100/20 Mbit/s, 50 ms
+    "1000": Line(up=1.25e8, down=1.25e8, delay=0.005, jitter=0.001),
+    "far": Line(up=1.25e6, down=1.25e6, delay=0.1, jitter=0.02, loss=0.02),  # 10 Mbit/s, 200 ms
+}
+GROUPS = {
+    "two": ((0, 0), (0, 1)),
+    "four": ((0, 0), (0, 1), (0, 2), (0, 3)),
+    "grid": ((0, 0), (0, 1), (1, 0), (1, 1)),
+}
+"""Path tables: two and four peers that share one module and have one of their own; and two by two."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one run."""
+
+    group: str
+    line: str
+    minutes: float
+    overlap: bool
+    shares: Sequence[float]
+    """Of the time, by peer."""
+    seconds_a_version: float
+    """Of the module that is made most slowly, at true scale."""
+    goodput: float
+    """Tokens in committed versions, and those that are yet to come, of all that were trained."""
+    bytes_up: float
+    """A parameter and version, of a peer on average, for all purposes."""
+    keeper_bytes_up: float
+    forks: int
+
+
+def play(group: str, line: str, minutes: float, *, overlap: bool, rounds: int) -> Row:
+    table = GROUPS[group]
+    plan = Plan(
+        (StagePlan(table),),
+        inner_steps=INNER_STEPS,
+        codec="int8",
+        parameters=PARAMETERS // 2 // SCALE,
+        overlap=overlap,
+    )
+    step = 60 * minutes / SCALE / INNER_STEPS
+    shares: list[float] = []
+    versions, passed = 1, 0.0
+    sent: dict[str, Traffic] = {}
+
+    async def story(world: World) -> None:
+        nonlocal versions, passed
+        for path in range(len(table)):
+            world.start(f"peer-{path}", path, Machine(replace(LINES[line]), step_seconds=step))
+        await world.until(lambda: min(world.at_versions().values(), default=0) >= 1, FIRST_SECONDS)
+        trained, at, began = dict(world.ledger.trained), world.at_versions(), world.now
+        before = world.network.snapshot()
+        await asyncio.sleep(rounds * 60 * minutes / SCALE)
+        passed = world.now - began
+        for (trainer, place), tokens in sorted(world.ledger.trained.items()):
+            if place[1].level == 0:
+                steps = (tokens - trained.get((trainer, place), 0)) / plan.config(0).tokens_per_step
+                shares.append(steps * step / passed)
+        versions = max(1, min(version - at.get(place, 0) for place, version in world.at_versions().items()))
+        sent.update({name: traffic - before.get(name, Traffic()) for name, traffic in world.network.snapshot().items()})
+
+    with tempfile.TemporaryDirectory(prefix="dipaco-utilisation-", dir=workplace()) as folder:
+        world = World(1, plan, Path(folder) / "world")
+        world.play(story)
+    balance = world.final
+    assert balance is not None
+    whole = versions * PARAMETERS / SCALE
+    peers = [traffic for name, traffic in sent.items() if name != OPERATOR]
+    return Row(
+        group,
+        line,
+        minutes,
+        overlap,
+        shares,
+        SCALE * passed / versions,
+        1 - sum(balance.lost.values()) / balance.trained,
+        sum(traffic.bytes + traffic.request_bytes for traffic in peers) / len(peers) / whole,
+        sent[OPERATOR].bytes / whole,
+        world.forks,
+    )
+
+
+def rows(options: argparse.Namespace) -> Iterator[Row]:
+    for line, group, minutes in product(options.lines, options.groups, options.minutes):
+        for overlap in (False, True):
+            yield play(group, line, minutes, overlap=overlap, rounds=options.rounds)
+
+
+def line_of(row: Row) -> str:
+    """A row of the table; bytes are a parameter and version."""
+    cells = (
+        row.line,
+        row.group,
+        f"{row.minutes:g}",
+        "overlapped" if row.overlap else "blocking",
+        f"{100 * min(row.shares):.0f} %",
+        f"{100 * sum(row.shares) / len(row.shares):.0f} %",
+        f"{row.seconds_a_version:.0f}",
+        f"{100 * row.goodput:.1f} %",
+        f"{row.bytes_up:.1f}",
+        f"{row.keeper_bytes_up:.1f}",
+        row.forks,
+    )
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", nargs="+", choices=list(GROUPS), default=list(GROUPS))
+    parser.add_argument("--lines", nargs="+", choices=list(LINES), default=["home"])
+    parser.add_argument("--minutes", nargs="+", type=float, default=[1, 5, 30])
+    parser.add_argument("--rounds", type=int, default=12, help="so many times the training of a round is played")
+    options = parser.parse_args()
+    prepare()
+    print(
+        "| line | group | T, minutes | rounds | trained, least | mean | s a version | goodput | B up | keeper | forks |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for row in rows(options):
+        print(line_of(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

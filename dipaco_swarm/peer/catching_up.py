@@ -1,0 +1,52 @@
+"""A volunteer whose group has gone on without it: fetching newer states, and what becomes of its own progress then."""
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.plan import CatchUp
+from dipaco_swarm.events.training import CaughtUp, StateNotSent
+from dipaco_swarm.outer_round import begin_catch_up, drop_progress, end_catch_up
+from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer.attendance import Attendance
+from dipaco_swarm.peer.entering import ACCEPTED_STALENESS
+from dipaco_swarm.peer.surroundings import Surroundings
+
+
+class CatchingUp:
+    """Newer states on their way to a volunteer. Where its run overlaps rounds, it trains on meanwhile."""
+
+    def __init__(self, around: Surroundings, attendance: Attendance) -> None:
+        self._around = around
+        self._attendance = attendance
+
+    def begin(self, peer: PathInTraining, task: CatchUp) -> None:
+        """Begin to fetch a state; wait for it where training waits as well."""
+        begin_catch_up(peer, task)
+        if not peer.rules.rounds.overlaps:
+            self._end(peer, task.module)
+
+    def take_what_came(self, peer: PathInTraining) -> None:
+        """Go on from the states that have come meanwhile."""
+        for module in [module for module, fetching in peer.fetching.items() if fetching.fetch.is_over]:
+            self._end(peer, module)
+
+    def let_go(self, peer: PathInTraining) -> None:
+        """Fetch nothing any more: the peer leaves the stage."""
+        for fetching in peer.fetching.values():
+            fetching.fetch.cancel()
+        peer.fetching.clear()
+
+    def _end(self, peer: PathInTraining, module: ModuleId) -> None:
+        around, to = self._around, peer.fetching[module].claim.version
+        ours, tokens = peer.progress[module].version, peer.progress[module].tokens
+        given = peer.progress[module].given_at == ours
+        if not end_catch_up(peer, module):
+            around.notices.failing(f"state of {module}", StateNotSent(module=str(module), version=to))
+            return
+        around.notices.recovered(f"state of {module}")
+        around.screen.event(CaughtUp(str(module), ours, to))
+        self._attendance.note_catch_up(peer, module, to, given=given)
+        if to - ours > ACCEPTED_STALENESS and peer.progress[module].tokens:
+            dropped = drop_progress(peer, module)
+            around.book.dropped(peer, module, ours, dropped, "stale")
+        else:
+            left = peer.progress[module].tokens
+            around.book.dropped(peer, module, ours, tokens - left, "not acknowledged", local=left)
