@@ -319,8 +319,9 @@ class Swarm(Protocol):
         Asked again for the same state, it goes on where it was. `parameters`: how many the module has, where the caller
         knows; a longer or shorter one that a stranger announced is not fetched then.
 
-        `older`: a state of some versions before. The averages that lead from there are asked for first: they cost fewer
-        bytes. The state that they make is checked like any other, and they are served to others from then on.
+        `older`: a state of some versions before. The averages that lead from there, or from one that we hold, are asked
+        for first: they cost fewer bytes. The state that they make is checked like any other, and they are served to
+        others from then on.
         """
         ...
 

@@ -69,11 +69,11 @@ class NewestStates:
     ) -> FetchUnderWay:
         """Begin to fetch that state, and return at once; `take` comes afterwards.
 
-        `parameters`: how many the module has, where that is known. `ours`: the state that we have; where it is a few
-        versions behind, the averages since are less than the state.
+        `parameters`: how many the module has, where that is known. `ours`: the state that we have; where it is but a
+        few versions behind, the averages since are less than the state.
         """
         older = None
-        if self._follow is not None and ours is not None and 0 < claim.version - ours.version <= MAX_CHAIN:
+        if self._follow is not None and ours is not None and claim.version - ours.version <= MAX_CHAIN:
             older = Older(ours, self._follow)
         return self._swarm.begin_fetch(
             stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters, older=older

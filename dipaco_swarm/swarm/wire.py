@@ -25,6 +25,9 @@ MAX_MEMBERS = 1024
 MAX_STATE_PARAMETERS = 1 << 32
 """Of one module."""
 
+MAX_BASES = 4
+"""States that a peer has and may go on from."""
+
 MAX_SPANS = 1 << 14
 """Parts of an average with other members in them."""
 
@@ -237,12 +240,12 @@ class AskPiece(Message):
 
 
 class AskAverages(Message):
-    """Do you have the averages that lead from this state to that one? Each is a blob then (AskBlob)."""
+    """Do you have the averages that lead from one of these states to that one? Each is a blob then (AskBlob)."""
 
     kind: Literal["ask-averages"] = "ask-averages"
     stage: Count
     module: ModuleName
-    base: Digest
+    bases: tuple[Digest, ...] = Field(min_length=1, max_length=MAX_BASES)
     to: Digest
 
 

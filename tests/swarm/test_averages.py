@@ -160,19 +160,20 @@ def test_a_chain_leads_from_one_state_to_another() -> None:
     blobs = blobs_from(4)
     averages = kept(blobs)
     packed = [blob.packed for blob in blobs]
-    assert averages.chain(0, MODULE, BASE.digest, blobs[-1].to) == tuple(packed)
-    assert averages.chain(0, MODULE, blobs[0].to, blobs[2].to) == tuple(packed[1:3])
-    assert averages.chain(0, MODULE, blobs[2].to, blobs[0].to) == ()
-    assert averages.chain(0, MODULE, "0" * 64, blobs[0].to) == ()
-    assert averages.chain(0, MODULE, BASE.digest, BASE.digest) == ()
-    assert averages.chain(0, OTHER, BASE.digest, blobs[0].to) == ()
-    assert averages.chain(1, MODULE, BASE.digest, blobs[0].to) == ()
+    assert averages.chain(0, MODULE, [BASE.digest], blobs[-1].to) == tuple(packed)
+    assert averages.chain(0, MODULE, [blobs[0].to], blobs[2].to) == tuple(packed[1:3])
+    assert averages.chain(0, MODULE, [BASE.digest, blobs[1].to], blobs[2].to) == (packed[2],)
+    assert averages.chain(0, MODULE, [blobs[2].to], blobs[0].to) == ()
+    assert averages.chain(0, MODULE, ["0" * 64], blobs[0].to) == ()
+    assert averages.chain(0, MODULE, [BASE.digest], BASE.digest) == ()
+    assert averages.chain(0, OTHER, [BASE.digest], blobs[0].to) == ()
+    assert averages.chain(1, MODULE, [BASE.digest], blobs[0].to) == ()
 
 
 def test_a_circle_of_averages_has_an_end() -> None:
     one, two = blobs_from(2)
     averages = kept([one, replace(two, to=one.base)])
-    assert averages.chain(0, MODULE, "0" * 64, one.to) == ()
+    assert averages.chain(0, MODULE, ["0" * 64], one.to) == ()
 
 
 def test_only_the_last_few_are_kept() -> None:
@@ -190,7 +191,7 @@ def test_no_more_bytes_than_those_of_a_state_are_kept() -> None:
 def test_held_twice_is_kept_once() -> None:
     blobs = blobs_from(2)
     averages = kept([*blobs, *blobs, *blobs[:1] * MAX_CHAIN])
-    assert averages.chain(0, MODULE, BASE.digest, blobs[-1].to) == tuple(blob.packed for blob in blobs)
+    assert averages.chain(0, MODULE, [BASE.digest], blobs[-1].to) == tuple(blob.packed for blob in blobs)
 
 
 def test_what_is_released_is_gone() -> None:
@@ -198,4 +199,4 @@ def test_what_is_released_is_gone() -> None:
     averages = kept(blobs)
     averages.release(0, MODULE)
     assert averages.get(blobs[0].packed.digest) is None
-    assert averages.chain(0, MODULE, BASE.digest, blobs[0].to) == ()
+    assert averages.chain(0, MODULE, [BASE.digest], blobs[0].to) == ()

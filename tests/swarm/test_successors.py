@@ -110,6 +110,20 @@ def test_who_knows_of_no_way_there_says_so(make_swarms: MakeSwarms) -> None:
     assert successor(late, chain[-1][1]) is not None
 
 
+def test_who_has_gone_astray_alone_goes_on_from_the_state_before(make_swarms: MakeSwarms) -> None:
+    holder, astray = make_swarms(2)
+    chain = chain_from(BASE, 2)
+    hold(holder, chain)
+    lone = outer_step(BASE, average_of(BASE, 55), OUTER)
+    for state in (BASE, lone):
+        astray.hold(0, MODULE, state)
+    hear(astray, [holder])
+    for _, state in chain:
+        made = successor(astray, state, base=lone)
+        assert made is not None
+        assert made.digest == state.digest
+
+
 def test_a_way_that_is_longer_than_the_state_is_not_taken(make_swarms: MakeSwarms) -> None:
     swarms = make_swarms(3)
     first, second = chain_from(BASE, 2, "fp32")

@@ -1,7 +1,7 @@
 """The averages of the last rounds: as blobs, kept for those who are a few versions behind."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -93,11 +93,11 @@ class KeptAverages:
         blobs = (blob for held in self._blobs.values() for blob in held)
         return next((blob.data for blob in blobs if blob.packed.digest == digest), None)
 
-    def chain(self, stage: int, module: ModuleId, base: str, to: str) -> tuple[PackedAverage, ...]:
-        """What leads from one state to the other, in order; empty where that is not known."""
+    def chain(self, stage: int, module: ModuleId, bases: Collection[str], to: str) -> tuple[PackedAverage, ...]:
+        """What leads to a state from the nearest of these, in order; empty where that is not known."""
         by_end = {blob.to: blob for blob in self._blobs.get((stage, module), [])}
         found: list[PackedAverage] = []
-        while to != base:
+        while to not in bases:
             blob = by_end.pop(to, None)
             if blob is None:
                 return ()

@@ -89,7 +89,7 @@ class Store:
             case AskState():
                 await self._send_state(stream, message)
             case AskAverages():
-                chain = self._averages.chain(message.stage, ModuleId.parse(message.module), message.base, message.to)
+                chain = self._averages.chain(message.stage, ModuleId.parse(message.module), message.bases, message.to)
                 await stream.send(AveragesAre(averages=chain) if chain else NotHere())
             case AskBlob() if self._averages.get(message.digest) is not None:
                 await self._send_average(stream, message)
@@ -184,10 +184,14 @@ class Store:
     async def make_state(
         self, peers: Sequence[str], stage: int, module: ModuleId, digest: str, older: Older, patience: float
     ) -> ModuleState | None:
-        """The same, made from an older one and averages that `peers` have; None when none has in `patience` seconds."""
+        """The same, made from an older one and averages that `peers` have; None when none has in `patience` seconds.
+
+        Who has gone astray alone has the state from before that, too.
+        """
+        held = {state.digest: state for state in (*self._states.get((stage, module), []), older.state)}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
-                return await self._successors.make(peers, stage, module, digest, older)
+                return await self._successors.make(peers, stage, module, digest, held, older.follow)
         return None
 
     async def fetch_blob(

@@ -1,20 +1,21 @@
 """A newer state made here, from one that we have and the averages of the rounds since.
 
-A holder says which averages lead there. Each is a blob and comes as blobs do: checked by its digest, from one peer
+A holder says which averages lead there from what we have: our last state or, when we have gone astray alone, the one
+before, from which the others went on. Each is a blob and comes as blobs do: checked by its digest, from one peer
 after the other, from where it broke off. The state that they make must have the digest that was asked for. If it has
 not, whoever named the averages lied: it is named in the log, and not asked for that state again.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
-from dipaco_swarm.swarm.interface import Older
+from dipaco_swarm.swarm.interface import Follow
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, is_cheaper, unpack
 from dipaco_swarm.swarm.transport import Executor, Transport
 from dipaco_swarm.swarm.wire import AskAverages, AveragesAre, PackedAverage
@@ -44,23 +45,34 @@ class Successors:
         """Peer and digest of the state to which its averages did not lead; the oldest first."""
 
     async def make(
-        self, peers: Sequence[str], stage: int, module: ModuleId, digest: str, older: Older
+        self,
+        peers: Sequence[str],
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        bases: Mapping[str, ModuleState],
+        follow: Follow,
     ) -> ModuleState | None:
-        """The state with this digest, by the word of the first of `peers` that is right; None when none is."""
-        ask = AskAverages(stage=stage, module=str(module), base=older.state.digest, to=digest)
+        """The state with this digest, by the word of the first of `peers` that is right; None when none is.
+
+        `bases`: states that we have, by digest; the nearest is gone on from.
+        """
+        ask = AskAverages(stage=stage, module=str(module), bases=tuple(bases), to=digest)
+        parameters = max(len(base.params) for base in bases.values())
         asked = [peer for peer in peers if (peer, digest) not in self._liars][:MAX_ASKED]
         for peer in asked:
             try:
-                found = await self._averages_by(peer, asked, ask, len(older.state.params))
+                found = await self._averages_by(peer, asked, ask, parameters)
                 if found is None:
                     continue
-                averages = [average for _, average in found]
-                state = await self._compute.aside(_followed, older, averages)
+                blobs, averages = [blob for blob, _ in found], [average for _, average in found]
+                base = bases.get(averages[0].base)
+                state = None if base is None else await self._compute.aside(_followed, follow, base, averages)
                 if state is None or state.digest != digest:
                     raise RemoteDataError(peer, f"names averages that do not lead to state {digest[:8]} of {module}")
-                ends = [*(average.base for average in averages[1:]), digest]
-                for (blob, average), to in zip(found, ends, strict=True):  # others may have them from us
-                    self._kept.hold(stage, module, replace(blob, to=to), average.parameters)
+                ends = [*(blob.base for blob in blobs[1:]), digest]
+                for blob, to in zip(blobs, ends, strict=True):  # others may have them from us
+                    self._kept.hold(stage, module, replace(blob, to=to), parameters)
                 return state
             except RemoteDataError as error:
                 log.warning("does without the averages of a peer that broke the protocol: %s", error)
@@ -91,8 +103,8 @@ class Successors:
         return found
 
 
-def _followed(older: Older, averages: Sequence[EncodedAverage]) -> ModuleState | None:
-    state = older.follow(older.state, averages)
+def _followed(follow: Follow, base: ModuleState, averages: Sequence[EncodedAverage]) -> ModuleState | None:
+    state = follow(base, averages)
     if state is not None:
         state.digest  # noqa: B018  # computed here, not in the loop
     return state
