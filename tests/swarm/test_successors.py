@@ -1,6 +1,7 @@
 """Whoever has the state before gets the next version from the averages: in process, simulated and over libp2p."""
 
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,11 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.outer_round import follow_averages, outer_step
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Older, Role, Swarm
+from dipaco_swarm.swarm.states.averages import pack
+from dipaco_swarm.swarm.states.blob_download import CHUNK
+from dipaco_swarm.swarm.states.store import Store
+from dipaco_swarm.swarm.transport import Stream
+from dipaco_swarm.swarm.wire import AskBlob, BlobFollows
 from tests.averages import OUTER, PARAMETERS, average_of, chain_from, noise, state_of
 from tests.hub import until
 
@@ -43,7 +49,9 @@ def hear(swarm: Swarm, others: Sequence[Swarm]) -> None:
 
 def successor(swarm: Swarm, state: ModuleState, base: ModuleState = BASE) -> ModuleState | None:
     """A state that nobody holds, from the averages."""
-    return swarm.fetch_state(0, MODULE, state.digest, timeout=20, parameters=PARAMETERS, older=Older(base, FOLLOW))
+    return swarm.fetch_state(
+        0, MODULE, state.digest, timeout=20, parameters=len(base.params), older=Older(base, FOLLOW)
+    )
 
 
 def hold(swarm: Swarm, chain: Sequence[tuple[EncodedAverage, ModuleState]]) -> None:
@@ -168,3 +176,32 @@ def test_the_next_holder_is_asked_where_one_lies(make_swarms: MakeSwarms) -> Non
     made = successor(late, state)
     assert made is not None
     assert made.digest == state.digest
+
+
+def test_a_holder_that_goes_in_the_middle_costs_a_chunk(
+    make_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, late = make_swarms(3)
+    base = state_of(1, 4 * CHUNK)
+    chain = chain_from(base, 1)
+    for swarm in (one, two):
+        hold(swarm, chain)
+    hear(late, [one, two])
+    send, broken = Store._send_average, threading.Event()
+
+    async def break_off_once(self: Store, stream: Stream, ask: AskBlob) -> None:
+        data = self._averages.get(ask.digest)
+        if broken.is_set() or data is None:
+            await send(self, stream, ask)
+            return
+        broken.set()
+        await stream.send(BlobFollows(size=len(data)))
+        await stream.send_raw(memoryview(data)[: 2 * CHUNK])
+
+    monkeypatch.setattr(Store, "_send_average", break_off_once)
+    made = successor(late, chain[0][1], base=base)
+    assert made is not None
+    assert made.digest == chain[0][1].digest
+    assert broken.is_set()
+    size = pack(chain[0][0], made.digest).packed.size
+    assert size <= late.traffic().received <= size + CHUNK
