@@ -2,7 +2,8 @@
 
     python -m benchmarks.simulated_mutations [--seeds 200]
 
-Every other seed overlaps rounds with training. A mutation changes the source of one module as it is imported, in a process of its own; nothing on the disk changes.
+Every other seed overlaps rounds with training. A mutation changes the source of one module as it is imported, in a
+process of its own; nothing on the disk changes.
 Exit code 1 when a mutation is not caught within so many seeds.
 """
 

@@ -21,6 +21,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due
 from dipaco_swarm.path_in_training import Fetching, InFlight, Pace, PathInTraining
 from dipaco_swarm.run.config import OuterConfig
+from dipaco_swarm.swarm.encoded_average import Averaged, EncodedAverage
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
 from dipaco_swarm.training.inner import StepReport
 
@@ -83,6 +84,7 @@ def run_outer_round(
                 peer.paces[module] = Pace(since, peer.swarm.clock.monotonic() - since)
             state = outer_step(peer.progress[module].base, outcome, peer.rules.outer)
             on_commit(module, outcome, state)  # before anybody can have it from us
+            peer.swarm.hold_average(peer.stage, module, outcome.encoded, state.digest)
             if peer.swarm.peer in outcome.tokens:
                 merge(peer, module, state, flight.part)
             else:
@@ -177,14 +179,23 @@ def _not_given(progress: ModuleProgress, before: ModuleProgress) -> ModuleProgre
     return replace(progress, given_at=before.given_at, part=before.part)
 
 
-def outer_step(state: ModuleState, agreed: Agreed, config: OuterConfig) -> ModuleState:
+def outer_step(state: ModuleState, average: Averaged, config: OuterConfig) -> ModuleState:
     """The next version of a module: rescale by sqrt(n_eff), then Nesterov (docs/paper.md#outer-step)."""
-    gradient = agreed.mean
+    gradient = average.mean
     if config.rescale:
-        gradient = torch.cat([rescale(gradient[span.start : span.stop], span.effective_paths) for span in agreed.spans])
+        gradient = torch.cat([rescale(gradient[s.start : s.stop], s.effective_paths) for s in average.spans])
     step = OuterStep(config.learning_rate_at(state.version), config.momentum)
     params, momentum = nesterov_step(state.params, state.momentum, gradient, step)
-    return ModuleState(state.version + 1, params, momentum, state.work + sum(agreed.tokens.values()))
+    return ModuleState(state.version + 1, params, momentum, state.work + average.work)
+
+
+def follow_averages(config: OuterConfig, state: ModuleState, averages: Sequence[EncodedAverage]) -> ModuleState | None:
+    """The state that these rounds lead to from this one; None when one of them starts from another state."""
+    for average in averages:
+        if average.base != state.digest:
+            return None
+        state = outer_step(state, average, config)
+    return state
 
 
 def adopt(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
@@ -251,9 +262,10 @@ def catch_up(peer: PathInTraining, task: CatchUp) -> bool:
 
 def begin_catch_up(peer: PathInTraining, task: CatchUp) -> None:
     """Begin to fetch a state that the group agrees on. Returns at once; `end_catch_up` comes when it is there."""
-    module, parameters = task.module, len(peer.progress[task.module].base.params)
+    module, ours = task.module, peer.progress[task.module].base
     _say_what_is_coming(peer, {other.module for other in catch_ups(peer)} | peer.fetching.keys())
-    peer.fetching[module] = Fetching(task.to, peer.newest.begin(peer.stage, module, task.to, parameters=parameters))
+    fetch = peer.newest.begin(peer.stage, module, task.to, parameters=len(ours.params), ours=ours)
+    peer.fetching[module] = Fetching(task.to, fetch)
 
 
 def end_catch_up(peer: PathInTraining, module: ModuleId) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
 from dipaco_swarm.errors import ManifestError, RunFileError
-from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.config import OuterConfig, RunConfig
 from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.strategies import ROUTERS
 
@@ -62,6 +62,11 @@ def state_at_start(stage: Stage, module: ModuleId, fetch: Callable[[str], bytes]
             f"{module} starts with {len(params)} parameters and the momentum of {len(momentum)}; ask the operator"
         )
     return ModuleState(0, params, momentum)
+
+
+def outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:
+    """A stage's outer optimizer: a ramp is for modules that have no outer momentum yet."""
+    return config.outer.model_copy(update={"ramp_rounds": 0}) if stage.momenta else config.outer
 
 
 def covering_modules(table: PathTable) -> tuple[ModuleId, ...]:

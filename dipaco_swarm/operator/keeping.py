@@ -6,11 +6,12 @@ from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.algorithm.stages import state_at_start
+from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError
 from dipaco_swarm.events.operator import KeptStateDamaged
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
+from dipaco_swarm.outer_round import follow_averages
 from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.newest import NewestStates
@@ -43,6 +44,8 @@ class Keeping:
             for earlier in range(stage.index):
                 swarm.release(earlier, module)
         self._states = {}
+        follow = partial(follow_averages, outer_rules(self._around.config, stage))
+        self._newest = NewestStates(swarm, follow=follow)
         for module in PathTable(stage.table).modules:
             state = self._at_home(stage, module) or state_at_start(stage, module, self._around.fetch)
             self._states[module] = state
@@ -58,8 +61,8 @@ class Keeping:
             if around.stop():
                 return
             claim, staying = newer[module]
-            parameters = len(self._states[module].params)
-            state = self._newest.fetch(stage.index, module, claim, parameters=parameters)
+            ours = self._states[module]
+            state = self._newest.fetch(stage.index, module, claim, parameters=len(ours.params), ours=ours)
             if state is None:
                 continue
             self._states[module] = state

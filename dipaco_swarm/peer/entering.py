@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -9,12 +10,12 @@ from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, merged
-from dipaco_swarm.algorithm.stages import state_at_start
+from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.events.training import Fetched, Loss, StateNotSent
 from dipaco_swarm.events.volunteer import EndedUnsaved, NothingHeldOut, Resumed, StageBegan
 from dipaco_swarm.machine.stopping import Stopped
-from dipaco_swarm.outer_round import announce
+from dipaco_swarm.outer_round import announce, follow_averages
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.peer.keeping import Keeping
 from dipaco_swarm.peer.path_choice import PathChoice, number_of
@@ -22,9 +23,9 @@ from dipaco_swarm.peer.resting import RestingTrainer
 from dipaco_swarm.peer.snapshots import OwnSnapshots
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.peer.workbench import Bench
-from dipaco_swarm.run.config import OuterConfig, RunConfig
+from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
-from dipaco_swarm.swarm.interface import ModuleGroup, Residual
+from dipaco_swarm.swarm.interface import Follow, ModuleGroup, Residual
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.inner import InnerState
@@ -69,18 +70,20 @@ class Entering:
         bench = around.workbench.prepare(manifest, path, around.fetch, around.screen.event, around.stop)
         saved = self._keeping.load(stage.index, path)
         at_hand = [left_behind, self._keeping.salvaged]
-        base = {module: self._state_of(stage, module, saved, at_hand) for module in modules}
+        rules = _rules(manifest)
+        follow = partial(follow_averages, rules.outer)
+        base = {module: self._state_of(stage, module, saved, at_hand, follow) for module in modules}
         peer = PathInTraining(
             swarm=around.swarm,
             stage=stage.index,
             table=table,
             path=path,
             groups={module: _group(manifest.config, stage, table, module) for module in modules},
-            rules=_rules(manifest),
+            rules=rules,
             model=bench.model,
             trainer=RestingTrainer(bench.trainer, around.settings.cpu_share, around.stop.wait),
             batches=iter(()),
-            newest=NewestStates(around.swarm, again_after=around.swarm.timing.unsent_again),
+            newest=NewestStates(around.swarm, follow=follow, again_after=around.swarm.timing.unsent_again),
             progress={module: ModuleProgress(state) for module, state in base.items()},
             moves=self._choice.moves,
             left_behind={module: state for module, state in left_behind.items() if module not in modules},
@@ -94,7 +97,12 @@ class Entering:
         return Post(manifest, peer, bench, snapshots)
 
     def _state_of(
-        self, stage: Stage, module: ModuleId, saved: Checkpoint | None, at_hand: list[Mapping[ModuleId, ModuleState]]
+        self,
+        stage: Stage,
+        module: ModuleId,
+        saved: Checkpoint | None,
+        at_hand: list[Mapping[ModuleId, ModuleState]],
+        follow: Follow,
     ) -> ModuleState:
         """The state that the group is at: from the checkpoint, the seed, what is at hand, or whoever holds it."""
         around = self._around
@@ -102,7 +110,7 @@ class Entering:
         for own in at_hand:
             if module in own and Claim.of(own[module]).beats(Claim.of(ours)):
                 ours = own[module]
-        newest = NewestStates(around.swarm, give_up_after=around.swarm.timing.unsent)
+        newest = NewestStates(around.swarm, follow=follow, give_up_after=around.swarm.timing.unsent)
         while not around.stop():
             around.swarm.look_up(stage.index, [module], timeout=around.swarm.timing.look_up)
             members = around.swarm.members(stage.index, module)
@@ -110,7 +118,7 @@ class Entering:
             better = newest.better(module, Claim.of(ours), others)
             if better is None:
                 return ours
-            state = newest.fetch(stage.index, module, better, parameters=len(ours.params))
+            state = newest.fetch(stage.index, module, better, parameters=len(ours.params), ours=ours)
             if state is not None:
                 around.notices.recovered(f"state of {module}")
                 around.screen.event(Fetched(str(module), state.version))
@@ -187,14 +195,7 @@ class Entering:
 
 def _rules(manifest: Manifest) -> RoundRules:
     config, stage = manifest.config, manifest.stage
-    return RoundRules(
-        _outer_rules(config, stage), config.rounds, config.tokens_per_step, stage.rounds, stage.first_step
-    )
-
-
-def _outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:
-    """A ramp is for modules that have no outer momentum yet."""
-    return config.outer.model_copy(update={"ramp_rounds": 0}) if stage.momenta else config.outer
+    return RoundRules(outer_rules(config, stage), config.rounds, config.tokens_per_step, stage.rounds, stage.first_step)
 
 
 def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:

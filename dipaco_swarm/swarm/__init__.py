@@ -28,6 +28,7 @@ Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map,
                             AskOutcome -> OutcomeIs  did you commit this round
     dipaco/1/RUN/exchange   Exchange, then pieces both ways: contributions in, averages out    a member and a reducer
     dipaco/1/RUN/store      AskState -> StateIs, then AskPiece -> its bytes, as often as wanted;
+                            AskAverages -> AveragesAre: which blobs lead from a state that we have to the one we want;
                             AskBlob -> BlobFollows and bytes; AskManifest -> ManifestIs; otherwise NotHere
     dipaco/1/hello          Hello -> Welcome         how do you see me, can you dial me    a peer and a bootstrap node
 
@@ -69,8 +70,11 @@ Promises
       median patience.
     - One peer cannot make another keep much: a contribution a piece and member, 256 members a group, 1024 gatherings,
       4096 streams, records of 2 KiB; memory for states and blobs is taken as bytes come in; of a module two states are
-      served, and an older one while somebody reads it.
+      served, and an older one while somebody reads it; and the averages of six rounds, in no more bytes than a state.
     - What is fetched has the digest that it was asked by, whoever sent it. Nothing received is executed.
+    - Whoever has a state and is at most six versions behind follows the averages: the reducers' own bytes, as members
+      decoded them, and the same outer steps. They are asked for first, and not taken if the state is fewer bytes.
+      A state that they make has the digest that was asked for; if not, who named them is not asked for it again.
     - A state's digest is over version, length and the digests of its 4 MiB pieces, and StateIs carries these; so each
       piece comes from any holder and is checked alone. Who announces the digest is asked first, keepers before members
       that train, else in random order, up to four at once. Who lies, leaves, sends nothing for 8 to 30 s, or keeps the

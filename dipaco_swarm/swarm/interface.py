@@ -4,7 +4,7 @@ Synchronous on purpose: a training loop is one thread doing one thing. Calls blo
 leaving is ordinary and comes back as a value. Only asking for something that nobody has raises.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType, Protocol
@@ -14,6 +14,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.clock import Clock
+from dipaco_swarm.swarm.encoded_average import EncodedAverage, Span
 from dipaco_swarm.swarm.timing import Timing
 
 PeerName = NewType("PeerName", str)
@@ -104,18 +105,6 @@ class Contribution:
     """Behind that state."""
 
 
-@dataclass(frozen=True)
-class Span:
-    """A piece of the averaged vector, and the effective number of paths behind it.
-
-    Spans differ only when somebody died in the middle of a round.
-    """
-
-    start: int
-    stop: int
-    effective_paths: float
-
-
 @dataclass(frozen=True, eq=False)
 class Agreed:
     """The round is decided: every member has exactly this average."""
@@ -123,6 +112,8 @@ class Agreed:
     mean: Tensor
     """Weighted mean of the outer gradients, fp32, shape (parameters,), not yet rescaled."""
     spans: tuple[Span, ...]
+    encoded: EncodedAverage
+    """The same as it came over the wire, for those who were not there."""
     contributors: tuple[PeerName, ...]
     """Everybody who is in some part of the mean."""
     tokens: Mapping[PeerName, int] = field(default_factory=dict)
@@ -132,6 +123,11 @@ class Agreed:
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0
+
+    @property
+    def work(self) -> int:
+        """What the next version has more of work than this one."""
+        return sum(self.tokens.values())
 
 
 @dataclass(frozen=True)
@@ -145,6 +141,18 @@ class NotAgreed:
 
 
 Outcome = Agreed | NotAgreed
+
+Follow = Callable[[ModuleState, Sequence[EncodedAverage]], ModuleState | None]
+"""The state that these averages lead to from this one, each an outer step; None when one starts from another state."""
+
+
+@dataclass(frozen=True, eq=False)
+class Older:
+    """A state that we have, and how averages lead from it to newer ones."""
+
+    state: ModuleState
+    follow: Follow
+    """Called in a thread of the swarm's."""
 
 
 class RoundUnderWay(Protocol):
@@ -275,20 +283,45 @@ class Swarm(Protocol):
         """Stop serving a module."""
         ...
 
+    def hold_average(self, stage: int, module: ModuleId, average: EncodedAverage, to: str) -> None:
+        """Serve the average of a round to those who have the state before it. `to`: digest of the state after it.
+
+        The last few of each module are kept, in no more bytes than one of its states has.
+        """
+        ...
+
     def begin_fetch(
-        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+        self,
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        *,
+        timeout: float,
+        parameters: int | None = None,
+        older: Older | None = None,
     ) -> FetchUnderWay:
         """Begin what `fetch_state` does. Returns at once."""
         ...
 
     def fetch_state(
-        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+        self,
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        *,
+        timeout: float,
+        parameters: int | None = None,
+        older: Older | None = None,
     ) -> ModuleState | None:
         """The state with this digest from whoever holds it, verified; None when nobody had it in time.
 
         Several holders send at once: those that announce it, keepers before members that train, else in random order.
         Asked again for the same state, it goes on where it was. `parameters`: how many the module has, where the caller
         knows; a longer or shorter one that a stranger announced is not fetched then.
+
+        `older`: a state of some versions before. The averages that lead from there, or from one that we hold, are asked
+        for first: they cost fewer bytes. The state that they make is checked like any other, and they are served to
+        others from then on.
         """
         ...
 

@@ -20,6 +20,7 @@ from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.calls import Begun, Calls
 from dipaco_swarm.swarm.directory import MAX_MEMBERS, Directory
+from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.groups import Groups
 from dipaco_swarm.swarm.interface import (
     Announcement,
@@ -27,6 +28,7 @@ from dipaco_swarm.swarm.interface import (
     FetchUnderWay,
     ModuleGroup,
     NotAgreed,
+    Older,
     Outcome,
     PeerName,
     Residual,
@@ -35,6 +37,7 @@ from dipaco_swarm.swarm.interface import (
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.rounds import Rounds
+from dipaco_swarm.swarm.states.averages import pack
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.manifests import Manifests
 from dipaco_swarm.swarm.states.store import Store
@@ -194,25 +197,45 @@ class NetworkedSwarm:
     def release(self, stage: int, module: ModuleId) -> None:
         self._portal.soon(self._store.release, stage, module)
 
+    def hold_average(self, stage: int, module: ModuleId, average: EncodedAverage, to: str) -> None:
+        blob = pack(average, to)  # here, in the caller's thread, not in the loop
+        self._portal.soon(self._store.hold_average, stage, module, blob, average.parameters)
+
     def begin_fetch(
-        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+        self,
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        *,
+        timeout: float,
+        parameters: int | None = None,
+        older: Older | None = None,
     ) -> FetchUnderWay:
         async def in_time() -> ModuleState | None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
-                    return await self._store.fetch_state(peers, stage, module, digest, parameters)
+                    made = older and await self._store.make_state(holders, stage, module, digest, older, timeout / 2)
+                    return made or await self._store.fetch_state(holders, stage, module, digest, parameters)
             return None
 
-        peers = self._holders(stage, module, digest)
+        holders = self._holders(stage, module, digest)
         return _FetchOfOurs(self._calls.begin(in_time()))
 
     def fetch_state(
-        self, stage: int, module: ModuleId, digest: str, *, timeout: float, parameters: int | None = None
+        self,
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        *,
+        timeout: float,
+        parameters: int | None = None,
+        older: Older | None = None,
     ) -> ModuleState | None:
-        return self.begin_fetch(stage, module, digest, timeout=timeout, parameters=parameters).state()
+        under_way = self.begin_fetch(stage, module, digest, timeout=timeout, parameters=parameters, older=older)
+        return under_way.state()
 
     def _holders(self, stage: int, module: ModuleId, digest: str) -> list[str]:
-        """Whom to ask for a state, in this order."""
+        """Whom to ask for a state, or for what led to it, in this order."""
         members = list(self.members(stage, module))
         self._transport.random.shuffle(members)  # joiners spread over the holders
         # who announces it first; keepers, which are in no round, before who trains; then who may have had it before

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.swarm.interface import FetchUnderWay, Swarm
+from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
+from dipaco_swarm.swarm.interface import FetchUnderWay, Follow, Older, Swarm
 
 STATE_SECONDS = 600.0
 """A holder that has not sent a state by then is not sending it."""
@@ -15,10 +16,21 @@ STATE_SECONDS = 600.0
 class NewestStates:
     """Fetches states of modules, and remembers which ones were asked for in vain."""
 
-    def __init__(self, swarm: Swarm, *, again_after: float = 0.0, give_up_after: float = math.inf) -> None:
-        """`again_after`: seconds in which a module that nobody sent is not asked for again. `give_up_after`: seconds
-        after which a state that nobody sends is not believed to exist; 0: it is asked for once."""
+    def __init__(
+        self,
+        swarm: Swarm,
+        *,
+        follow: Follow | None = None,
+        again_after: float = 0.0,
+        give_up_after: float = math.inf,
+    ) -> None:
+        """`follow`: the outer steps of the run; None: states are fetched whole, never made of averages.
+
+        `again_after`: seconds in which a module that nobody sent is not asked for again. `give_up_after`: seconds after
+        which a state that nobody sends is not believed to exist; 0: it is asked for once.
+        """
         self._swarm = swarm
+        self._follow = follow
         self._again_after = again_after
         self._give_up_after = give_up_after
         self._asked_in_vain: dict[ModuleId, float] = {}
@@ -34,13 +46,38 @@ class NewestStates:
         believed = [claim for claim in others if self._is_believed(module, claim, now)]
         return better_claim(ours, believed)
 
-    def fetch(self, stage: int, module: ModuleId, claim: Claim, *, parameters: int | None = None) -> ModuleState | None:
-        """That state; None when nobody sent it. `parameters`: how many the module has, where that is known."""
-        return self.take(module, claim, self.begin(stage, module, claim, parameters=parameters))
+    def fetch(
+        self,
+        stage: int,
+        module: ModuleId,
+        claim: Claim,
+        *,
+        parameters: int | None = None,
+        ours: ModuleState | None = None,
+    ) -> ModuleState | None:
+        """That state; None when nobody sent it. Arguments as those of `begin`."""
+        return self.take(module, claim, self.begin(stage, module, claim, parameters=parameters, ours=ours))
 
-    def begin(self, stage: int, module: ModuleId, claim: Claim, *, parameters: int | None = None) -> FetchUnderWay:
-        """Begin to fetch that state, and return at once; `take` comes afterwards."""
-        return self._swarm.begin_fetch(stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters)
+    def begin(
+        self,
+        stage: int,
+        module: ModuleId,
+        claim: Claim,
+        *,
+        parameters: int | None = None,
+        ours: ModuleState | None = None,
+    ) -> FetchUnderWay:
+        """Begin to fetch that state, and return at once; `take` comes afterwards.
+
+        `parameters`: how many the module has, where that is known. `ours`: the state that we have; where it is but a
+        few versions behind, the averages since are less than the state.
+        """
+        older = None
+        if self._follow is not None and ours is not None and claim.version - ours.version <= MAX_CHAIN:
+            older = Older(ours, self._follow)
+        return self._swarm.begin_fetch(
+            stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters, older=older
+        )
 
     def take(self, module: ModuleId, claim: Claim, under_way: FetchUnderWay) -> ModuleState | None:
         """What came of it, once it is over; None when nobody sent it."""

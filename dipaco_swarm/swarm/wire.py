@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from dipaco_swarm.algorithm.state import HASH_BYTES, num_pieces
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
+from dipaco_swarm.swarm.round.codecs.codec import BLOCK
 
 MAX_MESSAGE_BYTES = 1 << 20
 """Large enough for a roster of 256 members and a decision about 10,000 pieces; a longer message is refused."""
@@ -22,6 +24,12 @@ MAX_MEMBERS = 1024
 
 MAX_STATE_PARAMETERS = 1 << 32
 """Of one module."""
+
+MAX_BASES = 4
+"""States that a peer has and may go on from."""
+
+MAX_SPANS = 1 << 14
+"""Parts of an average with other members in them."""
 
 LENGTH = struct.Struct("<I")
 PIECE = struct.Struct("<IIII")
@@ -231,6 +239,45 @@ class AskPiece(Message):
     piece: int = Field(ge=0, lt=num_pieces(MAX_STATE_PARAMETERS))
 
 
+class AskAverages(Message):
+    """Do you have the averages that lead from one of these states to that one? Each is a blob then (AskBlob)."""
+
+    kind: Literal["ask-averages"] = "ask-averages"
+    stage: Count
+    module: ModuleName
+    bases: tuple[Digest, ...] = Field(min_length=1, max_length=MAX_BASES)
+    to: Digest
+
+
+class PackedAverage(Message):
+    """The average of one round: the SHA-256 and the size of a blob that begins with an AverageHeader."""
+
+    digest: Digest
+    size: int = Field(gt=0, lt=8 * MAX_STATE_PARAMETERS)
+
+
+class AveragesAre(Message):
+    """Yes: these, each from the state that the one before leads to."""
+
+    kind: Literal["averages"] = "averages"
+    averages: tuple[PackedAverage, ...] = Field(min_length=1, max_length=MAX_CHAIN)
+
+
+class AverageHeader(Message):
+    """How the blob of an average begins, behind its 4-byte length; the encoded pieces follow in their order."""
+
+    kind: Literal["average"] = "average"
+    base: Digest
+    """Of the state that its outer gradients start from."""
+    work: Count
+    """What the next version has more of it."""
+    parameters: int = Field(gt=0, le=MAX_STATE_PARAMETERS)
+    codec: Annotated[str, Field(max_length=20)]
+    piece_parameters: int = Field(ge=BLOCK, le=MAX_STATE_PARAMETERS)
+    spans: tuple[tuple[Count, Annotated[float, Field(gt=0)]], ...] = Field(min_length=1, max_length=MAX_SPANS)
+    """The parameter before which each ends, and the effective number of paths in it."""
+
+
 class AskBlob(Message):
     """Send this blob, from this byte on."""
 
@@ -294,7 +341,8 @@ class NotHere(Message):
 
 AnyMessage = Annotated[
     Join | Refuse | Roster | Reassign | Ready | Commit | Abort | Alive | AskOutcome | OutcomeIs | Exchange
-    | Where | Here | AskState | StateIs | AskPiece | AskBlob | BlobFollows | AskManifest | ManifestIs
+    | Where | Here | AskState | StateIs | AskPiece | AskAverages | AveragesAre | AverageHeader
+    | AskBlob | BlobFollows | AskManifest | ManifestIs
     | Hello | Welcome | NotHere,
     Field(discriminator="kind"),
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Stream
-from dipaco_swarm.swarm.wire import AskBlob, AskPiece, AskState, Message, NotHere, StateIs
+from dipaco_swarm.swarm.wire import MAX_BASES, AskAverages, AskBlob, AskPiece, AskState, Message, NotHere, StateIs
 from tests.hub import until
 
 from .member import MODULE
@@ -307,6 +307,10 @@ def test_a_holder_survives_what_readers_ask(trio: Trio) -> None:
     ask = AskState(stage=0, module=str(MODULE), digest=state.digest)
     assert trio.talk(AskPiece(piece=0)) == [NotHere()]
     assert trio.talk(AskState(stage=1, module=str(MODULE), digest=state.digest)) == [NotHere()]
+    averages = AskAverages(stage=0, module=str(MODULE), bases=("0" * 64,), to=state.digest)
+    assert trio.talk(averages) == [NotHere()]
+    for bases in ((), ("0" * 64,) * (MAX_BASES + 1), ("no digest",)):
+        assert trio.talk(averages.model_copy(update={"bases": bases})) == []
     for bad in (AskPiece(piece=PIECES), AskPiece.model_construct(piece=-1), AskBlob(digest=state.digest)):
         assert trio.talk(ask, bad) == [outline_of(state)]
     trio.announce(trio.holder, state=state)

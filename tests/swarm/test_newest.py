@@ -8,7 +8,8 @@ import torch
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.swarm.interface import Swarm
+from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
+from dipaco_swarm.swarm.interface import Older, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
 from tests.fetches import Over
 
@@ -24,11 +25,16 @@ class Holders:
         self.sent = {claim.digest for claim in sent}
         self.now = 1000.0
         self.clock = self
+        self.older: Older | None = None
+        """What the last one who asked had."""
 
     def monotonic(self) -> float:
         return self.now
 
-    def begin_fetch(self, stage: int, module: ModuleId, digest: str, **_: object) -> Over:
+    def begin_fetch(
+        self, stage: int, module: ModuleId, digest: str, *, older: Older | None = None, **_: object
+    ) -> Over:
+        self.older = older
         return Over(SEED if digest in self.sent else None)
 
     def newest(self, *, again_after: float = 0.0, give_up_after: float = float("inf")) -> NewestStates:
@@ -41,6 +47,18 @@ def test_the_best_state_is_asked_for_and_ours_is_not() -> None:
     assert newest.better(MODULE, NEWEST, [NEWER, NEWEST]) is None
     assert newest.better(MODULE, OURS, []) is None
     assert newest.fetch(0, MODULE, NEWEST) is SEED
+
+
+def test_averages_are_asked_for_by_who_is_a_few_versions_behind() -> None:
+    holders = Holders([NEWEST])
+    newest = NewestStates(cast(Swarm, holders), follow=lambda state, averages: None)
+    newest.fetch(0, MODULE, NEWEST)  # a guest has nothing to go on from
+    assert holders.older is None
+    for behind, asked in ((MAX_CHAIN, True), (MAX_CHAIN + 1, False), (0, True)):  # 0: one of the two went astray
+        newest.fetch(0, MODULE, Claim(behind, NEWEST.digest), ours=SEED)
+        assert (holders.older is not None) == asked, behind
+    holders.newest().fetch(0, MODULE, NEWEST, ours=SEED)  # who does not know the outer steps
+    assert holders.older is None
 
 
 def test_a_module_that_nobody_sent_is_left_alone_for_a_while_and_the_others_are_not() -> None:

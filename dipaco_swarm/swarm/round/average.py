@@ -9,7 +9,8 @@ import torch
 
 from dipaco_swarm.algorithm.state import vector_bytes
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.interface import ModuleGroup, PeerName, Span
+from dipaco_swarm.swarm.encoded_average import Span
+from dipaco_swarm.swarm.interface import ModuleGroup, PeerName
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.reduction import effective_paths_of, piece_bounds, present_in
 from dipaco_swarm.swarm.transport import Executor
@@ -37,6 +38,8 @@ class Average:
         """The generation in which each piece was last given an owner."""
         self._digests: dict[int, bytes] = {}
         self._masks: dict[int, bytes] = {}
+        self._encoded: dict[int, memoryview] = {}
+        """The bytes of each piece; with an exact codec they are those of the mean."""
 
     def bounds(self, piece: int) -> tuple[int, int]:
         """From the first parameter of a piece to before the first of the next one."""
@@ -60,6 +63,7 @@ class Average:
             self.made_in[piece] = generation
             self._digests.pop(piece, None)
             self._masks.pop(piece, None)
+            self._encoded.pop(piece, None)
             self.complete.clear()
 
     def destination(self, piece: int) -> memoryview:
@@ -78,6 +82,7 @@ class Average:
         digest = await self._compute.in_order(self._settle, header, data)
         if header.generation == self.made_in[header.index]:
             self._digests[header.index], self._masks[header.index] = digest, header.mask
+            self._encoded[header.index] = data
             if len(self._digests) == len(self.owners):
                 self.complete.set()
 
@@ -98,6 +103,10 @@ class Average:
         for piece in range(len(self.owners)):
             whole.update(self._digests[piece])
         return whole.digest()
+
+    def pieces(self) -> tuple[memoryview, ...]:
+        """The encoded pieces in order, as their reducers sent them."""
+        return tuple(self._encoded[piece] for piece in range(len(self.owners)))
 
     def spans(self) -> tuple[Span, ...]:
         """The effective number of paths along the vector; neighbours that agree are one span."""

@@ -24,6 +24,7 @@ from functools import partial
 
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome
 from dipaco_swarm.swarm.round.candidates import LeaderFailures
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader, LocalChannel
@@ -231,15 +232,7 @@ class Follower:
             return replace(outcome, given=exchange.given)
         if residual is not None:
             self.feedback.keep(contribution, residual)
-        return Agreed(
-            mean=exchange.average.mean,
-            spans=exchange.average.spans(),
-            contributors=exchange.average.contributors(),
-            tokens=exchange.average.tokens(),
-            left_out=exchange.average.left_out(),
-            bytes_sent=exchange.bytes_sent,
-            bytes_received=exchange.bytes_received,
-        )
+        return _agreed(exchange, contribution, self.codec.name)
 
     async def _exchange_until_decided(
         self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, key: Key
@@ -300,6 +293,31 @@ class Follower:
 
     def _now(self) -> float:
         return self.transport.clock.monotonic()
+
+
+def _agreed(exchange: PieceExchange, contribution: Contribution, codec: str) -> Agreed:
+    """The round is committed: what its members have now."""
+    average = exchange.average
+    tokens, spans = average.tokens(), average.spans()
+    encoded = EncodedAverage(
+        base=contribution.digest,
+        work=sum(tokens.values()),
+        spans=spans,
+        codec=codec,
+        parameters=len(contribution.gradient),
+        piece_parameters=exchange.roster.piece_parameters,
+        pieces=average.pieces(),
+    )
+    return Agreed(
+        mean=average.mean,
+        spans=spans,
+        encoded=encoded,
+        contributors=average.contributors(),
+        tokens=tokens,
+        left_out=average.left_out(),
+        bytes_sent=exchange.bytes_sent,
+        bytes_received=exchange.bytes_received,
+    )
 
 
 async def _report(channel: Channel, exchange: PieceExchange, pulse: float) -> None:

@@ -9,6 +9,7 @@ is kept as far as it came, and goes on there when it is asked for again.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections import Counter
@@ -18,18 +19,24 @@ from functools import partial
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
+from dipaco_swarm.swarm.interface import Older
+from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages
 from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.download import Download
+from dipaco_swarm.swarm.states.successors import Successors
 from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
+    AskAverages,
     AskBlob,
     AskManifest,
     AskPiece,
     AskState,
+    AveragesAre,
     BlobFollows,
     ManifestIs,
     NotHere,
+    PackedAverage,
     StateIs,
 )
 
@@ -51,6 +58,8 @@ class Store:
         self._protocol = f"dipaco/1/{run}/store"
         self.blobs = blobs
         self.manifest: bytes | None = None
+        self._averages = KeptAverages()
+        self._successors = Successors(transport, self._compute, self._protocol, self._averages, self._fetch_average)
         self._states: dict[tuple[int, ModuleId], list[ModuleState]] = {}
         self._readers: Counter[str] = Counter()
         """Digest of a state -> streams on which it is read."""
@@ -66,8 +75,12 @@ class Store:
             held.append(state)
             held[:-KEPT_VERSIONS] = [old for old in held[:-KEPT_VERSIONS] if self._readers[old.digest]][:1]
 
+    def hold_average(self, stage: int, module: ModuleId, blob: AverageBlob, parameters: int) -> None:
+        self._averages.hold(stage, module, blob, parameters)
+
     def release(self, stage: int, module: ModuleId) -> None:
         self._states.pop((stage, module), None)
+        self._averages.release(stage, module)
 
     async def _on_stream(self, stream: Stream) -> None:
         async with asyncio.timeout(self._timing.dial):
@@ -75,6 +88,11 @@ class Store:
         match message:
             case AskState():
                 await self._send_state(stream, message)
+            case AskAverages():
+                chain = self._averages.chain(message.stage, ModuleId.parse(message.module), message.bases, message.to)
+                await stream.send(AveragesAre(averages=chain) if chain else NotHere())
+            case AskBlob() if self._averages.get(message.digest) is not None:
+                await self._send_average(stream, message)
             case AskBlob():
                 await self._send_blob(stream, message)
             case AskManifest():
@@ -132,6 +150,17 @@ class Store:
             while chunk := file.read(CHUNK):
                 await stream.send_raw(memoryview(chunk))
 
+    async def _send_average(self, stream: Stream, ask: AskBlob) -> None:
+        at = ask.offset
+        # looked up each time: who reads cannot make us keep what we have let go
+        while (data := self._averages.get(ask.digest)) is not None:
+            if at == ask.offset:
+                await stream.send(BlobFollows(size=len(data)))
+            if at >= len(data):
+                return
+            await stream.send_raw(memoryview(data)[at : at + CHUNK])
+            at += CHUNK
+
     # ------------------------------------------------------------------------------------------------ asking others
 
     async def fetch_state(
@@ -152,6 +181,19 @@ class Store:
                 for oldest in list(self._unfinished)[:-MAX_UNFINISHED]:
                     del self._unfinished[oldest]
 
+    async def make_state(
+        self, peers: Sequence[str], stage: int, module: ModuleId, digest: str, older: Older, patience: float
+    ) -> ModuleState | None:
+        """The same, made from an older one and averages that `peers` have; None when none has in `patience` seconds.
+
+        Who has gone astray alone has the state from before that, too.
+        """
+        held = {state.digest: state for state in (*self._states.get((stage, module), []), older.state)}
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                return await self._successors.make(peers, stage, module, digest, held, older.follow)
+        return None
+
     async def fetch_blob(
         self, peers: Sequence[str], digest: str, limit: int | None = None, patience: float | None = None
     ) -> bytes | None:
@@ -163,21 +205,30 @@ class Store:
         data = await self._compute.aside(self.blobs.get, digest)
         if data is not None:
             return data
-        download = self._unfinished_blobs.pop(digest, None)
-        if download is None:
-            download = BlobDownload(self._transport, self._compute, self._protocol, digest)
-        try:
-            data = await _while_it_comes(download, peers, limit or MAX_BLOB_BYTES, patience)
-        finally:
-            if data is None and download.is_begun:
-                self._unfinished_blobs[digest] = download
-                for oldest in list(self._unfinished_blobs)[:-MAX_UNFINISHED]:
-                    del self._unfinished_blobs[oldest]
+        data = await self._download(peers, digest, limit or MAX_BLOB_BYTES, patience)
         if data is not None:
             try:
                 await self._compute.aside(partial(self.blobs.put, data, durable=False))
             except HomeError as error:  # we have it; only others cannot have it from us
                 log.warning("%s", error)
+        return data
+
+    async def _fetch_average(self, peers: Sequence[str], packed: PackedAverage) -> bytes | None:
+        return await self._download(peers, packed.digest, packed.size, self._timing.stall)
+
+    async def _download(self, peers: Sequence[str], digest: str, limit: int, patience: float | None) -> bytes | None:
+        """A blob from others, going on where it was left the last time."""
+        download = self._unfinished_blobs.pop(digest, None)
+        if download is None:
+            download = BlobDownload(self._transport, self._compute, self._protocol, digest)
+        data = None
+        try:
+            data = await _while_it_comes(download, peers, limit, patience)
+        finally:
+            if data is None and download.is_begun:
+                self._unfinished_blobs[digest] = download
+                for oldest in list(self._unfinished_blobs)[:-MAX_UNFINISHED]:
+                    del self._unfinished_blobs[oldest]
         return data
 
     async def ask_manifest(self, peer: str) -> bytes | None:

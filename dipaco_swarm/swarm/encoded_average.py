@@ -1,0 +1,84 @@
+"""The average of one round as it went over the wire: with the state before it, it makes the state after it.
+
+The outer step is the same arithmetic everywhere, so whoever has the one state and this has the other: with int8 at one
+byte a parameter, where a state has eight.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dipaco_swarm.swarm.round.codecs.codec import Buffer, codec_of
+
+MAX_CHAIN = 6
+"""Versions that are made up for by averages; whoever is further behind fetches the state."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of the averaged vector, and the effective number of paths behind it.
+
+    Spans differ only when somebody died in the middle of a round.
+    """
+
+    start: int
+    stop: int
+    effective_paths: float
+
+
+class Averaged(Protocol):
+    """What an outer step needs of a round."""
+
+    @property
+    def mean(self) -> Tensor:
+        """Weighted mean of the outer gradients, fp32, shape (parameters,), not yet rescaled."""
+        ...
+
+    @property
+    def spans(self) -> tuple[Span, ...]: ...
+
+    @property
+    def work(self) -> int:
+        """Tokens that the next version has behind it, and this one has not."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedAverage:
+    """What the members of a round decoded, bit for bit; an `Averaged`."""
+
+    base: str
+    """Digest of the state that its outer gradients start from."""
+    work: int
+    spans: tuple[Span, ...]
+    codec: str
+    """By its name."""
+    parameters: int
+    piece_parameters: int
+    """Of each piece but the last, which has what is left."""
+    pieces: Sequence[Buffer]
+    """Each encoded by itself, as its reducer sent it."""
+
+    @property
+    def mean(self) -> Tensor:
+        """fp32 (parameters,), decoded anew each time.
+
+        Raises ValueError when a piece has not the size that its parameters take.
+        """
+        codec, mean = codec_of(self.codec), torch.empty(self.parameters)
+        for piece, data in enumerate(self.pieces):
+            start = piece * self.piece_parameters
+            stop = min(start + self.piece_parameters, self.parameters)
+            # a copy: pieces lie anywhere in what was received, and torch wants numbers at whole addresses
+            mean[start:stop] = codec.decode(bytearray(data), stop - start)
+        return mean
+
+
+def encoded_sizes(codec: str, parameters: int, piece_parameters: int) -> list[int]:
+    """Bytes of each piece of an average."""
+    size_of = codec_of(codec).encoded_size
+    starts = range(0, parameters, piece_parameters)
+    return [size_of(min(piece_parameters, parameters - start)) for start in starts]

@@ -1,0 +1,111 @@
+"""The averages of the last rounds: as blobs, kept for those who are a few versions behind."""
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.strategies import CODECS
+from dipaco_swarm.swarm.encoded_average import MAX_CHAIN, EncodedAverage, Span, encoded_sizes
+from dipaco_swarm.swarm.wire import LENGTH, MAX_MESSAGE_BYTES, AverageHeader, PackedAverage, decode, encode
+
+
+@dataclass(frozen=True, eq=False)
+class AverageBlob:
+    """An average as it is asked for, and between which states it lies (their digests)."""
+
+    packed: PackedAverage
+    data: bytes
+    base: str
+    to: str
+
+
+def pack(average: EncodedAverage, to: str) -> AverageBlob:
+    """The same average is the same blob at every member. `to`: digest of the state that it leads to."""
+    header = AverageHeader(
+        base=average.base,
+        work=average.work,
+        parameters=average.parameters,
+        codec=average.codec,
+        piece_parameters=average.piece_parameters,
+        spans=tuple((span.stop, span.effective_paths) for span in average.spans),
+    )
+    said = encode(header)
+    data = b"".join((LENGTH.pack(len(said)), said, *average.pieces))
+    packed = PackedAverage(digest=hashlib.sha256(data).hexdigest(), size=len(data))
+    return AverageBlob(packed, data, average.base, to)
+
+
+def unpack(peer: str, data: bytes, parameters: int) -> EncodedAverage:
+    """The average in a blob of a module with so many parameters.
+
+    Raises RemoteDataError, which names the peer that said what to ask for, when it is none.
+    """
+    length = LENGTH.unpack_from(data)[0] if len(data) >= LENGTH.size else MAX_MESSAGE_BYTES
+    if length > min(MAX_MESSAGE_BYTES, len(data) - LENGTH.size):
+        raise RemoteDataError(peer, "names a blob that is not an average")
+    header = decode(peer, data[LENGTH.size : LENGTH.size + length])
+    if not isinstance(header, AverageHeader) or header.parameters != parameters or header.codec not in CODECS:
+        raise RemoteDataError(peer, f"names a blob that is not an average of {parameters} parameters")
+    sizes = encoded_sizes(header.codec, parameters, header.piece_parameters)
+    at = LENGTH.size + length
+    stops = [stop for stop, _ in header.spans]
+    if len(data) != at + sum(sizes) or stops != sorted({*stops}) or stops[0] < 1 or stops[-1] != parameters:
+        raise RemoteDataError(peer, "names an average whose pieces do not fit its module")
+    pieces = []
+    for size in sizes:
+        pieces.append(memoryview(data)[at : at + size])
+        at += size
+    starts = [0, *stops[:-1]]
+    return EncodedAverage(
+        base=header.base,
+        work=header.work,
+        spans=tuple(Span(start, stop, paths) for start, (stop, paths) in zip(starts, header.spans, strict=True)),
+        codec=header.codec,
+        parameters=parameters,
+        piece_parameters=header.piece_parameters,
+        pieces=pieces,
+    )
+
+
+class KeptAverages:
+    """The last averages of each module, in memory: MAX_CHAIN of them, and no more bytes than one of its states."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[tuple[int, ModuleId], list[AverageBlob]] = {}
+        """By stage and module, the oldest first."""
+
+    def hold(self, stage: int, module: ModuleId, blob: AverageBlob, parameters: int) -> None:
+        """`parameters`: how many the module has."""
+        held = self._blobs.setdefault((stage, module), [])
+        if any((other.base, other.to) == (blob.base, blob.to) for other in held):
+            return
+        held.append(blob)
+        while len(held) > MAX_CHAIN or not is_cheaper([kept.packed for kept in held], parameters):
+            del held[0]
+
+    def release(self, stage: int, module: ModuleId) -> None:
+        self._blobs.pop((stage, module), None)
+
+    def get(self, digest: str) -> bytes | None:
+        """The bytes of a blob, as long as it is kept."""
+        blobs = (blob for held in self._blobs.values() for blob in held)
+        return next((blob.data for blob in blobs if blob.packed.digest == digest), None)
+
+    def chain(self, stage: int, module: ModuleId, bases: Collection[str], to: str) -> tuple[PackedAverage, ...]:
+        """What leads to a state from the nearest of these, in order; empty where that is not known."""
+        by_end = {blob.to: blob for blob in self._blobs.get((stage, module), [])}
+        found: list[PackedAverage] = []
+        while to not in bases:
+            blob = by_end.pop(to, None)
+            if blob is None:
+                return ()
+            found.insert(0, blob.packed)
+            to = blob.base
+        return tuple(found)
+
+
+def is_cheaper(averages: Sequence[PackedAverage], parameters: int) -> bool:
+    """Whether these are fewer bytes than a state: its parameters and their momentum."""
+    return sum(packed.size for packed in averages) < 2 * 4 * parameters

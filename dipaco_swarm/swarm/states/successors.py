@@ -1,0 +1,110 @@
+"""A newer state made here, from one that we have and the averages of the rounds since.
+
+A holder says which averages lead there from what we have: our last state or, when we have gone astray alone, the one
+before, from which the others went on. Each is a blob and comes as blobs do: checked by its digest, from one peer
+after the other, from where it broke off. The state that they make must have the digest that was asked for. If it has
+not, whoever named the averages lied: it is named in the log, and not asked for that state again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.encoded_average import EncodedAverage
+from dipaco_swarm.swarm.interface import Follow
+from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, is_cheaper, unpack
+from dipaco_swarm.swarm.transport import Executor, Transport
+from dipaco_swarm.swarm.wire import AskAverages, AveragesAre, PackedAverage
+
+log = logging.getLogger(__name__)
+
+MAX_ASKED = 8
+"""Holders, for one state; then the state itself is fetched."""
+MAX_LIARS = 256
+
+FetchBlob = Callable[[Sequence[str], PackedAverage], Awaitable[bytes | None]]
+"""The bytes of an average from the first of these peers that sends them; None when none does."""
+
+
+class Successors:
+    """Asks others for averages, and takes their outer steps."""
+
+    def __init__(
+        self, transport: Transport, compute: Executor, protocol: str, kept: KeptAverages, fetch: FetchBlob
+    ) -> None:
+        self._transport = transport
+        self._compute = compute
+        self._protocol = protocol
+        self._kept = kept
+        self._fetch = fetch
+        self._liars: dict[tuple[str, str], None] = {}
+        """Peer and digest of the state to which its averages did not lead; the oldest first."""
+
+    async def make(
+        self,
+        peers: Sequence[str],
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        bases: Mapping[str, ModuleState],
+        follow: Follow,
+    ) -> ModuleState | None:
+        """The state with this digest, by the word of the first of `peers` that is right; None when none is.
+
+        `bases`: states that we have, by digest; the nearest is gone on from.
+        """
+        ask = AskAverages(stage=stage, module=str(module), bases=tuple(bases), to=digest)
+        parameters = max(len(base.params) for base in bases.values())
+        asked = [peer for peer in peers if (peer, digest) not in self._liars][:MAX_ASKED]
+        for peer in asked:
+            try:
+                found = await self._averages_by(peer, asked, ask, parameters)
+                if found is None:
+                    continue
+                blobs, averages = [blob for blob, _ in found], [average for _, average in found]
+                base = bases.get(averages[0].base)
+                state = None if base is None else await self._compute.aside(_followed, follow, base, averages)
+                if state is None or state.digest != digest:
+                    raise RemoteDataError(peer, f"names averages that do not lead to state {digest[:8]} of {module}")
+                ends = [*(blob.base for blob in blobs[1:]), digest]
+                for blob, to in zip(blobs, ends, strict=True):  # others may have them from us
+                    self._kept.hold(stage, module, replace(blob, to=to), parameters)
+                return state
+            except RemoteDataError as error:
+                log.warning("does without the averages of a peer that broke the protocol: %s", error)
+                self._liars[peer, digest] = None
+                for oldest in list(self._liars)[:-MAX_LIARS]:
+                    del self._liars[oldest]
+            except (ConnectionError, EOFError, TimeoutError) as error:
+                log.info("averages of %s without peer %s: %s", module, peer[-8:], str(error) or "no answer")
+        return None
+
+    async def _averages_by(
+        self, peer: str, others: Sequence[str], ask: AskAverages, parameters: int
+    ) -> list[tuple[AverageBlob, EncodedAverage]] | None:
+        """The averages that a peer names, of whoever sends them; None when it knows of none, or nobody sends them."""
+        async with self._transport.dial(peer, self._protocol) as stream:
+            await stream.send(ask)
+            async with asyncio.timeout(self._transport.timing.dial):
+                answer = await stream.receive()
+        if not isinstance(answer, AveragesAre) or not is_cheaper(answer.averages, parameters):
+            return None
+        found = []
+        for packed in answer.averages:
+            data = self._kept.get(packed.digest) or await self._fetch(list(dict.fromkeys((peer, *others))), packed)
+            if data is None:
+                return None
+            average = await self._compute.aside(unpack, peer, data, parameters)
+            found.append((AverageBlob(packed, data, average.base, ask.to), average))
+        return found
+
+
+def _followed(follow: Follow, base: ModuleState, averages: Sequence[EncodedAverage]) -> ModuleState | None:
+    state = follow(base, averages)
+    if state is not None:
+        state.digest  # noqa: B018  # computed here, not in the loop
+    return state
