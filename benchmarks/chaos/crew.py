@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing.context import ForkServerProcess
@@ -62,12 +62,20 @@ class Here:
 Place = Host | Here
 
 
-def _play(namespace: str | None, program: Literal["peer", "bootstrap"], arguments: Sequence[str], log: Path) -> None:
+def _play(
+    namespace: str | None,
+    program: Literal["peer", "bootstrap"],
+    arguments: Sequence[str],
+    log: Path,
+    prelude: Callable[[], None] | None,
+) -> None:
     """One life of a program, in a process of its own."""
     os.setpgrp()  # Ctrl+C is for the harness alone
     speak_to(log, log)
     if namespace is not None:
         enter(NAMESPACES / namespace)
+    if prelude is not None:
+        prelude()
     command(program, arguments)
 
 
@@ -101,6 +109,8 @@ class Member:
     folder: Path
     program: Literal["peer", "bootstrap"]
     arguments: Sequence[str]
+    prelude: Callable[[], None] | None = None
+    """What its process does before it is the program."""
     lives: int = 0
     ended_badly: list[str] = field(default_factory=list)
     _process: ForkServerProcess | None = None
@@ -163,7 +173,9 @@ class Member:
         arguments = [*self.arguments, "--home", str(self.home), "--screen", "plain"]
         self._had_said, self._had_reported = len(self.said()), len(self._events())
         self._process = MAKE.Process(
-            target=_play, args=(self.host.namespace, self.program, arguments, self.log), name=self.name
+            target=_play,
+            args=(self.host.namespace, self.program, arguments, self.log, self.prelude),
+            name=self.name,
         )
         self._process.start()
         self.lives += 1

@@ -172,6 +172,8 @@ class Story:
         self._sampled = 0.0
         self.address = ""
         self.cpu_share = 100
+        self.prelude: Callable[[], None] | None = None
+        """What the processes of peers do before they are peers."""
         self.line = "loopback"
         """Of the scenario that is played on several."""
         self._floor: dict[str, int] = {}
@@ -222,6 +224,7 @@ class Story:
             "--until-finished",
         ]
         member = self.crew.add(name, host, "peer", [*arguments, *more])
+        member.prelude = self.prelude
         member.start()
         return member
 
