@@ -178,6 +178,17 @@ def test_the_next_holder_is_asked_where_one_lies(make_swarms: MakeSwarms) -> Non
     assert made.digest == state.digest
 
 
+def test_the_same_lie_is_fetched_once(make_swarms: MakeSwarms) -> None:
+    *liars, late = make_swarms(3)
+    ((_, state),) = chain_from(BASE, 1)
+    lie = average_of(BASE, 77)
+    for liar in liars:
+        hold(liar, [(lie, state)])
+    hear(late, liars)
+    assert successor(late, state) is None
+    assert late.traffic().received == pack(lie, state.digest).packed.size
+
+
 def test_a_holder_that_goes_in_the_middle_costs_a_chunk(
     make_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
 ) -> None:

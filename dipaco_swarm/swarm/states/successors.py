@@ -9,7 +9,6 @@ not, whoever named the averages lied: it is named in the log, and not asked for 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
@@ -26,6 +25,8 @@ MAX_ASKED = 8
 """Holders, for one state; then the state itself is fetched."""
 MAX_LIARS = 256
 
+Chain = tuple[PackedAverage, ...]
+"""Averages, each from the state to which the one before leads."""
 FetchBlob = Callable[[Sequence[str], PackedAverage], Awaitable[bytes | None]]
 """The bytes of an average from the first of these peers that sends them; None when none does."""
 
@@ -60,19 +61,24 @@ class Successors:
         ask = AskAverages(stage=stage, module=str(module), bases=tuple(bases), to=digest)
         parameters = max(len(base.params) for base in bases.values())
         asked = [peer for peer in peers if (peer, digest) not in self._liars][:MAX_ASKED]
+        wrong: set[Chain] = set()
         for peer in asked:
             try:
-                found = await self._averages_by(peer, asked, ask, parameters)
+                chain = await self._chain_by(peer, ask)
+                if not chain or not is_cheaper(chain, parameters):
+                    continue
+                if chain in wrong:  # the same averages lead to the same state, whoever names them
+                    raise _misled(peer, module, digest)
+                found = await self._fetched(peer, asked, chain, parameters)
                 if found is None:
                     continue
-                blobs, averages = [blob for blob, _ in found], [average for _, average in found]
-                base = bases.get(averages[0].base)
-                state = None if base is None else await self._compute.aside(_followed, follow, base, averages)
+                state = await self._compute.aside(_followed, follow, bases, [average for _, average in found])
                 if state is None or state.digest != digest:
-                    raise RemoteDataError(peer, f"names averages that do not lead to state {digest[:8]} of {module}")
-                ends = [*(blob.base for blob in blobs[1:]), digest]
-                for blob, to in zip(blobs, ends, strict=True):  # others may have them from us
-                    self._kept.hold(stage, module, replace(blob, to=to), parameters)
+                    wrong.add(chain)
+                    raise _misled(peer, module, digest)
+                ends = [*(average.base for _, average in found[1:]), digest]
+                for packed, (data, average), to in zip(chain, found, ends, strict=True):  # others may have them from us
+                    self._kept.hold(stage, module, AverageBlob(packed, data, average.base, to), parameters)
                 return state
             except RemoteDataError as error:
                 log.warning("does without the averages of a peer that broke the protocol: %s", error)
@@ -83,28 +89,37 @@ class Successors:
                 log.info("averages of %s without peer %s: %s", module, peer[-8:], str(error) or "no answer")
         return None
 
-    async def _averages_by(
-        self, peer: str, others: Sequence[str], ask: AskAverages, parameters: int
-    ) -> list[tuple[AverageBlob, EncodedAverage]] | None:
-        """The averages that a peer names, of whoever sends them; None when it knows of none, or nobody sends them."""
+    async def _chain_by(self, peer: str, ask: AskAverages) -> Chain:
+        """The averages that a peer names; empty when it knows of none."""
         async with self._transport.dial(peer, self._protocol) as stream:
             await stream.send(ask)
             async with asyncio.timeout(self._transport.timing.dial):
                 answer = await stream.receive()
-        if not isinstance(answer, AveragesAre) or not is_cheaper(answer.averages, parameters):
-            return None
+        return answer.averages if isinstance(answer, AveragesAre) else ()
+
+    async def _fetched(
+        self, peer: str, others: Sequence[str], chain: Chain, parameters: int
+    ) -> list[tuple[bytes, EncodedAverage]] | None:
+        """The averages that a peer has named, of whoever sends them; None when nobody sends one of them."""
         found = []
-        for packed in answer.averages:
+        for packed in chain:
             data = self._kept.get(packed.digest) or await self._fetch(list(dict.fromkeys((peer, *others))), packed)
             if data is None:
                 return None
             average = await self._compute.aside(unpack, peer, data, parameters)
-            found.append((AverageBlob(packed, data, average.base, ask.to), average))
+            found.append((data, average))
         return found
 
 
-def _followed(follow: Follow, base: ModuleState, averages: Sequence[EncodedAverage]) -> ModuleState | None:
-    state = follow(base, averages)
+def _misled(peer: str, module: ModuleId, digest: str) -> RemoteDataError:
+    return RemoteDataError(peer, f"names averages that do not lead to state {digest[:8]} of {module}")
+
+
+def _followed(
+    follow: Follow, bases: Mapping[str, ModuleState], averages: Sequence[EncodedAverage]
+) -> ModuleState | None:
+    base = bases.get(averages[0].base)
+    state = None if base is None else follow(base, averages)
     if state is not None:
         state.digest  # noqa: B018  # computed here, not in the loop
     return state
