@@ -190,7 +190,15 @@ class Directory:
         if said.peer == self._transport.peer or (before is None and len(self._heard[key]) >= self.max_members):
             return
         if before is not None:
-            said = replace(before.said, path=said.path, version=said.version, digest=said.digest, work=said.work)
+            # who only held the module a moment ago may train it now
+            said = replace(
+                before.said,
+                path=said.path,
+                role=said.role,
+                version=said.version,
+                digest=said.digest,
+                work=said.work,
+            )
         expiration, pause = (before.expiration, before.pause) if before is not None else (0.0, 0.0)
         until = max(now + self._timing.lifetime, before.until if before is not None else 0.0)
         self._note(key, Heard(said, expiration, until, now, pause, direct=now))

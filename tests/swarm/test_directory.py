@@ -8,7 +8,7 @@ import pytest
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.directory import Directory
-from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.libp2p import opening
 from dipaco_swarm.swarm.local import LocalNetwork, LocalTransport
 from dipaco_swarm.swarm.timing import Timing
@@ -145,3 +145,15 @@ def test_stages_that_are_over_are_forgotten() -> None:
         assert world.directory.peers() == [one]
     assert len(world.directory._heard) <= 4
     assert len(world.directory._lately) <= 4
+
+
+def test_who_held_a_module_a_moment_ago_and_says_over_a_stream_that_it_trains_it_is_believed() -> None:
+    world = World()
+    one = PeerName("one")
+    held = Announcement(one, 0, MODULE, None, 1, "a" * 64, moves=True, role=Role.HOLDS)
+    record = Record(records.encode(records.encode_announcement(held, ())), world.clock.wall() + TIMING.lifetime)
+    world.records.found = {one: record}
+    asyncio.run(world.directory.listen(0, MODULE))
+    world.directory.heard_directly(Announcement(one, 0, MODULE, PathIndex(3), 2, "b" * 64, work=7))
+    (said,) = world.directory.members(0, MODULE)
+    assert (said.role, said.path, said.version, said.digest, said.work) == (Role.TRAINS, 3, 2, "b" * 64, 7)
