@@ -31,6 +31,8 @@ from dipaco_swarm.training.inner import InnerTrainer, StepReport
 SCALE = 10
 INNER_STEPS = 30
 HOME = Link(up_mbit=20, down_mbit=100, round_trip_ms=50)
+RENTED = Link(up_mbit=1000, down_mbit=1000, round_trip_ms=10)
+"""Where a bootstrap node is."""
 GRID = ((0, 0), (0, 1), (1, 0), (1, 1))
 MODEL = {"hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 4}
 """Two levels of 7.9 million parameters."""
@@ -88,7 +90,11 @@ class Row:
 
 def play(group: str, minutes: float, rounds: int, *, overlap: bool) -> Row:
     stage = {"router": "k-means", "paths": GRID} if group == "grid" else None
-    changes = {"model": MODEL, "rounds": {"inner_steps": INNER_STEPS, "overlap": overlap}}
+    changes = {
+        "model": MODEL,
+        "data": {"max_documents": 200},
+        "rounds": {"inner_steps": INNER_STEPS, "overlap": overlap},
+    }
     config = run_file("utilisation", stage, {}, changes)
     paths = len(GRID) if stage else 2
     step = 60 * minutes / SCALE / INNER_STEPS
@@ -97,7 +103,7 @@ def play(group: str, minutes: float, rounds: int, *, overlap: bool) -> Row:
         with crews.Crew(folder) as crew:
             story = Story(lab, crew, config, 0, folder / "cache", Verdict(), print)
             story.prelude = partial(compute_by_sleeping, step)
-            story.bootstrap(HOME, until_finished=False)
+            story.bootstrap(RENTED, until_finished=False)
             peers = [story.peer(f"peer-{number}", number if stage else 0, HOME) for number in range(paths)]
             story.until(lambda: story.version() >= 1, "every module has its first version", BEGIN_SECONDS)
             last = len(config.stages) - 1
