@@ -27,6 +27,9 @@ from dipaco_swarm.testing.volunteer import SimulatedPeer
 OPENING_SECONDS = 60.0
 """The operator's node has published the run by then."""
 
+OVERLAPPED_LAG = 3
+"""Versions that a peer may be behind the newest one while rounds overlap with training."""
+
 Story = Callable[["World"], Awaitable[None]]
 
 
@@ -163,9 +166,22 @@ class World:
         return found
 
     def is_one(self) -> bool:
-        """Whether all live peers are in the newest stage, and those of every module at the same state."""
-        states, newest = self.states(), self.stage
-        return all(len(set(at.values())) == 1 and place[0] == newest for place, at in states.items())
+        """Whether all live peers are in the newest stage, and those of every module at the same state.
+
+        Where training goes on in rounds, they take a version one after the other: there some may be a little behind.
+        """
+        lag = OVERLAPPED_LAG if self.plan.overlap else 0
+        return all(
+            place[0] == self.stage
+            and {digest for _, digest in at.values()} <= self._newest(place, max(at.values()), lag)
+            for place, at in self.states().items()
+        )
+
+    def _newest(self, place: Place, newest: tuple[int, str], lag: int) -> set[str]:
+        """The digests of a version and of so many before it."""
+        _, digest = newest
+        before = self.ledger.line_of(place, digest)[:lag]
+        return {digest, *(version.parent for version in before)}
 
     def apart(self) -> str:
         """Who is at which state, of the modules whose peers are not at one; and who is behind."""
