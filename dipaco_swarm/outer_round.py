@@ -254,12 +254,6 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
     return tuple(found)
 
 
-def catch_up(peer: PathInTraining, task: CatchUp) -> bool:
-    """Fetch a state that the group agrees on and put our progress on top; False when nobody could send it."""
-    begin_catch_up(peer, task)
-    return end_catch_up(peer, task.module)
-
-
 def begin_catch_up(peer: PathInTraining, task: CatchUp) -> None:
     """Begin to fetch a state that the group agrees on. Returns at once; `end_catch_up` comes when it is there."""
     module, ours = task.module, peer.progress[task.module].base

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -50,7 +50,7 @@ class PeerPresenter:
             self._screen.event(steps)
         if self._swarm.clock.monotonic() - self._drawn > REDRAW_SECONDS:
             self._drawn = self._swarm.clock.monotonic()
-            self.now(peer, manifest, _activity(peer))
+            self.now(peer, manifest, _sharing(peer.in_flight, trains=True) if peer.in_flight else "training")
 
     def round_over(self, peer: PathInTraining, report: RoundReport, rounds: int, *, quiet: bool) -> None:
         """Tell what came out of a round. `rounds`: made so far. `quiet`: not what failed, as we are about to leave."""
@@ -113,14 +113,13 @@ class Watching:
         self.show.step(self.peer, self.manifest, report)
 
     def due(self, modules: Sequence[ModuleId]) -> None:
-        shared = ", ".join(map(str, modules))
-        trains_on = self.peer.rules.rounds.overlaps
-        self.show.now(self.peer, self.manifest, f"training, and sharing {shared}" if trains_on else f"sharing {shared}")
+        self.show.now(self.peer, self.manifest, _sharing(modules, trains=self.peer.rules.rounds.overlaps))
 
 
-def _activity(peer: PathInTraining) -> str:
-    """What a peer does between two steps."""
-    return f"training, and sharing {', '.join(map(str, peer.in_flight))}" if peer.in_flight else "training"
+def _sharing(modules: Iterable[ModuleId], *, trains: bool) -> str:
+    """What a peer does while rounds of these modules are made; `trains`: and it trains on meanwhile."""
+    shared = f"sharing {', '.join(map(str, modules))}"
+    return f"training, and {shared}" if trains else shared
 
 
 def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announcement]) -> ModuleView:

@@ -35,15 +35,13 @@ class Begun(Generic[T]):
         """Whatever it gives back then is its result."""
         self._portal.soon(self._cancel)
 
-    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """In the loop."""
-        self._task = asyncio.ensure_future(work)
-        self._task.add_done_callback(lambda task: self._over.set())
-        return self._task
-
-    def give_up(self) -> None:
-        """In the loop: it is over before it began."""
-        self._over.set()
+    def follow(self, task: "asyncio.Task[T] | None") -> None:
+        """In the loop: this is the work. None: it is over before it began."""
+        self._task = task
+        if task is None:
+            self._over.set()
+        else:
+            task.add_done_callback(lambda done: self._over.set())
 
     async def _wait(self, timeout: float | None) -> None:
         try:
@@ -72,18 +70,12 @@ class Calls:
         """Run in the loop and wait; None when time is up or we were interrupted."""
 
         async def tracked() -> T | None:
-            if self._interrupted:
-                work.close()
-                return None
-            task = asyncio.ensure_future(work)
-            self._pending[task] = None
+            task = self._start(work)
             try:
                 async with asyncio.timeout(timeout):
-                    return await task
+                    return None if task is None else await task
             except TimeoutError:
                 return None
-            finally:
-                self._pending.pop(task, None)
 
         try:
             return self._portal.run(tracked())
@@ -93,18 +85,18 @@ class Calls:
     def begin(self, work: Coroutine[Any, Any, T]) -> Begun[T]:
         """Begin it in the loop, and return at once. Interrupted, it is cancelled."""
         begun: Begun[T] = Begun(self._portal)
-
-        def start() -> None:
-            if self._interrupted:
-                work.close()
-                begun.give_up()
-                return
-            task = begun.start(work)
-            self._pending[task] = None
-            task.add_done_callback(lambda done: self._pending.pop(done, None))
-
-        self._portal.soon(start)
+        self._portal.soon(lambda: begun.follow(self._start(work)))
         return begun
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T] | None":
+        """In the loop: begin it, to be cancelled when we are interrupted; None when we were before."""
+        if self._interrupted:
+            work.close()
+            return None
+        task = asyncio.ensure_future(work)
+        self._pending[task] = None
+        task.add_done_callback(lambda done: self._pending.pop(done, None))
+        return task
 
     def interrupt(self) -> None:
         """Let every call that waits, now or later, return at once with nothing."""

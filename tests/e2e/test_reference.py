@@ -15,7 +15,15 @@ from dipaco_swarm.algorithm.pacing.paced import CATCH_UP_ROUNDS
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.progress import ModuleProgress
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.outer_round import adopt, announce, catch_up, catch_ups, rebase, run_outer_round
+from dipaco_swarm.outer_round import (
+    adopt,
+    announce,
+    begin_catch_up,
+    catch_ups,
+    end_catch_up,
+    rebase,
+    run_outer_round,
+)
 from dipaco_swarm.pacing import modules_due
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig, OuterConfig, RoundsConfig
@@ -308,7 +316,8 @@ def test_who_fetches_a_newer_state_says_so_until_it_is_there(hub: Hub, monkeypat
 
     monkeypatch.setattr(NetworkedSwarm, "begin_fetch", look)
     (task,) = catch_ups(ours)
-    assert catch_up(ours, task)
+    begin_catch_up(ours, task)
+    assert end_catch_up(ours, task.module)
     assert said == [{shared}]
     until(lambda: not any(s.catching_up for m in (shared, own) for s in ours.swarm.members(0, m)))
 
