@@ -6,11 +6,12 @@ It is started in a session of its own: Ctrl+C in a terminal goes to us alone, an
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import secrets
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -61,7 +62,8 @@ async def running_daemon(
     sweep()
     daemon = Daemon(Multiaddr(f"/unix/tmp/dipaco-{secrets.token_urlsafe(8)}.sock"), asyncio.Event())
     arguments = [f"-listen={daemon.control}", f"-id={identity.path}"]
-    process = await _started([*arguments, *_arguments(bootstraps, settings, doors, relayed)])
+    arguments += _arguments(bootstraps, settings, doors, relayed)
+    process = await _started(arguments, {} if bootstraps else relay.ENVIRONMENT)
     drain: asyncio.Task[None] | None = None
     try:
         await _until_ready(process, bootstraps)
@@ -104,7 +106,7 @@ def _arguments(bootstraps: Sequence[str], settings: NodeSettings, doors: Sequenc
     return arguments
 
 
-async def _started(arguments: Sequence[str]) -> asyncio.subprocess.Process:
+async def _started(arguments: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
     try:
         return await asyncio.create_subprocess_exec(
             str(files("hivemind.hivemind_cli") / "p2pd"),
@@ -113,6 +115,7 @@ async def _started(arguments: Sequence[str]) -> asyncio.subprocess.Process:
             stderr=asyncio.subprocess.STDOUT,
             stdin=asyncio.subprocess.DEVNULL,
             start_new_session=True,
+            env={**os.environ, **environment},
         )
     except OSError as error:
         raise NodeError(

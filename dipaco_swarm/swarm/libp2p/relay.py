@@ -1,8 +1,11 @@
 """Relaying for peers that nobody can dial, as libp2p's daemon does it (circuit v2).
 
 The daemon opens two relays at its start, one with the limits that it is given and one with libp2p's, which breaks a
-connection after 128 KiB; whichever is ready last answers. So a node that relays asks itself, as anybody would, how much
-it gives away, and starts its daemon again when that is not what it was told.
+connection after 128 KiB; whichever is ready last answers. The first is opened by a goroutine of its own. With one
+processor that goroutine runs only when the main one waits, so its relay is the last.
+
+A node that relays also asks itself, as anybody would, how much it gives away, and starts its daemon again when that is
+not what it was told.
 """
 
 import asyncio
@@ -24,6 +27,8 @@ SERVICE = (
     "-forceReachabilityPublic=1",
 )  # fmt: skip
 """What a bootstrap node's daemon is told."""
+ENVIRONMENT = {"GOMAXPROCS": "1"}
+"""For a bootstrap node's daemon. With two processors up to 11 of 12 starts had libp2p's limits; with one, none."""
 ANSWER_SECONDS = 5.0
 MAX_ANSWER_BYTES = 1 << 12
 
