@@ -144,8 +144,8 @@ class Volunteer:
                     self._end_rounds(post)
                     self._move_on(peer)
                     return newest
-                case CatchUp() as task:
-                    self._catching_up.begin(peer, task)
+                case CatchUp():
+                    self._catching_up.begin(peer, catch_ups(peer))
                 case Score():
                     self._scoring.score(post, newest)
                 case Wait() if peer.in_flight:
