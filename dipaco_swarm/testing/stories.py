@@ -20,7 +20,7 @@ CALM_SECONDS = 30.0
 """After the last fault: whoever came back is in a round again."""
 ENDED_SECONDS = 1800.0
 """... and so long after it a run that has an end has come to it."""
-LEFT_SECONDS = 120.0
+LEFT_SECONDS = 900.0
 """So long after the run is finished, whoever was to leave then has left."""
 
 
