@@ -139,14 +139,16 @@ class Entering:
                 before, part = saved.base[module].version, self._keeping.part_given(saved, module)
                 if before < state.version and before <= given.get(module, -1):
                     # what we had given is in the newest state already, or nowhere; it would count twice
-                    if part is not None and state.version - before <= ACCEPTED_STALENESS:
+                    since = 0 if part is None else saved.tokens[module] - part.tokens
+                    around.book.dropped(
+                        peer, module, before, saved.tokens[module] - since, "not acknowledged", local=since + unsaved
+                    )
+                    if state.version - before > ACCEPTED_STALENESS:
+                        around.book.dropped(peer, module, before, since, "stale", local=unsaved)
+                    elif part is not None:
                         progress, vector = merged(
                             progress.trained(saved.tokens[module]), state, part, saved.local[module]
                         )
-                    around.book.dropped(
-                        peer, module, before, saved.tokens[module] - progress.tokens, "not acknowledged",
-                        local=progress.tokens + unsaved,
-                    )  # fmt: skip
                 elif state.version - before <= ACCEPTED_STALENESS:
                     progress = replace(progress.trained(saved.tokens[module]), part=part)
                     vector = state.params + (saved.local[module] - saved.base[module].params)
