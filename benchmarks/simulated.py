@@ -25,6 +25,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from dipaco_swarm.swarm import records
+from dipaco_swarm.testing.aims import AIMS, ANYTHING, Aim
 from dipaco_swarm.testing.stories import Outcome, tell
 
 FAULTLESS = 4
@@ -54,27 +55,29 @@ def prepare() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def play(seed: int, seconds: float, overlap: bool) -> Outcome:
+def play(seed: int, seconds: float, overlap: bool, aim: Aim = ANYTHING) -> Outcome:
+    """The story of a seed. Whatever aims at something breaks something."""
     prepare()
+    faulty = aim != ANYTHING or seed % FAULTLESS != 0
     with tempfile.TemporaryDirectory(prefix="dipaco-simulated-", dir=workplace()) as folder:
-        return tell(seed, Path(folder), faulty=seed % FAULTLESS != 0, seconds=seconds, overlap=overlap)
+        return tell(seed, Path(folder), faulty=faulty, seconds=seconds, overlap=overlap, aim=aim)
 
 
-def outcomes(seeds: Sequence[int], seconds: float, jobs: int, *, overlap: bool) -> Iterator[Outcome]:
+def outcomes(seeds: Sequence[int], seconds: float, jobs: int, *, overlap: bool, aim: Aim) -> Iterator[Outcome]:
     if jobs == 1:
-        yield from (play(seed, seconds, overlap) for seed in seeds)
+        yield from (play(seed, seconds, overlap, aim) for seed in seeds)
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dipaco_swarm.testing.stories"])
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=50) as pool:
-        yield from pool.map(partial(play, seconds=seconds, overlap=overlap), seeds)
+        yield from pool.map(partial(play, seconds=seconds, overlap=overlap, aim=aim), seeds)
 
 
-def sweep(seeds: Sequence[int], seconds: float, jobs: int, *, overlap: bool, verbose: bool) -> bool:
+def sweep(seeds: Sequence[int], seconds: float, jobs: int, *, overlap: bool, aim: Aim, verbose: bool) -> bool:
     """Play the seeds and print what came of them; whether every invariant held."""
     began = time.monotonic()
     found: list[Outcome] = []
-    for outcome in outcomes(seeds, seconds, jobs, overlap=overlap):
+    for outcome in outcomes(seeds, seconds, jobs, overlap=overlap, aim=aim):
         found.append(outcome)
         for violation in outcome.violations:
             print(f"seed {outcome.seed}: {violation}", flush=True)
@@ -131,6 +134,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="of virtual time until calm")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--overlap", action="store_true", help="training goes on in rounds")
+    parser.add_argument("--aim", choices=sorted(AIMS), help="what faults aim at, many of them; else at nothing")
     parser.add_argument("--verbose", action="store_true", help="print everything that every peer said")
     parser.add_argument("--scale", type=int, nargs="+", metavar="PEERS", help="ten rounds of so many peers on a grid")
     parser.add_argument("--rounds", type=int, default=10, help="of --scale")
@@ -140,7 +144,8 @@ def main() -> int:
 
         return scale(options.scale, options.rounds)
     seeds = range(options.first, options.first + options.seeds)
-    fine = sweep(seeds, options.seconds, options.jobs, overlap=options.overlap, verbose=options.verbose)
+    aim = ANYTHING if options.aim is None else AIMS[options.aim]
+    fine = sweep(seeds, options.seconds, options.jobs, overlap=options.overlap, aim=aim, verbose=options.verbose)
     return 0 if fine else 1
 
 

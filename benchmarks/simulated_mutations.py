@@ -28,6 +28,8 @@ class Mutation:
     module: str
     old: str
     new: str
+    aim: str = ""
+    """One of AIMS, where faults of any kind hardly ever meet what it is for."""
 
 
 MUTATIONS = (
@@ -42,6 +44,7 @@ MUTATIONS = (
         "dipaco_swarm.algorithm.progress",
         "if state.work > progress.base.work and progress.version == progress.given_at:",
         "if False:",
+        aim="unheard when ready",
     ),
     Mutation(
         "progress stays on top of a newer state",
@@ -100,8 +103,8 @@ MUTATIONS = (
     Mutation(
         "what is too old to count is said",
         "dipaco_swarm.peer.catching_up",
-        'around.book.dropped(peer, module, ours, dropped, "stale")',
-        "pass",
+        'around.book.dropped(peer, module, ours, drop_progress(peer, module), "stale")',
+        "drop_progress(peer, module)",
     ),
     Mutation(
         "what was given before a crash is not given again after it",
@@ -114,12 +117,14 @@ MUTATIONS = (
         "dipaco_swarm.outer_round",
         "if peer.swarm.peer in outcome.tokens:",
         "if True:",
+        aim="cut while giving",
     ),
     Mutation(
         "who made an average and is stopped knows that the others have its part",
         "dipaco_swarm.swarm.round.exchange",
         "self._reducer.has_told(piece) if owner == self._me else piece in self._sent",
         "piece in self._sent",
+        aim="stopped when ready",
     ),
     Mutation(
         "what is trained while a round is made counts for the next one",
@@ -138,6 +143,7 @@ MUTATIONS = (
         "dipaco_swarm.training.checkpoint",
         "return part if known else None",
         "return None",
+        aim="stopped when ready",
     ),
     Mutation(
         "who waits for the end takes what its rounds have come to",
@@ -187,10 +193,12 @@ def hunt(mutation: Mutation, seeds: int, seconds: float) -> tuple[int, str] | No
     """The first seed in which an invariant fails without the rule, and which; None when none does."""
     sys.meta_path.insert(0, _Mutant(mutation))
     from benchmarks.simulated import play
+    from dipaco_swarm.testing.aims import AIMS, ANYTHING
 
+    aim = AIMS[mutation.aim] if mutation.aim else ANYTHING
     for seed in range(seeds):
         try:
-            outcome = play(seed, seconds, overlap=seed % 2 == 1)
+            outcome = play(seed, seconds, overlap=seed % 2 == 1, aim=aim)
         except Exception as error:  # noqa: BLE001  # a world that cannot even be played is caught as well
             return seed, f"the world ends: {type(error).__name__}: {error}"
         if outcome.violations:
@@ -207,7 +215,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="WORDS", help="rules with these words in them")
     options = parser.parse_args()
     mutations = [mutation for mutation in MUTATIONS if options.only in mutation.rule]
-    print("| rule taken out | caught at seed | by |\n|---|---|---|")
+    print("| rule taken out | faults aim at | caught at seed | by |\n|---|---|---|---|")
     context = multiprocessing.get_context("spawn")
     missed = 0
     with ProcessPoolExecutor(options.jobs, mp_context=context, max_tasks_per_child=1) as pool:
@@ -216,7 +224,7 @@ def main() -> int:
             found = done.result()
             missed += found is None
             seed, by = ("-", "**not caught**") if found is None else (str(found[0]), found[1][:150])
-            print(f"| {mutation.rule} | {seed} | {by} |", flush=True)
+            print(f"| {mutation.rule} | {mutation.aim or '-'} | {seed} | {by} |", flush=True)
     return 1 if missed else 0
 
 

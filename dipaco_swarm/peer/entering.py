@@ -138,12 +138,14 @@ class Entering:
                 ours = ModuleProgress(saved.base[module], saved.tokens[module], given.get(module), part)
                 if before < state.version and before <= given.get(module, -1):
                     # what we had given is in the newest state already, or nowhere; it would count twice
-                    if part is not None and state.version - before <= OLDEST:
-                        progress, vector = merged(ours, state, part, saved.local[module])
+                    since = 0 if part is None else saved.tokens[module] - part.tokens
                     around.book.dropped(
-                        peer, module, before, saved.tokens[module] - progress.tokens, "not acknowledged",
-                        local=progress.tokens + unsaved,
-                    )  # fmt: skip
+                        peer, module, before, saved.tokens[module] - since, "not acknowledged", local=since + unsaved
+                    )
+                    if state.version - before > OLDEST:
+                        around.book.dropped(peer, module, before, since, "stale", local=unsaved)
+                    elif part is not None:
+                        progress, vector = merged(ours, state, part, saved.local[module])
                 elif state.version - before <= OLDEST:
                     progress = replace(ours, base=state)
                     vector = on_top(state, saved.local[module] - saved.base[module].params, state.version - before)

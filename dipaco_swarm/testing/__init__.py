@@ -8,7 +8,7 @@
     operator.py       the real `Operator`      workshop.py   what it computes, in virtual time
     run.py            what is trained: a plan and its run file
     world.py          all programs of one run       ending.py     Ctrl+C for all, and where every token is then
-    faults.py         random faults by a seed                                         stories.py  random whole runs
+    faults.py         random faults by a seed     aims.py  what they aim at           stories.py  random whole runs
     ledger.py         where every token is; which versions came from which            watched.py  what feeds it
 
 One seed is one history, byte for byte: a failing seed fails again. Nothing of the protocol is written here.

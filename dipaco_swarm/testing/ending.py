@@ -96,7 +96,9 @@ def _note_local(
             world.ledger.drop(trainer, place, left, KILLED)
         if gone:
             world.ledger.drop(trainer, place, left, NOT_MADE)
-            world.ledger.check_given(world.now, trainer, place, state.digest)
+            # what a round of a later version had is more than the checkpoint can tell
+            dropped = saved.tokens[module] - left if noted[module] == state.version else 0
+            world.ledger.check_given(world.now, trainer, place, state.digest, dropped)
 
 
 def _write_off(world: "World", trainer: str, place: Place) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from dipaco_swarm.swarm.wire import Exchange, Join, Message, Ready
+from dipaco_swarm.swarm.wire import Exchange, Join, PieceHeader, Ready
+from dipaco_swarm.testing.aims import ANYTHING, Aim
 from dipaco_swarm.testing.ending import stop
 from dipaco_swarm.testing.process import SimulatedProcess
 from dipaco_swarm.testing.run import OPERATOR
@@ -15,14 +16,10 @@ from dipaco_swarm.testing.run import OPERATOR
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
 
-OPERATOR_SHARE = 0.3
-"""Of the faults that hit the operator's node, alone or with others."""
-
-
 BUSY = "busy"
 """The one fault after which the network is as it was."""
-MOMENTS: dict[str, type[Message]] = {"joins": Join, "gives": Exchange, "is ready": Ready}
-"""Moments of a round that a fault may wait for, and by which message of the first victim they are known."""
+MOMENTS: dict[str, type] = {"joins": Join, "gives": Exchange, "sends a piece": PieceHeader, "is ready": Ready}
+"""Moments of a round that a fault may wait for, and by what the first victim sends they are known."""
 MOMENT_SECONDS = 30.0
 """Longer than that no moment is waited for."""
 SETTLED_SECONDS = 60.0
@@ -43,7 +40,7 @@ class Fault:
 
     def __str__(self) -> str:
         when = f", when {self.victims[0]} {self.when}" if self.when else ""
-        return f"{self.at:.0f} s: {self.kind} {', '.join(self.victims)} for {self.seconds:.0f} s{when}"
+        return f"{self.at:.0f} s: {self.kind} {', '.join(self.victims)} for {self.seconds:g} s{when}"
 
 
 def _alive(world: "World", fault: Fault) -> list[SimulatedProcess]:
@@ -98,6 +95,13 @@ async def _leave_parted(world: "World", fault: Fault) -> None:
     await _start_again(world, fault, victims)
 
 
+async def _cut(world: "World", fault: Fault) -> None:
+    """So much later some connections of the victims break, and can be opened again at once."""
+    await asyncio.sleep(fault.seconds)
+    for name in fault.victims:
+        world.network.cut(name)
+
+
 async def _silence(world: "World", fault: Fault) -> None:
     """One way: nobody hears the victims, who hear everybody."""
     world.network.block(fault.victims, _others(world, fault))
@@ -134,25 +138,26 @@ KINDS: dict[str, Callable[["World", Fault], Awaitable[None]]] = {
     "leave parted": _leave_parted,
     "part": _part,
     "silence": _silence,
+    "cut": _cut,
     "clock": _clock,
     BUSY: _busy,
 }
 
 
-def faults_of(random: Random, peers: Sequence[str], seconds: float, every: float) -> list[Fault]:
-    """Faults one after the other, `every` seconds on average, over so many seconds; of a third of the peers at most."""
+def faults_of(random: Random, peers: Sequence[str], seconds: float, aim: Aim = ANYTHING) -> list[Fault]:
+    """Faults one after the other over so many seconds; of a third of the peers at most."""
     faults: list[Fault] = []
     at = 0.0
     while True:
-        at += random.uniform(0.5, 1.5) * every
+        at += random.uniform(0.5, 1.5) * aim.every
         if at >= seconds:
             return faults
         count = random.randint(1, max(1, len(peers) // 3))
-        kind = random.choice(sorted(KINDS))
-        lasts = random.choice([2.0, 5.0, 10.0, 15.0, 20.0, 40.0, 90.0])
+        kind = random.choice(aim.kinds)
+        lasts = random.choice(aim.lasts)
         victims = random.sample(list(peers), count)
-        when = random.choice(["", "", *MOMENTS])
-        if random.random() < OPERATOR_SHARE:
+        when = random.choice(aim.moments)
+        if random.random() < aim.operator_share:
             victims = [*random.choice([[], victims]), OPERATOR]
         faults.append(Fault(at, kind, lasts, tuple(victims), "" if victims == [OPERATOR] else when))
         at += lasts

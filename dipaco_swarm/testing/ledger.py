@@ -136,10 +136,13 @@ class Ledger:
             self._lost[peer, place].append((reason, gone))
         return len(gone)
 
-    def check_given(self, now: float, peer: str, place: Place, base: str) -> None:
-        """A peer goes on without what it trained from this state, as others may have that; so it was in a round."""
-        if not any(given[:3] == (peer.partition("/")[0], place, base) for given in self._given):
-            what = f"{peer} goes on without its progress with {place[1]} from {base[:8]}, which it never gave"
+    def check_given(self, now: float, peer: str, place: Place, base: str, tokens: int) -> None:
+        """A peer goes on without so many tokens trained from this state, as others may have them; so it gave them."""
+        node = peer.partition("/")[0]
+        gifts = [count for (giver, at, state, count) in self._given if (giver, at, state) == (node, place, base)]
+        if not gifts or tokens > max(gifts):
+            given = f"of which it gave {max(gifts):,}" if gifts else "which it never gave"
+            what = f"{peer} goes on without {tokens:,} tokens with {place[1]} from {base[:8]}, {given}"
             self.violate(now, "what nobody has is kept", what)
 
     def wait(self, peer: str, places: Sequence[Place], patience: float, began: float, now: float) -> None:

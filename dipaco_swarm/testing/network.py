@@ -28,6 +28,7 @@ BUFFER_BYTES = 1 << 18
 RESEND_SECONDS = (0.2, 1.0)
 BREAK_SECONDS = 30.0
 """A connection breaks when nothing came through for so long."""
+CUT_SHARE = 0.5
 RELAY_FACTOR = 2.0
 """Through a relay a message travels twice."""
 
@@ -119,6 +120,13 @@ class SimulatedNetwork:
         self.dead.add(peer)
         for stream in [stream for stream in self._streams if stream.me == peer]:
             self._send_end(stream)
+
+    def cut(self, peer: str) -> None:
+        """Of the connections of a peer each breaks with a chance of one half: what is on its way there is lost."""
+        for stream in list(self._streams):
+            if stream.me == peer and self.random.random() < CUT_SHARE:
+                for end in (stream, stream.other):
+                    end.arrive(END, 0)
 
     def revive(self, peer: str) -> None:
         """A new process of that name."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
+from dipaco_swarm.testing.aims import ANYTHING, Aim
 from dipaco_swarm.testing.faults import faults_of, play_faults
 from dipaco_swarm.testing.ledger import AT_THE_EDGE, Balance, Violation
 from dipaco_swarm.testing.network import home_line
@@ -43,18 +44,29 @@ class Outcome:
     lines: tuple[str, ...] = field(repr=False, default=())
 
 
-def tell(seed: int, folder: Path, *, faulty: bool = True, seconds: float = 200.0, overlap: bool = False) -> Outcome:
+def tell(
+    seed: int,
+    folder: Path,
+    *,
+    faulty: bool = True,
+    seconds: float = 200.0,
+    overlap: bool = False,
+    aim: Aim = ANYTHING,
+) -> Outcome:
     """Play the story of a seed: a random swarm, random faults, then calm; and look whether it heals.
 
-    `overlap`: whether training goes on in rounds.
+    `overlap`: whether training goes on in rounds. `aim`: what the faults aim at.
     """
     began = time.process_time()
     random = Random(f"{seed}/story")
-    world = World(seed, replace(random_plan(random, seed), overlap=overlap), folder / f"seed-{seed}")
+    plan = replace(random_plan(random, seed), overlap=overlap)
+    if aim.parameters is not None:
+        plan = replace(plan, parameters=aim.parameters)
+    world = World(seed, plan, folder / f"seed-{seed}")
     count = random.choice([4, 4, 5, 6, 7, 8, 10, 12, 16])
     names = [f"peer-{number}" for number in range(count)]
     told = random_paths(random, count, world.plan)
-    faults = faults_of(random, names, seconds, 40.0) if faulty else []
+    faults = faults_of(random, names, seconds, aim) if faulty else []
     healing = 0.0
 
     async def story(world: World) -> None:

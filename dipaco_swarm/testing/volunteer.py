@@ -11,6 +11,7 @@ from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.testing.ledger import Place
 from dipaco_swarm.testing.lines import Lines
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
 from dipaco_swarm.testing.program import Program
@@ -86,9 +87,22 @@ class SimulatedPeer(SimulatedProcess):
     def said(self, event: Event) -> None:
         """It has reported something."""
         match event:
-            case TokensDropped(module=module, reason=reason) if self.watched is not None and reason in DROPPED:
-                places = [place for place in self.watched.at if str(place[1]) == module]
-                self.watched.dropping |= dict.fromkeys(places, DROPPED[reason])
+            case TokensDropped() if self.watched is not None and event.reason in DROPPED:
+                place = event.stage, ModuleId.parse(event.module)
+                if place in self.watched.at:
+                    self.watched.dropping[place] = DROPPED[event.reason], event.tokens
+                elif DROPPED[event.reason] == NOT_MADE:
+                    self._check_given(event, place)
+
+    def _check_given(self, event: TokensDropped, place: Place) -> None:
+        """It comes back, and what is in its checkpoint is left out as others may have it: they may have that much."""
+        _, module = place
+        for saved, noted in self.checkpoints():
+            if (saved.stage, saved.path) == (event.stage, event.path) and noted.get(module) == saved.base[
+                module
+            ].version:
+                trainer, base = trainer_of(self.name, saved.path), saved.base[module].digest
+                self._world.ledger.check_given(self._world.now, trainer, place, base, event.tokens)
 
     def kill(self) -> None:
         super().kill()

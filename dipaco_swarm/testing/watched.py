@@ -58,8 +58,8 @@ class WatchedSwarm:
         """Digest of the state that it had before that."""
         self.made: dict[Place, set[str]] = {}
         """Digests of the versions that it has committed in this life."""
-        self.dropping: dict[Place, str] = {}
-        """Modules of which it has said that it goes on without what it had trained, and why."""
+        self.dropping: dict[Place, tuple[str, int]] = {}
+        """Modules of which it has said that it goes on without what it had trained: why, and how many tokens."""
 
     def as_swarm(self) -> Swarm:
         return cast(Swarm, self)
@@ -76,9 +76,10 @@ class WatchedSwarm:
                 self._entered_at = now
                 self._ledger.drop(trainer, place, said.tokens, self._lost_before)
             elif place in self.dropping:
-                self._ledger.drop(trainer, place, said.tokens, self.dropping[place])
-                if self.dropping[place] == NOT_MADE:
-                    self._ledger.check_given(now, trainer, place, self._was_at.get(place, ""))
+                reason, tokens = self.dropping[place]
+                self._ledger.drop(trainer, place, said.tokens, reason)
+                if reason == NOT_MADE:
+                    self._ledger.check_given(now, trainer, place, self._was_at.get(place, ""), tokens)
             self.dropping.pop(place, None)
             if place in self.at and self.at[place][1] != said.digest:
                 self._was_at[place] = self.at[place][1]

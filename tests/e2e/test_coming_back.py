@@ -311,6 +311,22 @@ def test_what_was_trained_since_a_round_began_is_kept_when_the_others_have_made_
     assert seen == pytest.approx([0.25] * 2, abs=1e-3)
 
 
+def test_what_the_others_may_have_and_what_is_too_old_are_told_apart(make_world: MakeWorld) -> None:
+    world = make_world(FOUR_PATHS)
+    left = left_after_two_rounds(world)
+    file = checkpoint_file(world, "one")
+    base = {module: replace(state, version=state.version - 2) for module, state in left.base.items()}
+    parts = {module: Part(1280, state.params) for module, state in base.items()}
+    checkpoint.save(file, replace(left, base=base, tokens=dict.fromkeys(base, 1920), given=parts))
+    checkpoint.note_given(file, {m: state.version for m, state in base.items()}, dict.fromkeys(base, 1280))
+    again, leave = world.peer("one", 0)
+    again.until(Round)
+    leave()
+    dropped = [(said.module, said.reason, said.tokens) for said in again.reported(TokensDropped)]
+    for module in base:
+        assert [drop[1:] for drop in dropped if drop[0] == str(module)] == [("not acknowledged", 1280), ("stale", 640)]
+
+
 def test_who_was_killed_while_others_went_on_with_its_progress_does_not_bring_it_again(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,14 @@ def test_a_contribution_that_starts_from_another_state_is_a_violation(ledger: Le
     assert [found.rule for found in ledger.violations] == ["a round starts from one state"]
 
 
+@pytest.mark.parametrize(("base", "tokens", "right"), [("seed", 6, True), ("seed", 7, False), ("one", 1, False)])
+def test_whoever_goes_on_without_more_than_it_gave_is_noticed(
+    ledger: Ledger, base: str, tokens: int, right: bool
+) -> None:
+    ledger.check_given(2.0, "ada", PLACE, base, tokens)
+    assert [found.rule for found in ledger.violations] == ([] if right else ["what nobody has is kept"])
+
+
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6)
 
 

@@ -1,0 +1,26 @@
+"""Faults that aim at the few messages in which a rule of the protocol matters."""
+
+from pathlib import Path
+
+import pytest
+
+from dipaco_swarm.testing.aims import AIMS, ANYTHING, Aim
+from dipaco_swarm.testing.faults import KINDS, MOMENTS
+from dipaco_swarm.testing.stories import tell
+
+SECONDS = 60.0
+
+
+@pytest.mark.parametrize("aim", [ANYTHING, *AIMS.values()], ids=["anything", *AIMS])
+def test_every_kind_and_moment_exists(aim: Aim) -> None:
+    assert set(aim.kinds) <= KINDS.keys()
+    assert set(aim.moments) <= {"", *MOMENTS}
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["waiting", "overlapped"])
+@pytest.mark.parametrize("aim", AIMS)
+def test_every_token_is_accounted_for_whatever_moment_is_aimed_at(tmp_path: Path, aim: str, overlap: bool) -> None:
+    outcome = tell(0, tmp_path, seconds=SECONDS, overlap=overlap, aim=AIMS[aim])
+    assert outcome.faults
+    assert not outcome.violations
+    assert outcome.commits > 0
