@@ -23,6 +23,7 @@ class Groups:
         """The same, as the rounds ask for it."""
         return Standing(
             ours=self._ours,
+            holds=self._holds,
             members_of=self._members_of,
             leaders_of=self._leaders_of,
             group_of=lambda stage, module: self._groups.get((stage, module)),
@@ -58,6 +59,10 @@ class Groups:
             if (said.stage, said.module) == (stage, module) and said.path is not None:
                 return Member(said.path, Claim.of(said))
         return None
+
+    def _holds(self, stage: int, module: ModuleId) -> Claim | None:
+        claims = [Claim.of(said) for said in self._directory.ours if (said.stage, said.module) == (stage, module)]
+        return claims[0] if claims else None
 
     def _members_of(self, stage: int, module: ModuleId) -> list[str]:
         return [said.peer for said in self._directory.members(stage, module) if said.trains]

@@ -204,10 +204,11 @@ class Here(Message):
 
     kind: Literal["here"] = "here"
     version: Count | None
-    """None: we do not train this module in this stage."""
+    """Of the state that we have; None: we neither train this module in this stage nor hold it."""
     digest: Digest | None = None
     work: Count = 0
     path: Count | None = None
+    """That we train; None: we do not come to rounds of this module."""
     follows: Peer | None = None
     """The leader that we have joined for this round; ourselves if we lead it."""
 

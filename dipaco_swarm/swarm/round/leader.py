@@ -209,6 +209,8 @@ class Leader:
                 if self._doubts.believes(key, base, peer):
                     return (claim, peer), None
                 gathering.elsewhere.add(peer)
+            elif answer.path is None:
+                gathering.elsewhere.add(peer)
             elif answer.follows is not None:
                 leaders.add(answer.follows)
         return None, await self._who_comes_first(gathering, leaders)

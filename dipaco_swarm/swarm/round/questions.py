@@ -72,12 +72,13 @@ class Questions:
         stage, module, version = key
         follows = self._follows(key)
         ours = self._standing.ours(stage, module)
-        if ours is None:
+        claim = self._standing.holds(stage, module) if ours is None else ours.claim
+        if claim is None:
             return Here(version=None, follows=follows)
-        if ours.claim == base:
+        if ours is not None and ours.claim == base:
             self._standing.called(stage, module, version)
-        claim = ours.claim
-        return Here(version=claim.version, digest=claim.digest, work=claim.work, path=ours.path, follows=follows)
+        path = None if ours is None else ours.path
+        return Here(version=claim.version, digest=claim.digest, work=claim.work, path=path, follows=follows)
 
     async def _ask(self, peer: str, question: Message, *, patient: bool = False) -> Message | None:
         """A peer's answer; None when there is none in about the time that answers take, or far more if `patient`."""

@@ -26,6 +26,8 @@ class Standing:
 
     ours: Callable[[int, ModuleId], Member | None]
     """Where we stand with a module that we train; None when we do not train it."""
+    holds: Callable[[int, ModuleId], Claim | None]
+    """The state of a module that we have and do not train any more; None when we have none."""
     members_of: Callable[[int, ModuleId], Sequence[str]]
     """Live members that train a module, by announcement."""
     leaders_of: Callable[[int, ModuleId], Sequence[str]]
