@@ -9,7 +9,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.algorithm.progress import ModuleProgress, merged
+from dipaco_swarm.algorithm.progress import ModuleProgress, Part, merged
 from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.events.training import Fetched, Loss, StateNotSent
@@ -150,8 +150,10 @@ class Entering:
                             progress.trained(saved.tokens[module]), state, part, saved.local[module]
                         )
                 elif state.version - before <= ACCEPTED_STALENESS:
-                    progress = replace(progress.trained(saved.tokens[module]), part=part)
                     vector = state.params + (saved.local[module] - saved.base[module].params)
+                    if part is None and progress.given_at == state.version:
+                        part = Part(saved.tokens[module], vector)  # all that was saved; what comes from now on is not
+                    progress = replace(progress.trained(saved.tokens[module]), part=part)
                 else:
                     around.book.dropped(peer, module, before, saved.tokens[module], "stale", local=unsaved)
             version = state.version if saved is None else saved.base[module].version
