@@ -9,7 +9,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.algorithm.progress import OLDEST, ModuleProgress, merged, on_top
+from dipaco_swarm.algorithm.progress import OLDEST, ModuleProgress, Part, merged, on_top
 from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.events.training import Fetched, Loss, StateNotSent
@@ -147,8 +147,10 @@ class Entering:
                     elif part is not None:
                         progress, vector = merged(ours, state, part, saved.local[module])
                 elif state.version - before <= OLDEST:
-                    progress = replace(ours, base=state)
                     vector = on_top(state, saved.local[module] - saved.base[module].params, state.version - before)
+                    if part is None and given.get(module) == state.version:
+                        part = Part(saved.tokens[module], vector)  # all that was saved; what comes from now on is not
+                    progress = replace(ours, base=state, part=part)
                 else:
                     around.book.dropped(peer, module, before, saved.tokens[module], "stale", local=unsaved)
             version = state.version if saved is None else saved.base[module].version

@@ -17,10 +17,9 @@ def test_every_kind_and_moment_exists(aim: Aim) -> None:
     assert set(aim.moments) <= {"", *MOMENTS}
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["waiting", "overlapped"])
 @pytest.mark.parametrize("aim", AIMS)
-def test_every_token_is_accounted_for_whatever_moment_is_aimed_at(tmp_path: Path, aim: str, overlap: bool) -> None:
-    outcome = tell(0, tmp_path, seconds=SECONDS, overlap=overlap, aim=AIMS[aim])
+def test_every_token_is_accounted_for_whatever_moment_is_aimed_at(tmp_path: Path, aim: str) -> None:
+    outcome = tell(0, tmp_path, seconds=SECONDS, overlap=True, aim=AIMS[aim])
     assert outcome.faults
     assert not outcome.violations
     assert outcome.commits > 0
