@@ -85,6 +85,41 @@ def rebased(progress: ModuleProgress, state: ModuleState, local: Tensor) -> tupl
     return ModuleProgress(state, progress.tokens, _still_given(progress, state)), ours
 
 
+@dataclass(frozen=True, eq=False)
+class Resumed:
+    """What is left of a checkpoint's progress with a module."""
+
+    progress: ModuleProgress
+    params: Tensor
+    """To go on with: fp32 (parameters,)."""
+    given: int = 0
+    """Tokens that are gone as others may have them; they would count twice."""
+    stale: int = 0
+    """Tokens that are gone as they are too old."""
+
+
+def resumed(saved: ModuleProgress, state: ModuleState, local: Tensor) -> Resumed:
+    """Go on from a checkpoint, where the group is at `state`. `local`: the saved parameters, fp32 (parameters,).
+
+    `saved.given_at` is of the last round that was begun, which may be after the checkpoint; `saved.part` is what that
+    round had of the checkpoint's progress, where that is known.
+    """
+    age, part = state.version - saved.version, saved.part
+    nothing = ModuleProgress(state, given_at=saved.given_at)
+    if age > 0 and saved.given_at is not None and saved.version <= saved.given_at:
+        # what we had given is in the newest state already, or nowhere
+        given = saved.tokens if part is None else part.tokens
+        if part is None or age > OLDEST:
+            return Resumed(nothing, state.params, given, saved.tokens - given)
+        return Resumed(*merged(saved, state, part, local), given)
+    if age > OLDEST:
+        return Resumed(nothing, state.params, stale=saved.tokens)
+    ours = on_top(state, local - saved.base.params, age)
+    if part is None and saved.given_at == state.version:
+        part = Part(saved.tokens, ours)  # others may have all that was saved; what comes from now on they have not
+    return Resumed(replace(saved, base=state, part=part), ours)
+
+
 def on_top(state: ModuleState, moved: Tensor, age: int) -> Tensor:
     """Parameters to go on with: a state, and what local progress has moved, weighted by its age.
 

@@ -1,7 +1,7 @@
 """Into a stage: path, shard, model, the newest state of each module, and what is left of our own progress."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.algorithm.progress import OLDEST, ModuleProgress, Part, merged, on_top
+from dipaco_swarm.algorithm.progress import ModuleProgress, resumed
 from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.events.training import Fetched, Loss, StateNotSent
@@ -134,25 +134,12 @@ class Entering:
             progress = ModuleProgress(state, given_at=given.get(module))
             vector = state.params
             if saved is not None:
-                before, part = saved.base[module].version, self._keeping.part_given(saved, module)
+                part = self._keeping.part_given(saved, module)
                 ours = ModuleProgress(saved.base[module], saved.tokens[module], given.get(module), part)
-                if before < state.version and before <= given.get(module, -1):
-                    # what we had given is in the newest state already, or nowhere; it would count twice
-                    since = 0 if part is None else saved.tokens[module] - part.tokens
-                    around.book.dropped(
-                        peer, module, before, saved.tokens[module] - since, "not acknowledged", local=since + unsaved
-                    )
-                    if state.version - before > OLDEST:
-                        around.book.dropped(peer, module, before, since, "stale", local=unsaved)
-                    elif part is not None:
-                        progress, vector = merged(ours, state, part, saved.local[module])
-                elif state.version - before <= OLDEST:
-                    vector = on_top(state, saved.local[module] - saved.base[module].params, state.version - before)
-                    if part is None and given.get(module) == state.version:
-                        part = Part(saved.tokens[module], vector)  # all that was saved; what comes from now on is not
-                    progress = replace(ours, base=state, part=part)
-                else:
-                    around.book.dropped(peer, module, before, saved.tokens[module], "stale", local=unsaved)
+                left = resumed(ours, state, saved.local[module])
+                progress, vector, local = left.progress, left.params, ours.tokens - left.given + unsaved
+                around.book.dropped(peer, module, ours.version, left.given, "not acknowledged", local=local)
+                around.book.dropped(peer, module, ours.version, left.stale, "stale", local=unsaved)
             version = state.version if saved is None else saved.base[module].version
             around.book.dropped(peer, module, version, unsaved, why, local=progress.tokens)
             peer.progress[module] = progress

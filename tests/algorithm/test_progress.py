@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dipaco_swarm.algorithm.progress import OLDEST, ModuleProgress, adopted, rebased, weight_at
+from dipaco_swarm.algorithm.progress import OLDEST, ModuleProgress, Part, adopted, rebased, resumed, weight_at
 from dipaco_swarm.algorithm.state import ModuleState
 
 
@@ -45,6 +45,38 @@ def test_the_older_progress_is_the_less_it_counts() -> None:
     assert weights[:3] == [1.0, 1.0, 0.5]
     assert weights == sorted(weights, reverse=True)
     assert weights[OLDEST] > 0 == weights[OLDEST + 1]
+
+
+HALF = Part(400, torch.full((3,), 1.25))
+"""What a round had of LOCAL, which has moved by 0.5 since version 4."""
+
+
+@pytest.mark.parametrize(
+    ("given_at", "part", "to", "value", "local", "given", "stale"),
+    [
+        (None, None, 4, 1.5, 640, 0, 0),  # the group is where it was
+        (None, None, 5, 2.5, 640, 0, 0),  # it has gone on without us
+        (None, None, 5 + OLDEST, 2.0, 0, 0, 640),
+        (4, None, 5, 2.0, 0, 640, 0),  # it may have all that was saved...
+        (4, HALF, 5, 2.25, 240, 400, 0),  # ... or so much of it
+        (4, HALF, 5 + OLDEST, 2.0, 0, 400, 240),
+        (3, None, 5, 2.5, 640, 0, 0),  # what was given was counted before this was trained
+        (7, None, 6, 2.0, 0, 640, 0),  # given after the checkpoint was saved
+    ],
+)
+def test_what_a_checkpoint_is_worth(
+    given_at: int | None, part: Part | None, to: int, value: float, local: int, given: int, stale: int
+) -> None:
+    left = resumed(ModuleProgress(OURS.base, 640, given_at, part), state(to, 2.0 if to > 4 else 1.0), LOCAL)
+    assert torch.allclose(left.params, torch.full((3,), value))
+    assert (left.progress.version, left.progress.tokens, left.given, left.stale) == (to, local, given, stale)
+
+
+def test_what_is_trained_after_a_crash_is_told_from_what_may_have_been_given_before() -> None:
+    left = resumed(ModuleProgress(OURS.base, 640, given_at=4), OURS.base, LOCAL)
+    progress, vector = rebased(left.progress.trained(160), state(5, 2.0), LOCAL + 0.25)
+    assert progress.tokens == 160
+    assert torch.allclose(vector, torch.full((3,), 2.25))
 
 
 def test_what_was_given_is_remembered_for_an_old_checkpoint_and_forgotten_with_its_version() -> None:

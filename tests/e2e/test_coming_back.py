@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dipaco_swarm import files
+from dipaco_swarm.algorithm import progress as algorithm_progress
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.progress import Part
 from dipaco_swarm.algorithm.state import ModuleState
@@ -45,7 +46,7 @@ from dipaco_swarm.operator import home as operator_home
 from dipaco_swarm.operator import surroundings
 from dipaco_swarm.outer_round import RoundReport
 from dipaco_swarm.path_in_training import PathInTraining
-from dipaco_swarm.peer import company, entering, keeping
+from dipaco_swarm.peer import company, keeping
 from dipaco_swarm.peer.entering import Entering
 from dipaco_swarm.peer.handover import HAND_OVER_SECONDS
 from dipaco_swarm.peer.keeping import Keeping
@@ -243,7 +244,7 @@ def test_a_node_that_is_told_to_advance_before_it_has_heard_of_its_peers_waits_f
 
 
 def test_progress_that_is_too_old_is_dropped_and_said(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entering, "OLDEST", 0)
+    monkeypatch.setattr(algorithm_progress, "OLDEST", 0)
     world = make_world(FOUR_PATHS)
     before = left_after_two_rounds(world)
     file = checkpoint_file(world, "one")
@@ -309,22 +310,6 @@ def test_what_was_trained_since_a_round_began_is_kept_when_the_others_have_made_
     again.until(Round)
     leave()
     assert seen == pytest.approx([0.25] * 2, abs=1e-3)
-
-
-def test_what_the_others_may_have_and_what_is_too_old_are_told_apart(make_world: MakeWorld) -> None:
-    world = make_world(FOUR_PATHS)
-    left = left_after_two_rounds(world)
-    file = checkpoint_file(world, "one")
-    base = {module: replace(state, version=state.version - 2) for module, state in left.base.items()}
-    parts = {module: Part(1280, state.params) for module, state in base.items()}
-    checkpoint.save(file, replace(left, base=base, tokens=dict.fromkeys(base, 1920), given=parts))
-    checkpoint.note_given(file, {m: state.version for m, state in base.items()}, dict.fromkeys(base, 1280))
-    again, leave = world.peer("one", 0)
-    again.until(Round)
-    leave()
-    dropped = [(said.module, said.reason, said.tokens) for said in again.reported(TokensDropped)]
-    for module in base:
-        assert [drop[1:] for drop in dropped if drop[0] == str(module)] == [("not acknowledged", 1280), ("stale", 640)]
 
 
 def test_who_was_killed_while_others_went_on_with_its_progress_does_not_bring_it_again(
