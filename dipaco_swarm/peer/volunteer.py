@@ -34,6 +34,7 @@ from dipaco_swarm.peer.path_choice import PathChoice
 from dipaco_swarm.peer.presenter import PeerPresenter
 from dipaco_swarm.peer.scoring import Scoring
 from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.peer.workbench import Workbench
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
@@ -61,14 +62,17 @@ class Volunteer:
         workbench: Workbench,
         missed: LookForSleep = never_asleep,
         attendance: Attendance | None = None,
+        usage: UsageMeter | None = None,
     ) -> None:
-        """`missed`: what happened while this program stood still. `attendance`: from before the network was lost."""
+        """`missed`: what happened while this program stood still. The last two: from before the network was lost."""
         run = run_of(settings.address.name, settings.address.fingerprint)
         notices, book = Notices(screen.event, swarm.clock), TokenBook(screen, settings.home)
         self._around = Surroundings(settings, swarm, screen, stop, workbench, notices, book, run)
         self._missed = missed
         self.attendance = attendance or Attendance(screen.event)
-        self._show = PeerPresenter(screen, swarm, settings.address.name, notices)
+        usage = usage or UsageMeter(swarm.clock)
+        usage.joined(swarm.traffic)
+        self._show = PeerPresenter(screen, swarm, settings.address.name, notices, usage)
         self._choice = PathChoice(swarm, settings.path, settings.home)
         self._keeping = Keeping(self._around)
         self._entering = Entering(self._around, self._keeping, self._choice)
@@ -200,7 +204,7 @@ class Volunteer:
         if wait != self._waits:
             around.screen.event(waiting)
             self._waits = wait
-        self._show.now(peer, post.manifest, str(waiting))
+        self._show.waiting(peer, post.manifest, waiting)
         idle = peer.is_done and not newest.finished
         if idle and around.clock.monotonic() - self._looked_at > IDLE_LOOK_SECONDS:
             self._looked_at = around.clock.monotonic()
@@ -248,7 +252,7 @@ class Volunteer:
             self._made[module.level] += isinstance(outcome, Agreed)
         self._show.round_over(peer, report, self._rounds, quiet=self._around.stop())
         self.attendance.note_round(peer, report)
-        self._show.now(peer, post.manifest, "training")
+        self._show.now(peer, post.manifest)
         if not report.steps and not any(isinstance(outcome, Agreed) for outcome in report.outcomes.values()):
             self._around.stop.wait(WAIT_SECONDS)  # a synchronous round that failed is tried again, without training
 
