@@ -134,7 +134,7 @@ def overlapped(tmp_path_factory: pytest.TempPathFactory) -> Overlapped:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Lines, "show", show)
         patch.setattr(Lines, "event", said)
-        share, world = play_on_a_slow_line(replace(PLAN, overlap=True), tmp_path_factory.mktemp("world"))
+        share, world = play_on_a_slow_line(replace(PLAN, overlap=True), tmp_path_factory.mktemp("overlap") / "world")
     return Overlapped(share, world, seen, usages)
 
 
