@@ -49,7 +49,8 @@ def prepare() -> None:
         setattr(records, "decode_announcement", lru_cache(READ_LATELY)(records.decode_announcement))  # noqa: B010
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
-    gc.freeze()
+    if not gc.get_freeze_count():  # once: garbage that is frozen stays
+        gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 

@@ -7,6 +7,9 @@ from torch import Tensor
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.state import ModuleState
 
+OLDEST = 8
+"""Progress that is more versions old than this does not count any more (docs/paper.md#late-contributions)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -66,8 +69,8 @@ def merged(progress: ModuleProgress, state: ModuleState, part: Part, local: Tens
     since = progress.tokens - part.tokens
     if not since:
         return adopted(progress, state)
-    on_top = state.params + (local - part.params)
-    return ModuleProgress(state, since, _still_given(progress, state)), on_top
+    ours = on_top(state, local - part.params, state.version - progress.version)
+    return ModuleProgress(state, since, _still_given(progress, state)), ours
 
 
 def rebased(progress: ModuleProgress, state: ModuleState, local: Tensor) -> tuple[ModuleProgress, Tensor]:
@@ -78,8 +81,23 @@ def rebased(progress: ModuleProgress, state: ModuleState, local: Tensor) -> tupl
     """
     if state.work > progress.base.work and progress.version == progress.given_at:
         return adopted(progress, state) if progress.part is None else merged(progress, state, progress.part, local)
-    ours = state.params + (local - progress.base.params)
+    ours = on_top(state, local - progress.base.params, state.version - progress.version)
     return ModuleProgress(state, progress.tokens, _still_given(progress, state)), ours
+
+
+def on_top(state: ModuleState, moved: Tensor, age: int) -> Tensor:
+    """Parameters to go on with: a state, and what local progress has moved, weighted by its age.
+
+    `moved`: fp32 (parameters,). `age`: how many versions before the state the progress began.
+    """
+    return state.params + (moved if age <= 1 else moved * weight_at(age))
+
+
+def weight_at(age: int) -> float:
+    """How much of progress counts that began so many versions ago: all of it, then less and less, then nothing."""
+    if age > OLDEST:
+        return 0.0
+    return 1 / max(1, age)
 
 
 def _still_given(progress: ModuleProgress, state: ModuleState) -> int | None:

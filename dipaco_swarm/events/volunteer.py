@@ -51,6 +51,17 @@ class NobodyAnswers(Fault):
 
 
 @dataclass(frozen=True)
+class LeftAlone(Event):
+    """Our part of the last stage is done, and nobody is there to say that the run is."""
+
+    seconds: float
+
+    @property
+    def line(self) -> str:
+        return f"the last stage is done here, and nobody else was heard for {how_long(self.seconds)}: leaving"
+
+
+@dataclass(frozen=True)
 class NotDialable(Event):
     """This machine is behind a router."""
 

@@ -1,12 +1,14 @@
 """A volunteer whose group has gone on without it: fetching newer states, and what becomes of its own progress then."""
 
+from collections.abc import Sequence
+
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp
+from dipaco_swarm.algorithm.progress import OLDEST
 from dipaco_swarm.events.training import CaughtUp, StateNotSent
 from dipaco_swarm.outer_round import begin_catch_up, drop_progress, end_catch_up
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.attendance import Attendance
-from dipaco_swarm.peer.entering import ACCEPTED_STALENESS
 from dipaco_swarm.peer.surroundings import Surroundings
 
 
@@ -17,11 +19,13 @@ class CatchingUp:
         self._around = around
         self._attendance = attendance
 
-    def begin(self, peer: PathInTraining, task: CatchUp) -> None:
-        """Begin to fetch a state; wait for it where training waits as well."""
-        begin_catch_up(peer, task)
+    def begin(self, peer: PathInTraining, tasks: Sequence[CatchUp]) -> None:
+        """Begin to fetch states, all at once; wait for them where training waits as well."""
+        for task in tasks:
+            begin_catch_up(peer, task)
         if not peer.rules.rounds.overlaps:
-            self._end(peer, task.module)
+            for task in tasks:
+                self._end(peer, task.module)
 
     def take_what_came(self, peer: PathInTraining) -> None:
         """Go on from the states that have come meanwhile."""
@@ -44,9 +48,7 @@ class CatchingUp:
         around.notices.recovered(f"state of {module}")
         around.screen.event(CaughtUp(str(module), ours, to))
         self._attendance.note_catch_up(peer, module, to, given=given)
-        if to - ours > ACCEPTED_STALENESS and peer.progress[module].tokens:
-            dropped = drop_progress(peer, module)
-            around.book.dropped(peer, module, ours, dropped, "stale")
-        else:
-            left = peer.progress[module].tokens
-            around.book.dropped(peer, module, ours, tokens - left, "not acknowledged", local=left)
+        left = peer.progress[module].tokens
+        around.book.dropped(peer, module, ours, tokens - left, "not acknowledged", local=left)
+        if left and to - ours > OLDEST:
+            around.book.dropped(peer, module, ours, drop_progress(peer, module), "stale")

@@ -25,6 +25,8 @@ class Company:
         self._has_others = False
         """Whether others were heard at the last look."""
         self._met_keeper = False
+        self._heard_at = around.clock.boottime()
+        """When others were heard last."""
 
     def look_around(self, peer: PathInTraining) -> None:
         """Now and then, look whether the others are still heard; says when the bootstrap node or everybody is not."""
@@ -34,11 +36,17 @@ class Company:
         self._looked = now
         others, notices = _others(peer), self._around.notices
         self._has_others = bool(others)
+        if others:
+            self._heard_at = now
         if any(is_keeper(said) for said in others):
             self._met_keeper = True
             notices.recovered("bootstrap", Recovered("bootstrap"))
         elif self._met_keeper:
             notices.failing("bootstrap", BootstrapSilent(alone=not others), after=self._around.swarm.timing.unheard)
+
+    def has_been_left(self) -> bool:
+        """Whether nobody was heard for so long that the run may have ended without us."""
+        return self._around.clock.boottime() - self._heard_at > self._around.swarm.timing.long_ago
 
     def find_again(self, missed: Missed, peer: PathInTraining, has_moved_on: Callable[[], bool]) -> bool:
         """After time that passed without us, find the others; whether they have gone on meanwhile.
@@ -46,6 +54,7 @@ class Company:
         `has_moved_on`: whether the run is in a later stage.
         """
         around = self._around
+        self._heard_at = around.clock.boottime()  # it was us who could not hear
         for event in missed.events:
             around.screen.event(event)
         grace = around.swarm.timing.greeting

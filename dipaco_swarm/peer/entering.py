@@ -9,7 +9,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.algorithm.progress import ModuleProgress, merged
+from dipaco_swarm.algorithm.progress import OLDEST, ModuleProgress, merged, on_top
 from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.events.training import Fetched, Loss, StateNotSent
@@ -32,8 +32,6 @@ from dipaco_swarm.training.inner import InnerState
 
 STATE_PAUSE_SECONDS = 2.0
 """Before training, a state that nobody sent is asked for again after this."""
-ACCEPTED_STALENESS = 1
-"""Local progress from an older version than this is dropped when catching up (docs/paper.md#late-contributions)."""
 
 
 @dataclass(frozen=True)
@@ -137,19 +135,18 @@ class Entering:
             vector = state.params
             if saved is not None:
                 before, part = saved.base[module].version, self._keeping.part_given(saved, module)
+                ours = ModuleProgress(saved.base[module], saved.tokens[module], given.get(module), part)
                 if before < state.version and before <= given.get(module, -1):
                     # what we had given is in the newest state already, or nowhere; it would count twice
-                    if part is not None and state.version - before <= ACCEPTED_STALENESS:
-                        progress, vector = merged(
-                            progress.trained(saved.tokens[module]), state, part, saved.local[module]
-                        )
+                    if part is not None and state.version - before <= OLDEST:
+                        progress, vector = merged(ours, state, part, saved.local[module])
                     around.book.dropped(
                         peer, module, before, saved.tokens[module] - progress.tokens, "not acknowledged",
                         local=progress.tokens + unsaved,
                     )  # fmt: skip
-                elif state.version - before <= ACCEPTED_STALENESS:
-                    progress = replace(progress.trained(saved.tokens[module]), part=part)
-                    vector = state.params + (saved.local[module] - saved.base[module].params)
+                elif state.version - before <= OLDEST:
+                    progress = replace(ours, base=state)
+                    vector = on_top(state, saved.local[module] - saved.base[module].params, state.version - before)
                 else:
                     around.book.dropped(peer, module, before, saved.tokens[module], "stale", local=unsaved)
             version = state.version if saved is None else saved.base[module].version

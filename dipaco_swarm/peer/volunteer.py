@@ -16,7 +16,7 @@ from dipaco_swarm.algorithm.stages import most_paths
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import HomeError, SwarmError, UsageError
-from dipaco_swarm.events.volunteer import CannotWrite, Joined, Moving, NotSaved, Waiting
+from dipaco_swarm.events.volunteer import CannotWrite, Joined, LeftAlone, Moving, NotSaved, Waiting
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
@@ -148,8 +148,8 @@ class Volunteer:
                     self._end_rounds(post)
                     self._move_on(peer)
                     return newest
-                case CatchUp() as task:
-                    self._catching_up.begin(peer, task)
+                case CatchUp():
+                    self._catching_up.begin(peer, catch_ups(peer))
                 case Score():
                     self._scoring.score(post, newest)
                 case Wait() if peer.in_flight:
@@ -171,7 +171,7 @@ class Volunteer:
         return Situation(
             stopping=self._around.stop() or rounds_are_over,
             newer_stage=newest.stage.index > peer.stage,
-            run_finished=newest.finished,
+            run_finished=newest.finished or self._has_been_left(peer, newest),
             leaves_when_finished=settings.until_finished,
             stage_done=peer.is_done,
             begun=begun,
@@ -180,6 +180,14 @@ class Volunteer:
             catch_up=catch_ups(peer),
             scores_wanted=peer.is_done and self._scoring.is_wanted(newest),
         )
+
+    def _has_been_left(self, peer: PathInTraining, newest: Manifest) -> bool:
+        """Whether we wait for the end of a run that nobody is left to tell us of."""
+        is_last = newest.stage.index == len(newest.config.stages) - 1
+        if not (self._around.settings.until_finished and peer.is_done and is_last and self._company.has_been_left()):
+            return False
+        self._around.screen.event(LeftAlone(self._around.swarm.timing.long_ago))
+        return True
 
     def _leave(self, peer: PathInTraining) -> None:
         swarm = self._around.swarm

@@ -16,10 +16,6 @@ log = logging.getLogger(__name__)
 
 MAX_MEMBERS = 256
 """Announcements about one module that are listened to, unless the run file says otherwise."""
-LATELY_LIFETIMES = 20
-"""For so many lifetimes of an announcement a member that is not heard any more may be somewhere all the same.
-
-A group in which nobody was heard for so long is of a stage that is over."""
 PAUSE_DECAY = 0.9
 MISSED_WORDS = 3
 """A peer that is silent for this many of its usual intervals counts as asleep."""
@@ -180,7 +176,7 @@ class Directory:
         return tuple(
             peer
             for peer, record in sorted(self._lately.get((stage, module), {}).items())
-            if peer not in live and now - record.since < LATELY_LIFETIMES * self._timing.lifetime
+            if peer not in live and now - record.since < self._timing.long_ago
         )
 
     def heard_directly(self, said: Announcement) -> None:
@@ -220,7 +216,7 @@ class Directory:
     def forget(self) -> None:
         """Let go of groups that are not ours, and that nobody has been in for long."""
         ours = {(said.stage, said.module) for said in self._ours}
-        long_ago = self._clock.boottime() - LATELY_LIFETIMES * self._timing.lifetime
+        long_ago = self._clock.boottime() - self._timing.long_ago
         for groups in (self._heard, self._lately):
             for group in [group for group in groups if group not in ours]:
                 if all(max(record.since, record.until) < long_ago for record in groups[group].values()):

@@ -35,6 +35,11 @@ class Timing:
         return 2 * self.lifetime
 
     @property
+    def long_ago(self) -> float:
+        """Who was heard since then may be somewhere still; a group in which nobody was is of a stage that is over."""
+        return 20 * self.lifetime
+
+    @property
     def in_touch(self) -> float:
         """Who has lost the bootstrap nodes knocks there this often, and follows the manifest not much less often."""
         return 2 * self.heartbeat

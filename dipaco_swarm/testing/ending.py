@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.testing.ledger import BEYOND, Balance, Place
+from dipaco_swarm.testing.ledger import BEYOND, LEFT_BEHIND, TOO_LATE, Balance, Place
 from dipaco_swarm.testing.process import SimulatedProcess
 from dipaco_swarm.testing.volunteer import SimulatedPeer
 from dipaco_swarm.testing.watched import KILLED, NOT_MADE, trainer_of
@@ -103,8 +103,17 @@ def _write_off(world: "World", trainer: str, place: Place) -> None:
     """What is local of a module that has made its last round never counts."""
     ledger = world.ledger
     trained = ledger.trained[trainer, place]
-    ledger.drop(trainer, place, trained - ledger.done.get((trainer, place), trained), STAGE_OVER)
+    ledger.drop(trainer, place, trained - ledger.done.get((trainer, place), trained), _why_left(world, trainer, place))
     ledger.drop(trainer, place, 0, BEYOND)
+
+
+def _why_left(world: "World", trainer: str, place: Place) -> str:
+    """Why a peer has progress with a module that has made its last round."""
+    ledger = world.ledger
+    if (trainer, place) in ledger.too_late:
+        return TOO_LATE
+    has_moved = (trainer, place) not in ledger.done and (trainer, place[0]) in ledger.moved
+    return LEFT_BEHIND if has_moved else STAGE_OVER
 
 
 def _check_most_work(world: "World", live: Sequence[SimulatedPeer], best: Best) -> None:

@@ -24,6 +24,10 @@ LATELY_SECONDS = 120.0
 """Who came to a round before that is in another one."""
 BEYOND = "trained beyond the module's last round"
 REPLACED = "in versions that another replaced"
+TOO_LATE = "of who came to a path moments before its module's last round"
+LEFT_BEHIND = "left on a path that its peer moved away from"
+AT_THE_EDGE = frozenset({TOO_LATE, LEFT_BEHIND})
+"""What is lost without a fault as well: every module has its own clock, and a path is taken up and left between two."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,10 @@ class Ledger:
         """When somebody came to a round, and how long it was willing to wait for others."""
         self.done: dict[tuple[str, Place], int] = {}
         """(peer, module) -> tokens that it had trained when it had the module's last version."""
+        self.too_late: set[tuple[str, Place]] = set()
+        """(peer, module): who took up its path so shortly before the module's last version that few had heard of it."""
+        self.moved: set[tuple[str, int]] = set()
+        """(peer, stage): peers on a path that they have left since for another one."""
         self._given: dict[tuple[str, Place, str, int], tuple[str, Ranges]] = {}
         """(peer, module, digest of the base, tokens) -> whose tokens these are, and which."""
         self._lost: dict[tuple[str, Place], list[tuple[str, Ranges]]] = defaultdict(list)

@@ -24,6 +24,8 @@ from dipaco_swarm.testing.ledger import Ledger, Place, Version
 AWAY = "away for too long"
 NOT_MADE = "given to a round that was not made"
 KILLED = "killed between two checkpoints"
+HEARD_OF_HEARTBEATS = 3
+"""After so many, a leader has heard of a newcomer: until it is said, until that is read, and the reading."""
 
 
 def trainer_of(peer: str, path: PathIndex) -> str:
@@ -47,6 +49,7 @@ class WatchedSwarm:
         self._rounds_of = rounds_of
         self._entered: tuple[int, PathIndex] | None = None
         """Stage and path that it said last it trains."""
+        self._entered_at = 0.0
         self._agreed: dict[Place, tuple[Contribution, Agreed]] = {}
         """Rounds whose outer step is about to be taken."""
         self.at: dict[Place, tuple[int, str]] = {}
@@ -66,26 +69,34 @@ class WatchedSwarm:
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup] = ()) -> None:
         trains = {(said.stage, said.module): (said, said.path) for said in announcements if said.path is not None}
+        now = self._swarm.clock.monotonic()
         for place, (said, path) in trains.items():
             trainer = trainer_of(self._swarm.peer, path)
             if self._entered != (said.stage, path):
+                self._entered_at = now
                 self._ledger.drop(trainer, place, said.tokens, self._lost_before)
             elif place in self.dropping:
                 self._ledger.drop(trainer, place, said.tokens, self.dropping[place])
                 if self.dropping[place] == NOT_MADE:
-                    now = self._swarm.clock.monotonic()
                     self._ledger.check_given(now, trainer, place, self._was_at.get(place, ""))
             self.dropping.pop(place, None)
             if place in self.at and self.at[place][1] != said.digest:
                 self._was_at[place] = self.at[place][1]
-            if said.version == self._rounds_of(said.stage):
-                before = self._ledger.trained[trainer, place] - said.tokens
-                self._ledger.done.setdefault((trainer, place), before)
+            if said.version == self._rounds_of(said.stage) and (trainer, place) not in self._ledger.done:
+                self._ledger.done[trainer, place] = self._ledger.trained[trainer, place] - said.tokens
+                if now - self._entered_at < HEARD_OF_HEARTBEATS * self._swarm.timing.heartbeat:
+                    self._ledger.too_late.add((trainer, place))
         if trains:
-            self._entered = next((said.stage, path) for said, path in trains.values())
+            self._enter(*next((said.stage, path) for said, path in trains.values()))
             self._lost_before = AWAY
         self.at = {place: (said.version, said.digest) for place, (said, _) in trains.items()}
         self._swarm.announce(announcements, groups)
+
+    def _enter(self, stage: int, path: PathIndex) -> None:
+        if self._entered is not None and self._entered[0] == stage and self._entered[1] != path:
+            self._ledger.moved.add((trainer_of(self._swarm.peer, self._entered[1]), stage))
+        self._ledger.moved.discard((trainer_of(self._swarm.peer, path), stage))
+        self._entered = stage, path
 
     def begin_round(self, contribution: Contribution, *, patience: float) -> RoundUnderWay:
         place = (contribution.group.stage, contribution.group.module)

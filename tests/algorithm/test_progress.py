@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dipaco_swarm.algorithm.progress import ModuleProgress, adopted, rebased
+from dipaco_swarm.algorithm.progress import OLDEST, ModuleProgress, adopted, rebased, weight_at
 from dipaco_swarm.algorithm.state import ModuleState
 
 
@@ -26,9 +26,10 @@ def test_the_groups_next_state_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("given_at", "to", "value", "tokens"),
     [
-        (None, 6, 2.5, 640),  # on top of what the others have
-        (4, 6, 2.0, 0),  # it is in what they have, and would count twice
-        (3, 6, 2.5, 640),  # what was given was older, and has been counted; this is new
+        (None, 5, 2.5, 640),  # on top of what the others have
+        (None, 6, 2.25, 640),  # two versions old, it counts half
+        (4, 5, 2.0, 0),  # it is in what they have, and would count twice
+        (3, 5, 2.5, 640),  # what was given was older, and has been counted; this is new
         (4, 4, 2.5, 640),  # the other half of a partition, which has never seen it
     ],
 )
@@ -37,6 +38,13 @@ def test_progress_is_kept_unless_the_others_have_it(given_at: int | None, to: in
     progress, vector = rebased(ours, state(to, 2.0), LOCAL)
     assert torch.equal(vector, torch.full((3,), value))
     assert (progress.version, progress.tokens, progress.failed_at) == (to, tokens, None)
+
+
+def test_the_older_progress_is_the_less_it_counts() -> None:
+    weights = [weight_at(age) for age in range(OLDEST + 2)]
+    assert weights[:3] == [1.0, 1.0, 0.5]
+    assert weights == sorted(weights, reverse=True)
+    assert weights[OLDEST] > 0 == weights[OLDEST + 1]
 
 
 def test_what_was_given_is_remembered_for_an_old_checkpoint_and_forgotten_with_its_version() -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from dipaco_swarm.swarm.directory import LATELY_LIFETIMES
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import NotAnswering
@@ -51,7 +50,7 @@ def test_who_left_in_silence_is_not_remembered_for_ever() -> None:
     for i in range(1000):
         clock.now += 10
         detector.silent(f"peer {i}", clock.now - 5)
-    assert len(detector._silences) <= LATELY_LIFETIMES * TIMING.lifetime / 10
+    assert len(detector._silences) <= TIMING.long_ago / 10
     assert detector.doubts("peer 999")
 
 

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 from dipaco_swarm.machine.clock import Clock
-from dipaco_swarm.swarm.directory import LATELY_LIFETIMES
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import NotAnswering
 
@@ -79,7 +78,7 @@ class FailureDetector:
                 cut_off = math.inf
         self._silences[peer] = Silence(self._unanswered(peer) + 1, now, cut_off)
         # most of those who leave do not say so
-        known = LATELY_LIFETIMES * self._timing.lifetime
+        known = self._timing.long_ago
         self._silences = {name: said for name, said in self._silences.items() if now - said.noticed < known}
 
     def _unanswered(self, peer: str) -> int:

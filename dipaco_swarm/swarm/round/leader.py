@@ -151,14 +151,14 @@ class Leader:
         version, asked = gathering.key[2], float("-inf")
         ahead: tuple[Claim, str] | None = None
         first: str | None = None
-        looked = False
+        looking = gathering.listeners.start(self._standing.look(*gathering.key[:2]))
         while True:
             gathering.changed.clear()
             gathering.clear_away()
             view = self._view(gathering, ahead, first)
-            if not looked and not view.missing and len(view.seated) == 1:
-                looked = True  # what was read last may be old, and who goes on alone makes a fork if it is
-                await self._standing.look(*gathering.key[:2])
+            if not view.missing and not looking.done():
+                # what was read before may be old: who goes on without a newcomer leaves its tokens out, or makes a fork
+                await asyncio.wait([looking])
                 continue
             match close(view):
                 case closing.Begin():
