@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.dashboard.metrics import StepMeter
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.dashboard.views import LineView, ModuleView, PeerView, TimeView
@@ -40,6 +40,8 @@ class PeerPresenter:
         self._drawn = 0.0
         self._rounds = 0
         self._last_agreed: str | None = None
+        self._waited: tuple[int, PathIndex, Waiting] | None = None
+        """Where and why there was nothing to train, as it was said last."""
 
     def watching(self, peer: PathInTraining, manifest: Manifest) -> "Watching":
         return Watching(self, peer, manifest)
@@ -76,7 +78,10 @@ class PeerPresenter:
             self._screen.event(over)
 
     def waiting(self, peer: PathInTraining, manifest: Manifest, waiting: Waiting) -> None:
-        """There is nothing to train now; redraw."""
+        """There is nothing to train now. Said once for each reason on a path, and shown."""
+        if (peer.stage, peer.path, waiting) != self._waited:
+            self._waited = peer.stage, peer.path, waiting
+            self._screen.event(waiting)
         if waiting.reason == "finished":
             self._usage.finished()
         self.now(peer, manifest, str(waiting))

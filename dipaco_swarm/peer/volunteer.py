@@ -88,8 +88,6 @@ class Volunteer:
         """The round before which we look where we are needed."""
         self._looked_at = -math.inf
         """When we looked last, with nothing to do."""
-        self._waits: Wait | None = None
-        """Why we wait, as we said last."""
 
     @property
     def _rounds(self) -> int:
@@ -113,7 +111,7 @@ class Volunteer:
                 try:
                     manifest = self._train(post)
                 except SwarmError:
-                    self._hand_over(post.peer)  # what this machine cannot go on with, others can
+                    _hand_over(around, post.peer)  # what this machine cannot go on with, others can
                     raise
 
     # ------------------------------------------------------------------------------------------------- decide, and act
@@ -122,7 +120,7 @@ class Volunteer:
         """Rounds of one stage. Returns the manifest of the next post, or None to leave."""
         peer = post.peer
         begun = any(progress.version > 0 for progress in peer.progress.values())
-        self._waits, self._looked_at = None, -math.inf
+        self._looked_at = -math.inf
         self._look_at = self._rounds + (STAY_ROUNDS if self._left else 0)  # who has just moved stays for a while
         while True:
             newest = self._watch.newest or post.manifest
@@ -194,7 +192,7 @@ class Volunteer:
         if not self._keeping.save(peer):
             self._around.screen.event(NotSaved())
         if not swarm.lost:
-            self._hand_over(peer)
+            _hand_over(self._around, peer)
         swarm.announce([])
 
     def _move_on(self, peer: PathInTraining) -> None:
@@ -208,11 +206,7 @@ class Volunteer:
     def _wait(self, post: Post, newest: Manifest, wait: Wait) -> bool:
         """Pause; whether we are needed on another path."""
         around, peer = self._around, post.peer
-        waiting = Waiting(wait.reason, wait.peers)
-        if wait != self._waits:
-            around.screen.event(waiting)
-            self._waits = wait
-        self._show.waiting(peer, post.manifest, waiting)
+        self._show.waiting(peer, post.manifest, Waiting(wait.reason, wait.peers))
         idle = peer.is_done and not newest.finished
         if idle and around.clock.monotonic() - self._looked_at > IDLE_LOOK_SECONDS:
             self._looked_at = around.clock.monotonic()
@@ -305,9 +299,10 @@ class Volunteer:
         if best is not None:
             self._around.screen.event(best)
 
-    def _hand_over(self, peer: PathInTraining) -> None:
-        states = {**peer.left_behind, **peer.base}
-        hand_over(self._around.swarm, peer.stage, states, self._around.stop, self._around.screen.event)
+
+def _hand_over(around: Surroundings, peer: PathInTraining) -> None:
+    states = {**peer.left_behind, **peer.base}
+    hand_over(around.swarm, peer.stage, states, around.stop, around.screen.event)
 
 
 def _check_path(path: int | None, config: RunConfig) -> None:
