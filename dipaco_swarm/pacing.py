@@ -1,6 +1,7 @@
 """What the pacing of a run (`algorithm/pacing/`) is shown of a path in training, and what it says is due."""
 
 import math
+from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.pacing.pacing import GroupView, Other, Pacing, pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -59,3 +60,43 @@ def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:
         passed=math.inf if pace is None else peer.swarm.clock.monotonic() - pace.since,
         interval=0.0 if pace is None else pace.interval,
     )
+
+
+@dataclass(frozen=True)
+class NextRound:
+    """How near the next round of a path is, of whichever module comes first; for people."""
+
+    progress: float
+    """How much of its training is done, 0 to 1."""
+    seconds: float | None
+    """Until it is due, at the present pace; None where nobody can say."""
+
+
+def next_round(peer: PathInTraining) -> NextRound | None:
+    """The round that is due next; None when all modules have made their last one.
+
+    What a round that is under way has of ours does not count for the next one. Of the others' training the same share
+    is taken not to count: what they gave they say only by their next version.
+    """
+    found = [_next_round_of(peer, module) for module in peer.modules if not _makes_no_more(peer, module)]
+    return max(found, key=lambda one: one.progress, default=None)
+
+
+def _makes_no_more(peer: PathInTraining, module: ModuleId) -> bool:
+    """Whether the module's last round has been made, or is under way."""
+    coming = peer.progress[module].version + (module in peer.in_flight)
+    return peer.rules.last_version is not None and coming >= peer.rules.last_version
+
+
+def _next_round_of(peer: PathInTraining, module: ModuleId) -> NextRound:
+    view, flight = view_of_group(peer, module), peer.in_flight.get(module)
+    speed = peer.tokens_per_second
+    tokens, target = view.tokens, view.round_tokens
+    if not pacing_of_run(peer).whole:  # else everybody takes all the steps of a round
+        tokens, target = view.group_tokens, view.target
+        others = (said for said in peer.swarm.members(peer.stage, module) if said.peer != peer.swarm.peer)
+        speed += sum(said.tokens_per_second for said in others if said.trains)
+    if flight is not None and view.tokens:
+        tokens = tokens * (view.tokens - flight.part.tokens) // view.tokens
+    left = max(0, target - tokens)
+    return NextRound(min(1.0, tokens / target), left / speed if speed else None)

@@ -380,13 +380,17 @@ class Story:
             if growth := self._growth(self._samples[what]):
                 self.note(f"{what} of the longest lives, {unit}a minute", _each(growth, MEASURES[what].unit))
 
-    def _account_for_tokens(self) -> None:
-        """Where every token is, module by module and in all."""
+    def accounts(self) -> dict[tuple[int, ModuleId], Account]:
+        """Where every token is, by stage and module, once all members have left."""
         keeper, run = OperatorHome(self.crew.folder / "bootstrap"), RunAddress.parse(self.address)
         manifest = keeper.manifest(run.fingerprint)
         assert manifest is not None, "the keeper has no manifest"
         homes = {peer.name: peer.home for peer in self.peers}
-        found = accounts(homes, keeper, manifest, run_of(run.name, run.fingerprint))
+        return accounts(homes, keeper, manifest, run_of(run.name, run.fingerprint))
+
+    def _account_for_tokens(self) -> None:
+        """Where every token is, module by module and in all."""
+        found = self.accounts()
         in_all = sum(found.values(), Account())
         for (stage, module), account in sorted(found.items()):
             self.note(f"tokens of {module} in stage {stage}", account)

@@ -1,50 +1,46 @@
-"""How each view is drawn: a view in, something that rich can print out. Pure.
+"""How each view is drawn: a view in, something that rich can print out. Pure."""
 
-Colours say one thing each: green is well, cyan is a number that moves, yellow wants a look, red wants a hand.
-"""
-
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.padding import Padding
-from rich.panel import Panel
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dipaco_swarm.dashboard.shapes import (
+    BAD,
+    BOLD,
+    CALM,
+    GOOD,
+    QUIET,
+    WARN,
+    AsManyAsFit,
+    Bar,
+    PathMap,
+    Sparkline,
+    bar,
+    draw_events,
+    facts,
+    frame,
+    table_of,
+)
 from dipaco_swarm.dashboard.views import (
     BootstrapView,
     Evaluation,
-    Happened,
+    LineView,
     ModuleStatus,
     ModuleView,
-    PathStatus,
     PeerView,
     SwarmStatus,
+    TimeView,
     View,
     count,
     duration,
     names,
     plural,
-    size,
     version_range,
 )
+from dipaco_swarm.events.words import percent, size
 
-GOOD, CALM, WARN, BAD, QUIET, BOLD = "green", "cyan", "yellow", "red", "bright_black", "bold"
-EVENT_LINES = 6
-NUMBERS = {
-    "version",
-    "peers",
-    "documents",
-    "windows",
-    "tokens",
-    "tokens/s",
-    "loss",
-    "perplexity",
-}  # columns set to the right
 MAX_ROWS = 12  # longer tables become a map, or the rows that need a look
 
 
@@ -65,10 +61,10 @@ def draw_peer(view: PeerView) -> RenderableType:
     """A volunteer's screen: what I do, how well it goes, with whom, and what was agreed."""
     where = "no path yet" if view.path is None else f"path {view.path} (of {view.num_paths})"
     loss = f"{view.losses[-1]:.3f}" if view.losses else "not yet"
-    numbers = _facts(
+    numbers = facts(
         ("loss", loss, Sparkline(view.losses)),
-        ("speed", f"{view.tokens_per_second:,.0f} tokens/s", Text(f"{count(view.tokens)} tokens so far", QUIET)),
-        _traffic(view.bytes_sent, view.bytes_received),
+        ("speed", f"{view.tokens_per_second:,.0f} tokens/s", Text(_so_far(view), QUIET)),
+        _trained(view.time),
         ("peers", f"{view.peers}", Text("share modules with you, you included", QUIET)),
         (
             "round",
@@ -81,12 +77,12 @@ def draw_peer(view: PeerView) -> RenderableType:
     agreed.add_column(ratio=1)
     said = Text(view.last_agreed, GOOD) if view.last_agreed else Text("nothing yet; the first round is coming", QUIET)
     agreed.add_row("agreed", said)
-    parts: list[RenderableType] = [_dot(view.activity), Text(), numbers, agreed]
+    parts: list[RenderableType] = [_dot(view.activity), Text(), numbers, agreed, _line_table(view.sent, view.received)]
     if view.modules:
         parts += [Text(), _module_table(view.modules)]
-    parts += draw_events(view.events)
     title = _title(view.run, _stage(view.stage, view.stages), where)
-    return frame(title, Group(*parts), "Ctrl+C saves, says goodbye and stops")
+    body = AsManyAsFit(Group(*parts), view.events)
+    return frame(title, body, "Ctrl+C saves, says goodbye and stops")
 
 
 def draw_status(status: SwarmStatus) -> RenderableType:
@@ -117,7 +113,7 @@ def draw_bootstrap(view: BootstrapView) -> RenderableType:
 
 def draw_evaluation(result: Evaluation) -> RenderableType:
     """Perplexity per path and in all."""
-    table = _table("path", "windows" if result.window else "documents", "tokens", "loss", "perplexity")
+    table = table_of("path", "windows" if result.window else "documents", "tokens", "loss", "perplexity")
     for path in result.paths:
         table.add_row(
             str(path.path), f"{path.documents:,}", f"{path.tokens:,}", f"{path.loss:.4f}", f"{path.perplexity:,.2f}"
@@ -144,7 +140,7 @@ def _status_body(status: SwarmStatus, *more: tuple[str, str, RenderableType]) ->
         advice = f"{unstaffed} {wait} for a volunteer; --path auto finds the way"
         wanted = Text(advice, QUIET if status.finished else WARN)
     loss = "not yet" if status.loss is None else f"{status.loss:.3f}"
-    facts = _facts(
+    about = facts(
         ("peers", f"{status.peers} training", Text(f"{status.keepers} {plural(status.keepers, 'keeper')}", QUIET)),
         ("paths", f"{status.staffed} of {len(status.paths)} staffed", wanted),
         ("modules", f"{len(status.modules)}", _safety(status)),
@@ -153,7 +149,7 @@ def _status_body(status: SwarmStatus, *more: tuple[str, str, RenderableType]) ->
         ("loss", loss, Text("" if status.loss is None else "mean of the paths that are trained", QUIET)),
         *more,
     )
-    parts: list[RenderableType] = [facts, Text()]
+    parts: list[RenderableType] = [about, Text()]
     parts.append(_path_table(status) if len(status.paths) <= MAX_ROWS else PathMap(status.paths))
     troubled = [m for m in status.modules if m.holders < status.min_holders or not m.digests_agree]
     shown = status.modules if len(status.modules) <= MAX_ROWS else tuple(troubled[:MAX_ROWS])
@@ -164,17 +160,54 @@ def _status_body(status: SwarmStatus, *more: tuple[str, str, RenderableType]) ->
     return Group(*parts)
 
 
+def _so_far(view: PeerView) -> str:
+    return (
+        f"{count(view.tokens)} tokens so far, step {view.step:,}"
+        if view.step
+        else f"{count(view.tokens)} tokens so far"
+    )
+
+
+def _trained(time: TimeView | None) -> tuple[str, str, RenderableType]:
+    """What share of the time was trained."""
+    if time is None:
+        return "trained", "not yet", Text()
+    lately = f"of the last {duration(time.lately_seconds)}"
+    if time.seconds - time.lately_seconds > 60:
+        lately += f"; {percent(time.share)} of {duration(time.seconds)}"
+    return "trained", f"{percent(time.lately)} of the time", Text(lately, QUIET)
+
+
+def _line_table(sent: LineView, received: LineView) -> Table:
+    """What the line is used for."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=QUIET, width=9)
+    purposes = [purpose for purpose in sent.purposes if sent.purposes[purpose] or received.purposes.get(purpose)]
+    columns = ("now", "so far", *purposes)
+    for _ in columns:
+        table.add_column(justify="right", min_width=8, no_wrap=True)
+    table.add_row("line", *(Text(column, QUIET) for column in columns))
+    for way, line in (("↑ sent", sent), ("↓ came", received)):
+        table.add_row(
+            way,
+            Text(f"{size(round(line.per_second))}/s", BOLD),
+            Text(size(line.total), BOLD),
+            *(size(line.purposes.get(purpose, 0)) if line.purposes.get(purpose) else "-" for purpose in purposes),
+        )
+    return table
+
+
 def _module_table(modules: Sequence[ModuleView]) -> Table:
-    table = _table("module", "version", "shared by", "same bytes")
+    table = table_of("module", "version", "shared by", "same bytes", "on its way")
     for module in modules:
         peers = f"{module.peers} {plural(module.peers, 'peer')}"
         if module.paths > 1:
             shared = Text(f"{peers} of {module.paths} paths" if module.peers > 1 else "nobody else yet")
         else:
-            shared = Text(f"{peers} of this path" if module.peers > 1 else "this path alone, stays here")
+            shared = Text(f"{peers} of this path" if module.peers > 1 else "this path alone")
         if module.peers <= 1:
             shared.stylize(QUIET)
-        table.add_row(module.name, str(module.version), shared, _agreement(module))
+        table.add_row(module.name, str(module.version), shared, _agreement(module), _on_its_way(module))
     return table
 
 
@@ -184,8 +217,17 @@ def _agreement(module: ModuleView) -> Text:
     return Text(f"{module.agree} of {module.agree}", GOOD) if module.agree > 1 else Text("-", QUIET)
 
 
+def _on_its_way(module: ModuleView) -> Text:
+    """What comes of this module while training goes on."""
+    if module.catches_up_to is not None:
+        return Text(f"version {module.catches_up_to}", WARN)
+    if module.on_its_way is None:
+        return Text("-", QUIET)
+    return bar(module.on_its_way, 6).append(f" {module.on_its_way:.0%}", QUIET)
+
+
 def _path_table(status: SwarmStatus) -> Table:
-    table = _table("path", "modules", "peers", "documents", "version", "tokens/s", "loss")
+    table = table_of("path", "modules", "peers", "documents", "version", "tokens/s", "loss")
     for path in status.paths:
         table.add_row(
             str(path.index),
@@ -200,7 +242,7 @@ def _path_table(status: SwarmStatus) -> Table:
 
 
 def _holder_table(status: SwarmStatus, modules: Sequence[ModuleStatus]) -> Table:
-    table = _table("module", "version", "trained by", "held by", "same bytes")
+    table = table_of("module", "version", "trained by", "held by", "same bytes")
     for module in modules:
         style = BAD if not module.holders else WARN if module.holders < status.min_holders else GOOD
         held = Text(str(module.holders) if module.holders else "nobody", style)
@@ -261,115 +303,3 @@ def _title(run: str, *words: str | None) -> Text:
 
 def _dot(activity: str) -> Text:
     return Text.assemble(("● ", GOOD), (activity, BOLD))
-
-
-def frame(title: Text, body: RenderableType, foot: str | None = None) -> Panel:
-    return Panel(
-        Padding(body, (1, 1)),
-        title=title,
-        title_align="left",
-        subtitle=Text(f" {foot} ", QUIET) if foot else None,
-        subtitle_align="right",
-        box=box.ROUNDED,
-        border_style=QUIET,
-    )
-
-
-def _facts(*rows: tuple[str, str, RenderableType]) -> Table:
-    """Rows of a quiet word, a bold value, and a remark."""
-    table = Table.grid(padding=(0, 2), expand=True)
-    table.add_column(width=9, style=QUIET, no_wrap=True)
-    table.add_column(min_width=16, style=BOLD, no_wrap=True)
-    table.add_column(ratio=1)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, header_style=QUIET, border_style=QUIET, show_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in NUMBERS else "left")
-    return table
-
-
-def draw_events(events: Sequence[Happened]) -> list[RenderableType]:
-    if not events:
-        return []
-    table = Table.grid(padding=(0, 2), expand=True)
-    table.add_column(style=QUIET, no_wrap=True, width=8)
-    table.add_column(ratio=1)
-    for event in events[-EVENT_LINES:]:
-        table.add_row(event.clock, event.text)
-    return [Text(), table]
-
-
-@dataclass(frozen=True)
-class Sparkline:
-    """Numbers over time as one row of little bars, as wide as there is room."""
-
-    values: tuple[float, ...]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(sparkline(self.values, min(options.max_width, 48)), style=CALM, no_wrap=True)
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A calm line that fills from the left."""
-
-    fraction: float
-    label: str = ""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = options.max_width - (len(self.label) + 1 if self.label else 0)
-        width = max(1, min(room, 48))
-        filled = round(width * min(1.0, max(0.0, self.fraction)))
-        bar = Text("━" * filled, style=CALM, no_wrap=True)
-        bar.append("━" * (width - filled), QUIET)
-        yield bar.append(f" {self.label}" if self.label else "", QUIET)
-
-
-@dataclass(frozen=True)
-class PathMap:
-    """A path table too long for rows: one cell per path, in the order of the path table."""
-
-    paths: tuple[PathStatus, ...]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # a row of the map is what the table's first level keeps together, when that is regular and fits
-        first = [path.modules[0] if path.modules else "" for path in self.paths]
-        row = first.count(first[0])
-        if any(len(set(first[i : i + row])) > 1 for i in range(0, len(first), row)):
-            row = len(first)
-        row = min(row, 32, max(1, (options.max_width - 16) // 2))
-        yield Text.assemble(
-            ("paths, by number of peers:  ", QUIET),
-            ("· ", WARN),
-            ("none  ", QUIET),
-            ("1 ", CALM),
-            ("one  ", QUIET),
-            ("2 ", GOOD),
-            ("more", QUIET),
-        )
-        for start in range(0, len(self.paths), row):
-            line = Text(f"  {start:>5}  ", style=QUIET, no_wrap=True)
-            for path in self.paths[start : start + row]:
-                style = WARN if path.peers == 0 else CALM if path.peers == 1 else GOOD
-                line.append("· " if path.peers == 0 else f"{path.peers} " if path.peers < 10 else "+ ", style)
-            yield line
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """At most `width` bars; longer histories are averaged, and the newest values are always there."""
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite or width < 1:
-        return ""
-    if len(finite) > width:
-        edges = [len(finite) * i // width for i in range(width + 1)]
-        finite = [math.fsum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(finite), max(finite)
-    bars = "▁▂▃▄▅▆▇█"
-    if high == low:
-        return bars[0] * len(finite)
-    return "".join(bars[round((value - low) / (high - low) * (len(bars) - 1))] for value in finite)

@@ -15,8 +15,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.padding import Padding
 
-from dipaco_swarm.dashboard.drawing import EVENT_LINES, draw, draw_events
+from dipaco_swarm.dashboard.drawing import draw
 from dipaco_swarm.dashboard.metrics import Journal, metrics_file
+from dipaco_swarm.dashboard.shapes import EVENT_LINES, draw_events
 from dipaco_swarm.dashboard.views import Happened, SwarmStatus, View
 from dipaco_swarm.events.event import Event, Logged
 from dipaco_swarm.settings import ScreenKind

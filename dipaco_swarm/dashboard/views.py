@@ -2,9 +2,11 @@
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from dipaco_swarm.events.words import percent, size
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,38 @@ class ModuleView:
     """Peers at my version that announce another digest. Should be 0, and is healed when not."""
     paths: int = 1
     """Paths through it; 1: path-specific, it never travels."""
+    on_its_way: float | None = None
+    """How far its round has come that goes on beside training, 0 to 1; None: there is none."""
+    catches_up_to: int | None = None
+    """A newer version of the others that is on its way to me; None: there is none."""
+
+
+@dataclass(frozen=True)
+class LineView:
+    """One direction of my line to the internet."""
+
+    purposes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes so far, by what they were for."""
+    per_second: float = 0.0
+    """Bytes, lately."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.purposes.values())
+
+
+@dataclass(frozen=True)
+class TimeView:
+    """How much of my time I have trained."""
+
+    share: float
+    """Since the first inner step, 0 to 1."""
+    seconds: float
+    """Since then."""
+    lately: float
+    """The share in the last minutes..."""
+    lately_seconds: float
+    """... of so long."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +87,12 @@ class PeerView:
     tokens_per_second: float = 0.0
     tokens: int = 0
     """Tokens this peer has trained on in this run."""
-    bytes_sent: int = 0
-    bytes_received: int = 0
+    step: int = 0
+    """Inner steps of the path so far, of all peers and stages."""
+    time: TimeView | None = None
+    """None before the first inner step."""
+    sent: LineView = LineView()
+    received: LineView = LineView()
     last_agreed: str | None = None
     """What was last agreed, with whom and when: round 12 of L0M1 with 3 peers, at 14:03:22."""
     round_progress: float = 0.0
@@ -71,9 +109,10 @@ class PeerView:
             parts.append(f"loss {self.losses[-1]:.3f}")
         parts += [
             f"{self.tokens_per_second:,.0f} tokens/s",
+            *([] if self.time is None else [f"{percent(self.time.lately)} of the time trained"]),
             f"round {self.rounds}",
             f"{self.peers} {plural(self.peers, 'peer')}",
-            f"sent {size(self.bytes_sent)}, received {size(self.bytes_received)}",
+            f"sent {size(self.sent.total)}, received {size(self.received.total)}",
         ]
         return ", ".join(parts)
 
@@ -255,18 +294,6 @@ class Evaluation:
 
 
 View = PeerView | BootstrapView | SwarmStatus
-
-
-def size(num_bytes: int) -> str:
-    """Bytes for people: 999 B, 1.2 kB, 3.4 MB; powers of 1000, as links are sold."""
-    if num_bytes < 1000:
-        return f"{num_bytes} B"
-    value = float(num_bytes)
-    for unit in ("kB", "MB", "GB"):
-        value /= 1000
-        if value < 999.5:
-            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
-    return f"{value / 1000:,.1f} TB"
 
 
 def count(number: int) -> str:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.dashboard.drawing import BOLD, GOOD, QUIET, WARN
+from dipaco_swarm.dashboard.shapes import BOLD, GOOD, QUIET, WARN
 from dipaco_swarm.dashboard.views import duration
 from dipaco_swarm.demo.results import Comparison, Exported, Sample
 from dipaco_swarm.demo.scene import Agreement

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dipaco_swarm.dashboard.drawing import BOLD, CALM, GOOD, QUIET, WARN, Bar, frame, sparkline
 from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
+from dipaco_swarm.dashboard.shapes import BOLD, CALM, GOOD, QUIET, WARN, Bar, frame, sparkline
 from dipaco_swarm.dashboard.views import duration
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import Round, Steps

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from dipaco_swarm.dashboard.drawing import BAD, BOLD, CALM, GOOD, QUIET
+from dipaco_swarm.dashboard.shapes import BAD, BOLD, CALM, GOOD, QUIET
 from dipaco_swarm.dashboard.views import duration
 from dipaco_swarm.demo.scene import Scene, draw_scene
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dipaco_swarm.events import attendance, operator, training, volunteer
+from dipaco_swarm.events import attendance, operator, training, usage, volunteer
 from dipaco_swarm.events.event import EVENTS, Event
 
-FAMILIES = (attendance, operator, training, volunteer)
+FAMILIES = (attendance, operator, training, usage, volunteer)
 """Importing them has put their events into `EVENTS`."""
 
 

@@ -22,3 +22,20 @@ def some(modules: Sequence[str]) -> str:
 def counted(number: int, word: str) -> str:
     """1 peer, 2 peers."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def size(num_bytes: int) -> str:
+    """Bytes for people: 999 B, 1.2 kB, 3.4 MB; powers of 1000, as links are sold."""
+    if num_bytes < 1000:
+        return f"{num_bytes} B"
+    value = float(num_bytes)
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 999.5:
+            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
+    return f"{value / 1000:,.1f} TB"
+
+
+def percent(share: float) -> str:
+    """A share between 0 and 1: 96 %. Never 100 % of what is not all."""
+    return f"{min(99, round(100 * share)) if share < 1 else 100} %"

@@ -6,14 +6,17 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.dashboard.metrics import StepMeter
 from dipaco_swarm.dashboard.screens import Screen
-from dipaco_swarm.dashboard.views import ModuleView, PeerView
+from dipaco_swarm.dashboard.views import LineView, ModuleView, PeerView, TimeView
 from dipaco_swarm.events.training import Commit, Round, RoundFailed
+from dipaco_swarm.events.volunteer import Waiting
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.outer_round import RoundReport
+from dipaco_swarm.pacing import next_round
 from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Swarm
 from dipaco_swarm.training.inner import StepReport
@@ -24,7 +27,8 @@ REDRAW_SECONDS = 0.5
 class PeerPresenter:
     """Keeps what the volunteer's screen shows between two redraws."""
 
-    def __init__(self, screen: Screen, swarm: Swarm, run: str, notices: Notices) -> None:
+    def __init__(self, screen: Screen, swarm: Swarm, run: str, notices: Notices, usage: UsageMeter) -> None:
+        """`usage`: of this program, from before the network was opened."""
         self._screen = screen
         self._swarm = swarm
         self._run = run
@@ -32,25 +36,26 @@ class PeerPresenter:
         self._notices = notices
         self._losses: deque[float] = deque(maxlen=400)
         self._tokens = 0
+        self._usage = usage
         self._drawn = 0.0
-        self._steps_in_round = 0
         self._rounds = 0
         self._last_agreed: str | None = None
+        self._waited: tuple[int, PathIndex, Waiting] | None = None
+        """Where and why there was nothing to train, as it was said last."""
 
     def watching(self, peer: PathInTraining, manifest: Manifest) -> "Watching":
-        self._steps_in_round = 0
         return Watching(self, peer, manifest)
 
     def step(self, peer: PathInTraining, manifest: Manifest, report: StepReport) -> None:
         self._losses.append(report.loss)
         self._tokens += report.tokens
-        self._steps_in_round += 1
         steps = self._meter.step(peer.stage, peer.path, report.step, report.loss, report.tokens, report.seconds)
-        if steps is not None:
-            self._screen.event(steps)
+        for event in (steps, self._usage.trained(report.seconds, report.tokens)):
+            if event is not None:
+                self._screen.event(event)
         if self._swarm.clock.monotonic() - self._drawn > REDRAW_SECONDS:
             self._drawn = self._swarm.clock.monotonic()
-            self.now(peer, manifest, _sharing(peer.in_flight, trains=True) if peer.in_flight else "training")
+            self.now(peer, manifest)
 
     def round_over(self, peer: PathInTraining, report: RoundReport, rounds: int, *, quiet: bool) -> None:
         """Tell what came out of a round. `rounds`: made so far. `quiet`: not what failed, as we are about to leave."""
@@ -72,12 +77,19 @@ class PeerPresenter:
             self._last_agreed = f"{over.commits}, at {time.strftime('%H:%M:%S', now)}"
             self._screen.event(over)
 
-    def now(self, peer: PathInTraining, manifest: Manifest, activity: str) -> None:
-        """Redraw."""
-        inner_steps = manifest.config.rounds.inner_steps
-        left = max(0, inner_steps - self._steps_in_round) * peer.rules.tokens_per_step
+    def waiting(self, peer: PathInTraining, manifest: Manifest, waiting: Waiting) -> None:
+        """There is nothing to train now. Said once for each reason on a path, and shown."""
+        if (peer.stage, peer.path, waiting) != self._waited:
+            self._waited = peer.stage, peer.path, waiting
+            self._screen.event(waiting)
+        if waiting.reason == "finished":
+            self._usage.finished()
+        self.now(peer, manifest, str(waiting))
+
+    def now(self, peer: PathInTraining, manifest: Manifest, activity: str | None = None) -> None:
+        """Redraw. `activity`: what the peer does, if it does not train."""
         members = {module: self._swarm.members(peer.stage, module) for module in peer.modules}
-        traffic = self._swarm.traffic()
+        usage, lately, coming = self._usage.so_far(), self._usage.lately(), next_round(peer)
         self._screen.show(
             PeerView(
                 run=self._run,
@@ -85,18 +97,20 @@ class PeerPresenter:
                 stages=len(manifest.config.stages),
                 path=peer.path,
                 num_paths=peer.table.num_paths,
-                activity=activity,
+                activity=activity or _activity(peer),
                 rounds=self._rounds,
                 peers=len({said.peer for all_said in members.values() for said in all_said if said.trains}),
                 modules=tuple(_module_view(peer, module, said) for module, said in members.items()),
                 losses=tuple(self._losses),
                 tokens_per_second=peer.tokens_per_second,
                 tokens=self._tokens,
-                bytes_sent=traffic.sent,
-                bytes_received=traffic.received,
+                step=peer.trainer.steps_done,
+                time=None if lately is None else TimeView(usage.share, usage.seconds, lately.share, lately.seconds),
+                sent=LineView(usage.sent, 0.0 if lately is None else lately.sent_per_second),
+                received=LineView(usage.received, 0.0 if lately is None else lately.received_per_second),
                 last_agreed=self._last_agreed,
-                round_progress=min(1.0, self._steps_in_round / inner_steps),
-                next_round_seconds=left / peer.tokens_per_second if peer.tokens_per_second else None,
+                round_progress=0.0 if coming is None else coming.progress,
+                next_round_seconds=None if coming is None else coming.seconds,
             )
         )
 
@@ -113,18 +127,28 @@ class Watching:
         self.show.step(self.peer, self.manifest, report)
 
     def due(self, modules: Sequence[ModuleId]) -> None:
-        self.show.now(self.peer, self.manifest, _sharing(modules, trains=self.peer.rules.rounds.overlaps))
+        beside = self.peer.rules.rounds.overlaps
+        activity = _activity(self.peer, modules) if beside else f"sharing {_named(modules)}"
+        self.show.now(self.peer, self.manifest, activity)
 
 
-def _sharing(modules: Iterable[ModuleId], *, trains: bool) -> str:
-    """What a peer does while rounds of these modules are made; `trains`: and it trains on meanwhile."""
-    shared = f"sharing {', '.join(map(str, modules))}"
-    return f"training, and {shared}" if trains else shared
+def _activity(peer: PathInTraining, begins: Iterable[ModuleId] = ()) -> str:
+    """What a peer does that trains. `begins`: modules whose rounds are about to begin."""
+    shared = dict.fromkeys((*peer.in_flight, *begins))
+    beside = [
+        f"{what} {_named(modules)}" for what, modules in (("sharing", shared), ("fetching", peer.fetching)) if modules
+    ]
+    return f"training, and {' and '.join(beside)}" if beside else "training"
+
+
+def _named(modules: Iterable[ModuleId]) -> str:
+    return ", ".join(map(str, modules))
 
 
 def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announcement]) -> ModuleView:
     state = peer.base[module]
     trainers = [s for s in said if s.trains]
+    flight, fetching = peer.in_flight.get(module), peer.fetching.get(module)
     same_version = [s for s in trainers if s.version == state.version]
     agree = sum(1 for s in same_version if s.digest == state.digest)
     return ModuleView(
@@ -134,4 +158,6 @@ def _module_view(peer: PathInTraining, module: ModuleId, said: Sequence[Announce
         agree=agree,
         differ=len(same_version) - agree,
         paths=len(peer.table.paths_through(module)),
+        on_its_way=None if flight is None else flight.round.progress,
+        catches_up_to=None if fetching is None else fetching.claim.version,
     )

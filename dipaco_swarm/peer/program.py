@@ -13,6 +13,7 @@ from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals, until_s
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.keeping import MANIFEST_FILE
 from dipaco_swarm.peer.training_workbench import workbench_of
+from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
 
@@ -39,7 +40,7 @@ def run_peer(settings: PeerSettings) -> None:
         screen = recorded(shown, settings.home)
         screen.event(Joining(settings.address.name))
         notices = Notices(screen.event, SYSTEM_CLOCK)
-        attendance = Attendance(screen.event)
+        attendance, usage = Attendance(screen.event), UsageMeter(SYSTEM_CLOCK)
 
         def again(nobody: UnreachableError) -> bool:
             """Whoever has been in the run waits for the others to come back; a newcomer may have a wrong address."""
@@ -58,9 +59,11 @@ def run_peer(settings: PeerSettings) -> None:
                 if not swarm.reachable:
                     screen.event(NotDialable())
                 with SleepDetector(swarm.clock) as detector:
-                    Volunteer(settings, swarm, screen, stop, workbench, detector.missed, attendance).live()
+                    Volunteer(settings, swarm, screen, stop, workbench, detector.missed, attendance, usage).live()
                 return swarm.lost
 
         until_stopped(take_part, stop, screen.event)
+        if (worked := usage.farewell()) is not None:
+            screen.event(worked)
         screen.event(Left())
         attendance.in_the_end()

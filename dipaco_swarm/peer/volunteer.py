@@ -34,6 +34,7 @@ from dipaco_swarm.peer.path_choice import PathChoice
 from dipaco_swarm.peer.presenter import PeerPresenter
 from dipaco_swarm.peer.scoring import Scoring
 from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.peer.workbench import Workbench
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
@@ -61,14 +62,17 @@ class Volunteer:
         workbench: Workbench,
         missed: LookForSleep = never_asleep,
         attendance: Attendance | None = None,
+        usage: UsageMeter | None = None,
     ) -> None:
-        """`missed`: what happened while this program stood still. `attendance`: from before the network was lost."""
+        """`missed`: what happened while this program stood still. The last two: from before the network was lost."""
         run = run_of(settings.address.name, settings.address.fingerprint)
         notices, book = Notices(screen.event, swarm.clock), TokenBook(screen, settings.home)
         self._around = Surroundings(settings, swarm, screen, stop, workbench, notices, book, run)
         self._missed = missed
         self.attendance = attendance or Attendance(screen.event)
-        self._show = PeerPresenter(screen, swarm, settings.address.name, notices)
+        usage = usage or UsageMeter(swarm.clock)
+        usage.joined(swarm.traffic)
+        self._show = PeerPresenter(screen, swarm, settings.address.name, notices, usage)
         self._choice = PathChoice(swarm, settings.path, settings.home)
         self._keeping = Keeping(self._around)
         self._entering = Entering(self._around, self._keeping, self._choice)
@@ -84,8 +88,6 @@ class Volunteer:
         """The round before which we look where we are needed."""
         self._looked_at = -math.inf
         """When we looked last, with nothing to do."""
-        self._waits: Wait | None = None
-        """Why we wait, as we said last."""
 
     @property
     def _rounds(self) -> int:
@@ -109,7 +111,7 @@ class Volunteer:
                 try:
                     manifest = self._train(post)
                 except SwarmError:
-                    self._hand_over(post.peer)  # what this machine cannot go on with, others can
+                    _hand_over(around, post.peer)  # what this machine cannot go on with, others can
                     raise
 
     # ------------------------------------------------------------------------------------------------- decide, and act
@@ -118,7 +120,7 @@ class Volunteer:
         """Rounds of one stage. Returns the manifest of the next post, or None to leave."""
         peer = post.peer
         begun = any(progress.version > 0 for progress in peer.progress.values())
-        self._waits, self._looked_at = None, -math.inf
+        self._looked_at = -math.inf
         self._look_at = self._rounds + (STAY_ROUNDS if self._left else 0)  # who has just moved stays for a while
         while True:
             newest = self._watch.newest or post.manifest
@@ -190,7 +192,7 @@ class Volunteer:
         if not self._keeping.save(peer):
             self._around.screen.event(NotSaved())
         if not swarm.lost:
-            self._hand_over(peer)
+            _hand_over(self._around, peer)
         swarm.announce([])
 
     def _move_on(self, peer: PathInTraining) -> None:
@@ -204,11 +206,7 @@ class Volunteer:
     def _wait(self, post: Post, newest: Manifest, wait: Wait) -> bool:
         """Pause; whether we are needed on another path."""
         around, peer = self._around, post.peer
-        waiting = Waiting(wait.reason, wait.peers)
-        if wait != self._waits:
-            around.screen.event(waiting)
-            self._waits = wait
-        self._show.now(peer, post.manifest, str(waiting))
+        self._show.waiting(peer, post.manifest, Waiting(wait.reason, wait.peers))
         idle = peer.is_done and not newest.finished
         if idle and around.clock.monotonic() - self._looked_at > IDLE_LOOK_SECONDS:
             self._looked_at = around.clock.monotonic()
@@ -256,7 +254,7 @@ class Volunteer:
             self._made[module.level] += isinstance(outcome, Agreed)
         self._show.round_over(peer, report, self._rounds, quiet=self._around.stop())
         self.attendance.note_round(peer, report)
-        self._show.now(peer, post.manifest, "training")
+        self._show.now(peer, post.manifest)
         if not report.steps and not any(isinstance(outcome, Agreed) for outcome in report.outcomes.values()):
             self._around.stop.wait(WAIT_SECONDS)  # a synchronous round that failed is tried again, without training
 
@@ -301,9 +299,10 @@ class Volunteer:
         if best is not None:
             self._around.screen.event(best)
 
-    def _hand_over(self, peer: PathInTraining) -> None:
-        states = {**peer.left_behind, **peer.base}
-        hand_over(self._around.swarm, peer.stage, states, self._around.stop, self._around.screen.event)
+
+def _hand_over(around: Surroundings, peer: PathInTraining) -> None:
+    states = {**peer.left_behind, **peer.base}
+    hand_over(around.swarm, peer.stage, states, around.stop, around.screen.event)
 
 
 def _check_path(path: int | None, config: RunConfig) -> None:

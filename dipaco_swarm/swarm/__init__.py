@@ -5,6 +5,7 @@
     directory.py    who is there                            groups.py       where we stand in each module group
     transport.py    what the protocol needs of a network    timing.py       how long things take, five base numbers
     local.py        the transport within one process        libp2p/         the transport over hivemind's daemon
+    traffic.py      bytes by purpose, the speed of our line
     round/          one outer round: member, leader, exchange of pieces, arithmetic, codec, failure detector
     states/         module states, blobs and the manifest: kept, served, fetched
     wire.py         messages, checked at the border         records.py      what stands in the directory

@@ -16,6 +16,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.encoded_average import EncodedAverage, Span
 from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.traffic import Traffic
 
 PeerName = NewType("PeerName", str)
 """A libp2p peer id in base 58. It contains the peer's Ed25519 public key, so it is also how we check signatures."""
@@ -162,6 +163,11 @@ class RoundUnderWay(Protocol):
         """How it ended; None while it goes on. `timeout`: seconds to wait for that; None: until it is over."""
         ...
 
+    @property
+    def progress(self) -> float:
+        """How far its exchange has come, 0 to 1; 0 while the others are waited for. From any thread."""
+        ...
+
     def cancel(self) -> None:
         """Leave it. If the others may have our part by now, its outcome says so."""
         ...
@@ -190,14 +196,6 @@ class Residual:
     """The version that the next outer gradient starts from; the residual is part of that one or of none."""
     vector: Tensor
     """fp32, shape (parameters,)."""
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Bytes of modules, outer gradients and blobs since the node was opened."""
-
-    sent: int
-    received: int
 
 
 class Swarm(Protocol):
@@ -369,7 +367,9 @@ class Swarm(Protocol):
 
     # ourselves ---------------------------------------------------------------------------------------------------
 
-    def traffic(self) -> Traffic: ...
+    def traffic(self) -> Traffic:
+        """What our streams have carried so far, by purpose."""
+        ...
 
     @property
     def lost(self) -> bool:

@@ -23,9 +23,9 @@ from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.threads import LoopPortal, Threads
 from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.traffic import Meter, Purpose
 from dipaco_swarm.swarm.transport import (
     Executor,
-    Meter,
     NotAnswering,
     NotOfThisRun,
     Portal,
@@ -95,6 +95,7 @@ class LocalStream:
     def __init__(self, me: str, peer: str, link: Link, meter: Meter) -> None:
         self.peer = peer
         self.address = ""
+        self.purpose = Purpose.JOINING
         self.me = me
         self._link = link
         self._meter = meter
@@ -153,7 +154,7 @@ class LocalStream:
         with self._meter.sending():
             await self._put(bytes(data), len(data))  # a copy: the sender may go on with its buffer
         self._sent += len(data)
-        self._meter.sent += len(data)
+        self._meter.note_sent(self.purpose, len(data))
 
     async def receive_into(self, data: memoryview) -> None:
         at = 0
@@ -168,7 +169,7 @@ class LocalStream:
             self._rest = self._rest[ready:]
             at += ready
         self._received += len(data)
-        self._meter.received += len(data)
+        self._meter.note_received(self.purpose, len(data))
 
     def close(self) -> None:
         if not self._closed:

@@ -33,7 +33,6 @@ from dipaco_swarm.swarm.interface import (
     PeerName,
     Residual,
     RoundUnderWay,
-    Traffic,
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.rounds import Rounds
@@ -43,6 +42,7 @@ from dipaco_swarm.swarm.states.manifests import Manifests
 from dipaco_swarm.swarm.states.store import Store
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.traffic import Traffic
 from dipaco_swarm.swarm.transport import Portal, Transport
 
 NEARBY_SECONDS = 10.0
@@ -54,10 +54,11 @@ FAREWELL_SECONDS = 2.0
 class _RoundOfOurs:
     """`RoundUnderWay` in the loop."""
 
-    def __init__(self, begun: Begun[Outcome], over: Callable[[], None]) -> None:
-        """`over`: called when its outcome is taken."""
+    def __init__(self, begun: Begun[Outcome], over: Callable[[], None], progress: Callable[[], float]) -> None:
+        """`over`: called when its outcome is taken. `progress`: how far its exchange has come."""
         self._begun = begun
         self._over = over
+        self._progress = progress
 
     def outcome(self, *, timeout: float | None = 0.0) -> Outcome | None:
         outcome = self._begun.result(timeout)
@@ -65,6 +66,10 @@ class _RoundOfOurs:
             return None
         self._over()
         return outcome or NotAgreed("interrupted")
+
+    @property
+    def progress(self) -> float:
+        return self._progress()
 
     def cancel(self) -> None:
         self._begun.cancel()
@@ -174,7 +179,8 @@ class NetworkedSwarm:
         assert self._rounds is not None, "configure_rounds() comes before the first round"
         self._groups.enter([contribution])
         begun = self._calls.begin(self._rounds.run(contribution, self._patience * patience))
-        return _RoundOfOurs(begun, partial(self._groups.leave, [contribution]))
+        progress = partial(self._rounds.progress, contribution.group)
+        return _RoundOfOurs(begun, partial(self._groups.leave, [contribution]), progress)
 
     def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
         begun = {part.group.module: self.begin_round(part, patience=patience) for part in contributions}
@@ -284,7 +290,7 @@ class NetworkedSwarm:
         return self._transport.lost
 
     def traffic(self) -> Traffic:
-        return Traffic(self._transport.meter.sent, self._transport.meter.received)
+        return self._transport.meter.traffic()
 
     def interrupt(self) -> None:
         """Let every call that waits, now or later, return at once with nothing; for Ctrl+C."""

@@ -8,7 +8,7 @@ Everything here is used from one event loop.
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -16,12 +16,10 @@ from typing import Any, Protocol, TypeVar
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.traffic import Meter, Purpose
 from dipaco_swarm.swarm.wire import Message, PieceHeader
 
 T = TypeVar("T")
-
-UPLINK_BYTES = 1 << 24
-"""So much is sent before the speed of our line is believed; what buffers on the way take is little of it."""
 
 
 class Stream(Protocol):
@@ -34,6 +32,8 @@ class Stream(Protocol):
     peer: str
     address: str
     """Where the peer's connection comes from, when it opened the stream; else empty."""
+    purpose: Purpose
+    """What its pieces and raw bytes are for; `Purpose.JOINING` until somebody says otherwise."""
 
     @property
     def sent(self) -> int:
@@ -132,7 +132,7 @@ class Transport(Protocol):
     def records(self) -> Records: ...
 
     @property
-    def meter(self) -> "Meter": ...
+    def meter(self) -> Meter: ...
 
     @property
     def reachable(self) -> bool:
@@ -189,37 +189,3 @@ class Portal(Protocol):
     def soon(self, work: Callable[..., object], *args: Any) -> None:
         """Call in the loop, soon; returns at once. Nothing happens when the loop has ended."""
         ...
-
-
-class Meter:
-    """Bytes of payload so far; messages are not counted. And how fast our line takes them."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.sent = 0
-        self.received = 0
-        self._sending = 0
-        self._since = 0.0
-        self._busy = 0.0
-        self._counted = 0
-
-    @contextlib.contextmanager
-    def sending(self) -> Iterator[None]:
-        """While somebody is waiting for our line to take bytes."""
-        if not self._sending:
-            self._since = self._clock.monotonic()
-        self._sending += 1
-        try:
-            yield
-        finally:
-            self._sending -= 1
-            if not self._sending:
-                self._busy += self._clock.monotonic() - self._since
-                if self.sent - self._counted > UPLINK_BYTES:  # half of what was, so that it follows the line
-                    self._busy, self._counted = self._busy / 2, (self.sent + self._counted) // 2
-
-    @property
-    def uplink(self) -> float:
-        """Bytes a second that our line has taken lately; 0 before it is known: buffers take the first megabytes."""
-        taken = self.sent - self._counted
-        return taken / self._busy if self.sent > UPLINK_BYTES and self._busy else 0.0

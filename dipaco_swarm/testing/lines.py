@@ -15,7 +15,7 @@ class Lines:
     def __init__(self, world: "World", name: str, said: Callable[[Event], None] = lambda event: None) -> None:
         """`name`: of the program. `said`: hears every event, also those that are not for people."""
         self._world = world
-        self._name = name
+        self.name = name
         self._said = said
 
     def show(self, view: object) -> None:
@@ -23,5 +23,5 @@ class Lines:
 
     def event(self, event: Event) -> None:
         if event.for_people:
-            self._world.note(self._name, str(event))
+            self._world.note(self.name, str(event))
         self._said(event)

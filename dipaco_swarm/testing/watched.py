@@ -151,5 +151,9 @@ class _WatchedRound:
                 self._over(self._outcome, self._goes_on)
         return self._outcome
 
+    @property
+    def progress(self) -> float:
+        return self._under_way.progress
+
     def cancel(self) -> None:
         self._under_way.cancel()

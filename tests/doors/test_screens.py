@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from dipaco_swarm.dashboard.drawing import draw, sparkline
+from dipaco_swarm.dashboard.drawing import draw
 from dipaco_swarm.dashboard.screens import SUMMARY_SECONDS, PlainScreen, open_screen
+from dipaco_swarm.dashboard.shapes import sparkline
 from dipaco_swarm.dashboard.views import (
     Evaluation,
+    LineView,
     ModuleView,
     PathScore,
     PeerView,
@@ -20,9 +22,9 @@ from dipaco_swarm.dashboard.views import (
     View,
     count,
     duration,
-    size,
 )
 from dipaco_swarm.events.event import Logged
+from dipaco_swarm.events.words import size
 from tests.doors.examples_of_views import (
     ADDRESS,
     bootstrap_view,
@@ -54,17 +56,56 @@ def test_a_volunteer_reads_path_loss_speed_company_traffic_and_what_was_agreed()
     assert "training" in text
     assert "4.322" in line_with(text, "loss")
     assert "9.8 million tokens" in line_with(text, "5,312 tokens/s")
-    assert "↓ 57.9 MB" in line_with(text, "↑ 41.2 MB")
+    assert "step 4,200" in line_with(text, "5,312 tokens/s")
+    assert "96 % of the time" in line_with(text, "trained", "of the last 15 min; 94 % of 2 h 5 min")
     assert "due in 23 s" in line_with(text, "round", "13")
     assert "L0M1 version 12 and L1M1 version 12 with 5 peers at 14:03:22" in line_with(text, "agreed")
     assert "3 of 3" in line_with(text, "3 peers of 2 paths")
     assert "Ctrl+C" in text
 
 
+def test_a_volunteer_reads_what_the_line_is_used_for() -> None:
+    text = text_of(peer_view())
+    assert line_with(text, "line  ").split()[1:-1] == [
+        "line",
+        "now",
+        "so",
+        "far",
+        "round",
+        "versions",
+        "joining",
+        "messages",
+    ]
+    sent, came = line_with(text, "↑ sent"), line_with(text, "↓ came")
+    assert "210 kB/s   41.2 MB   38.9 MB    2.1 MB    200 kB" in sent
+    assert "1.8 MB/s   57.9 MB   49.3 MB         -    8.6 MB" in came
+    quiet = text_of(replace(peer_view(), sent=LineView({"round": 10, "versions": 0}), received=LineView({"round": 10})))
+    assert "versions" not in line_with(quiet, "line  ")
+
+
+def test_a_volunteer_sees_a_round_on_its_way_beside_training() -> None:
+    text = text_of(peer_view())
+    assert "62%" in line_with(text, "L0M1  ")
+    assert "version 13" in line_with(text, "L1M1  ")
+    assert line_with(text, "L2M3  ").rstrip("│ ").endswith("-")
+
+
+def test_all_of_it_fits_into_a_small_terminal_with_the_newest_events() -> None:
+    two_levels = replace(peer_view(), modules=peer_view().modules[:2], last_agreed="L0M1 v12 with 1 other, at 14:03:22")
+    for view in (two_levels, replace(two_levels, events=(*peer_view().events, *peer_view().events))):
+        out = io.StringIO()
+        console = Console(width=80, height=24, file=out, record=True, force_terminal=True)
+        console.print(draw(view))
+        text = console.export_text()
+        assert len(text.splitlines()) <= 24
+        assert "14:03:22  round 12" in text
+        assert "Ctrl+C" in text
+
+
 def test_disagreement_and_being_alone_are_said_in_words() -> None:
     text = text_of(peer_view())
     assert "3 of 4, healing" in line_with(text, "L1M1", "4 peers of")
-    assert "this path alone, stays here" in line_with(text, "L2M3")
+    assert "this path alone" in line_with(text, "L2M3")
     lonely = replace(peer_view(), modules=(ModuleView("L0M1", version=3, peers=1, agree=1, paths=16),))
     assert "nobody else yet" in line_with(text_of(lonely), "L0M1  ", " 3 ")
 
@@ -198,7 +239,8 @@ def test_a_plain_screen_writes_a_line_per_event_and_a_summary_now_and_then() -> 
     assert len(lines) == 3
     assert lines[1] == "14:00:00  round 12: L0M1 with 3 of 3 peers"
     assert lines[0] == (
-        "14:00:00  path 3: training, loss 4.322, 5,312 tokens/s, round 12, 7 peers, sent 41.2 MB, received 57.9 MB"
+        "14:00:00  path 3: training, loss 4.322, 5,312 tokens/s, 96 % of the time trained, round 12, 7 peers, "
+        "sent 41.2 MB, received 57.9 MB"
     )
 
 

@@ -366,6 +366,10 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
         def outcome(self, *, timeout: float | None = 0.0) -> Outcome:
             return NotAgreed("nobody else was there")
 
+        @property
+        def progress(self) -> float:
+            return 0.0
+
         def cancel(self) -> None:
             pytest.fail("it was over")
 

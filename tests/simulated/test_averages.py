@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from dipaco_swarm.swarm.interface import Traffic
+from dipaco_swarm.swarm.traffic import Traffic
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
 from dipaco_swarm.testing.volunteer import SimulatedPeer

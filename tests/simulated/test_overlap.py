@@ -1,12 +1,17 @@
 """Rounds that are made while training goes on: nothing is lost or counted twice, and nobody stands still."""
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.dashboard.views import PeerView
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.usage import Usage
+from dipaco_swarm.testing.lines import Lines
 from dipaco_swarm.testing.network import Line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
@@ -95,12 +100,65 @@ def play_on_a_slow_line(plan: Plan, folder: Path) -> tuple[float, World]:
     return shares[0], world
 
 
-def test_a_peer_trains_on_while_its_rounds_are_made(tmp_path: Path) -> None:
-    plan = Plan((StagePlan(TABLE),), inner_steps=10, codec="int8", parameters=300_000)
-    blocking, _ = play_on_a_slow_line(plan, tmp_path / "blocking")
-    overlapped, world = play_on_a_slow_line(replace(plan, overlap=True), tmp_path / "overlapped")
-    assert overlapped > 0.9, (blocking, overlapped)
-    assert blocking < 0.7 * overlapped, (blocking, overlapped)
-    assert not world.ledger.violations
-    assert world.final is not None
-    assert world.final.counted
+@dataclass(frozen=True)
+class Overlapped:
+    """A run on a slow line with overlapped rounds."""
+
+    share: float
+    """Of the time that its peers trained, by the ledger."""
+    world: World
+    seen: Sequence[PeerView]
+    """What one of them showed..."""
+    usages: Sequence[Usage]
+    """... and wrote down."""
+
+
+PLAN = Plan((StagePlan(TABLE),), inner_steps=10, codec="int8", parameters=300_000)
+
+
+@pytest.fixture(scope="module")
+def overlapped(tmp_path_factory: pytest.TempPathFactory) -> Overlapped:
+    seen: list[PeerView] = []
+    usages: list[Usage] = []
+
+    def show(self: Lines, view: object) -> None:
+        if self.name == "peer-0" and isinstance(view, PeerView):
+            seen.append(view)
+
+    def said(self: Lines, event: Event) -> None:
+        tell_event(self, event)
+        if self.name == "peer-0" and isinstance(event, Usage):
+            usages.append(event)
+
+    tell_event = Lines.event
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lines, "show", show)
+        patch.setattr(Lines, "event", said)
+        share, world = play_on_a_slow_line(replace(PLAN, overlap=True), tmp_path_factory.mktemp("overlap") / "world")
+    return Overlapped(share, world, seen, usages)
+
+
+def test_a_peer_trains_on_while_its_rounds_are_made(tmp_path: Path, overlapped: Overlapped) -> None:
+    blocking, _ = play_on_a_slow_line(PLAN, tmp_path / "blocking")
+    assert overlapped.share > 0.9, (blocking, overlapped.share)
+    assert blocking < 0.7 * overlapped.share, (blocking, overlapped.share)
+    assert not overlapped.world.ledger.violations
+    assert overlapped.world.final is not None
+    assert overlapped.world.final.counted
+
+
+def test_a_volunteer_sees_that_training_goes_on_in_a_round(overlapped: Overlapped) -> None:
+    beside = [view for view in overlapped.seen if any(module.on_its_way is not None for module in view.modules)]
+    assert len({view.tokens for view in beside}) > 50
+    assert all(view.activity.startswith("training, and sharing L") for view in beside)
+    parts = {module.on_its_way for view in beside for module in view.modules if module.on_its_way is not None}
+    assert 0.0 in parts
+    assert any(0.2 < part < 0.9 for part in parts)
+
+
+def test_it_is_written_down_what_time_and_line_were_used_for(overlapped: Overlapped) -> None:
+    first, last = overlapped.usages[0], overlapped.usages[-1]
+    assert first.seconds < last.seconds
+    assert last.share == pytest.approx(overlapped.share, abs=0.1)
+    assert last.sent["round"] > 2 * PLAN.parameters
+    assert last.received["joining"] > 0

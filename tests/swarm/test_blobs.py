@@ -98,7 +98,7 @@ def world() -> World:
 
 
 def received(store: Store) -> int:
-    return store._transport.meter.received
+    return store._transport.meter.traffic().received
 
 
 def test_a_blob_that_needs_several_calls_arrives_without_anything_sent_twice(world: World) -> None:

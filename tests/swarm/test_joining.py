@@ -19,6 +19,7 @@ from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream
 from dipaco_swarm.swarm.wire import MAX_BASES, AskAverages, AskBlob, AskPiece, AskState, Message, NotHere, StateIs
 from tests.hub import until
@@ -188,6 +189,7 @@ def test_what_has_arrived_is_not_fetched_again(trio: Trio) -> None:
     before = trio.joiner.traffic().received
     assert trio.fetch(state) is None
     assert trio.joiner.traffic().received - before >= (PIECES - 1) * PIECE_BYTES
+    assert trio.joiner.traffic().received_for[Purpose.JOINING] == trio.joiner.traffic().received
     trio.holder.hold(0, MODULE, state)
     trio.announce(trio.holder, state=state)
     before = trio.joiner.traffic().received

@@ -3,7 +3,7 @@
 import pytest
 
 from dipaco_swarm.swarm.round.reduction import piece_owners, reducer_shares
-from dipaco_swarm.swarm.transport import UPLINK_BYTES, Meter
+from dipaco_swarm.swarm.traffic import UPLINK_BYTES, Meter, Purpose
 from tests.clocks import HandClock
 
 
@@ -56,7 +56,7 @@ def test_the_speed_of_the_line_is_what_it_took_lately() -> None:
     def send(size: int, seconds: float) -> None:
         with meter.sending(), meter.sending():  # two streams at once share the line
             clock.now += seconds
-            meter.sent += size
+            meter.note_sent(Purpose.ROUND, size)
         clock.now += 100  # nobody waits for the line then
 
     send(UPLINK_BYTES // 2, 0.001)

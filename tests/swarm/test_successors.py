@@ -16,6 +16,7 @@ from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Mod
 from dipaco_swarm.swarm.states.averages import pack
 from dipaco_swarm.swarm.states.blob_download import CHUNK
 from dipaco_swarm.swarm.states.store import Store
+from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream
 from dipaco_swarm.swarm.wire import AskBlob, BlobFollows
 from tests.averages import OUTER, PARAMETERS, average_of, chain_from, noise, state_of
@@ -88,6 +89,9 @@ def test_who_was_not_in_a_round_makes_its_version_of_what_the_members_have(make_
     assert ModuleState(made.version, made.params, made.momentum, made.work).digest == states[0].digest
     bytes_each = {"bf16": 2.0, "int8": 1.0}[codec]
     assert third.traffic().received - before < 1.05 * bytes_each * PARAMETERS
+    assert third.traffic().received_for[Purpose.VERSIONS] == third.traffic().received - before
+    assert sum(swarm.traffic().sent_for[Purpose.VERSIONS] for swarm in (one, two)) == third.traffic().received - before
+    assert one.traffic().sent_for[Purpose.ROUND] > 0
 
 
 def test_three_versions_are_made_up_for_at_once_and_then_given_to_others(make_swarms: MakeSwarms) -> None:

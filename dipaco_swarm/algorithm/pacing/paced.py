@@ -39,10 +39,7 @@ def _group_has_enough(view: GroupView) -> bool:
     """Whether the group's tokens reach the target, or somebody who sees more than we do says so."""
     if view.gathering:
         return True
-    staffed = {view.path, *(other.path for other in view.others)}
-    tokens = view.tokens + sum(other.tokens for other in view.others if other.version == view.version)
-    target = view.round_tokens * len(staffed)
-    return tokens >= target * (CATCH_UP_ROUNDS if _a_path_catches_up(view) else 1)
+    return view.group_tokens >= view.target * (CATCH_UP_ROUNDS if _a_path_catches_up(view) else 1)
 
 
 def _runs_ahead(view: GroupView) -> bool:

@@ -42,6 +42,16 @@ class GroupView:
     interval: float = 0.0
     """Seconds from one version to the next, when several members last made one; 0: they have not."""
 
+    @property
+    def group_tokens(self) -> int:
+        """What all members at this version have trained since it came."""
+        return self.tokens + sum(other.tokens for other in self.others if other.version == self.version)
+
+    @property
+    def target(self) -> int:
+        """Tokens of a full round of the group: one path's for each path that somebody trains."""
+        return self.round_tokens * len({self.path, *(other.path for other in self.others)})
+
 
 class Pacing(ABC):
     """A rule for when rounds are due."""

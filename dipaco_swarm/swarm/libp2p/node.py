@@ -35,7 +35,8 @@ from dipaco_swarm.swarm.libp2p.stream import PipeStream
 from dipaco_swarm.swarm.libp2p.visibility import Visibility
 from dipaco_swarm.swarm.threads import Threads
 from dipaco_swarm.swarm.timing import Timing
-from dipaco_swarm.swarm.transport import Meter, NotAnswering, NotOfThisRun, Stream, StreamHandler
+from dipaco_swarm.swarm.traffic import Meter
+from dipaco_swarm.swarm.transport import NotAnswering, NotOfThisRun, Stream, StreamHandler
 from dipaco_swarm.swarm.wire import Hello, Welcome
 
 log = logging.getLogger(__name__)

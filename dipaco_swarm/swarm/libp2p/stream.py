@@ -4,7 +4,7 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.libp2p.pipe import Pipe
 from dipaco_swarm.swarm.libp2p.rate_limit import RateLimit
 from dipaco_swarm.swarm.timing import Timing
-from dipaco_swarm.swarm.transport import Meter
+from dipaco_swarm.swarm.traffic import Meter, Purpose
 from dipaco_swarm.swarm.wire import (
     LENGTH,
     MAX_MASK_BYTES,
@@ -27,6 +27,7 @@ class PipeStream:
     ) -> None:
         self.peer = peer
         self.address = address
+        self.purpose = Purpose.JOINING
         self._pipe = pipe
         self._meter = meter
         self._rate_limit = rate_limit
@@ -49,16 +50,20 @@ class PipeStream:
     async def send(self, message: Message) -> None:
         body = encode(message)
         await self._write(LENGTH.pack(len(body)) + body)
+        self._meter.note_sent(Purpose.MESSAGES, LENGTH.size + len(body))
 
     async def receive(self) -> Message:
         (length,) = LENGTH.unpack(await self._pipe.read_exactly(LENGTH.size))
         if length > MAX_MESSAGE_BYTES:
             raise RemoteDataError(self.peer, f"announces a message of {length} bytes; {MAX_MESSAGE_BYTES} are allowed")
-        return decode(self.peer, await self._pipe.read_exactly(length, self._stall))
+        body = await self._pipe.read_exactly(length, self._stall)
+        self._meter.note_received(Purpose.MESSAGES, LENGTH.size + length)
+        return decode(self.peer, body)
 
     async def send_piece(self, header: PieceHeader, data: memoryview) -> None:
         packed = PIECE.pack(header.index, header.generation, len(header.mask), header.size)
         await self._write(packed + header.mask)
+        self._meter.note_sent(Purpose.MESSAGES, PIECE.size + len(header.mask))
         await self.send_raw(data)
 
     async def receive_piece_header(self) -> PieceHeader | None:
@@ -68,7 +73,9 @@ class PipeStream:
             return None
         if mask_bytes > MAX_MASK_BYTES:
             raise RemoteDataError(self.peer, f"sends a mask of {mask_bytes} bytes")
-        return PieceHeader(index, generation, await self._pipe.read_exactly(mask_bytes, self._stall), size)
+        mask = await self._pipe.read_exactly(mask_bytes, self._stall)
+        self._meter.note_received(Purpose.MESSAGES, PIECE.size + mask_bytes)
+        return PieceHeader(index, generation, mask, size)
 
     async def send_raw(self, data: memoryview) -> None:
         # in steps, so that the transport never copies a whole vector into its buffer
@@ -79,14 +86,14 @@ class PipeStream:
                 await self._rate_limit.take(len(step))
                 await self._write(step)
                 self._sent += len(step)
-                self._meter.sent += len(step)
+                self._meter.note_sent(self.purpose, len(step))
 
     async def receive_into(self, data: memoryview) -> None:
         for start in range(0, len(data), STEP_BYTES):
             step = data[start : start + STEP_BYTES]
             await self._pipe.read_into(step, self._stall)
             self._received += len(step)
-            self._meter.received += len(step)
+            self._meter.note_received(self.purpose, len(step))
 
     def close(self) -> None:
         self._pipe.close()

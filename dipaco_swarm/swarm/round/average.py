@@ -52,6 +52,11 @@ class Average:
     def has(self, piece: int) -> bool:
         return piece in self._digests
 
+    @property
+    def pieces_here(self) -> int:
+        """How many of the pieces have come."""
+        return len(self._digests)
+
     def is_current(self, header: PieceHeader, owner: int) -> bool:
         """Whether an average comes from whom it should come from now."""
         return self.owners[header.index] == owner and self.made_in[header.index] == header.generation

@@ -23,6 +23,7 @@ from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
 from dipaco_swarm.swarm.round.reducer import Reducer
+from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Stream, Transport
 from dipaco_swarm.swarm.wire import Alive, Exchange, PieceHeader, Reassign, Roster
 
@@ -92,6 +93,12 @@ class PieceExchange:
             for piece, owner in enumerate(owners)
         ]
         return 2 * sum(with_others) >= len(owners)
+
+    @property
+    def progress(self) -> float:
+        """How much of it is done, 0 to 1: our pieces with other reducers, and pieces of the average that are here."""
+        elsewhere = sum(owner != self._me for owner in self.average.owners)
+        return (len(self._sent) + self.average.pieces_here) / (elsewhere + len(self.average.owners))
 
     def report(self) -> Alive:
         """Whose bytes we still miss, and how much has moved so far."""
@@ -181,6 +188,7 @@ class PieceExchange:
             await asyncio.sleep(min(attempt, DIAL_PAUSE_SECONDS))
             try:
                 async with self._transport.dial(peer, self._protocol) as stream:
+                    stream.purpose = Purpose.ROUND
                     await stream.send(Exchange(round_id=self.roster.round_id))
                     self._streams.append(stream)
                     to_send = self._to_send[owner] = asyncio.Queue()

@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
@@ -84,6 +85,8 @@ class Follower:
     verdicts: Verdicts
     following: dict[Key, str]
     """With whom we wait for which round; others are told of it."""
+    exchanges: dict[tuple[int, ModuleId], PieceExchange]
+    """Those that are going on, by stage and module: how far they are is shown."""
 
     async def follow(
         self, leader: str, contribution: Contribution, norm: float, patience: float
@@ -238,7 +241,9 @@ class Follower:
         self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, key: Key
     ) -> Decision:
         """The exchange works and others find it until there is a decision."""
+        stage, module, _ = key
         async with self.verdicts.round_of(exchange):
+            self.exchanges[stage, module] = exchange
             work = asyncio.create_task(exchange.run())
             decision = asyncio.create_task(self._until_decided(channel, ears, exchange, key))
             try:
@@ -248,6 +253,7 @@ class Follower:
                     work.result()  # a bug in the exchange shows here, instead of hanging the round
                 return decision.result()
             finally:
+                self.exchanges.pop((stage, module), None)
                 work.cancel()
                 decision.cancel()
                 await asyncio.gather(work, decision, return_exceptions=True)

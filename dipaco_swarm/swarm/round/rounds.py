@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.interface import Contribution, NotAgreed, Outcome
+from dipaco_swarm.swarm.interface import Contribution, ModuleGroup, NotAgreed, Outcome
 from dipaco_swarm.swarm.round.candidates import Candidates, LeaderFailures, may_redirect, next_leader
 from dipaco_swarm.swarm.round.codecs.codec import Codec
+from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.following import Follower, LeaderLost, Redirected
@@ -20,6 +21,7 @@ from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reduction import claimed_norm
 from dipaco_swarm.swarm.round.standing import Key, Standing
 from dipaco_swarm.swarm.round.verdicts import Verdicts
+from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import AskOutcome, Exchange, Join, NotHere, OutcomeIs, Refuse, Where
 
@@ -52,6 +54,7 @@ class Rounds:
         self._failures = LeaderFailures()
         self._verdicts = Verdicts()
         self._following: dict[Key, str] = {}
+        self._exchanges: dict[tuple[int, ModuleId], PieceExchange] = {}
         self.feedback = ErrorFeedback(codec)
         protocol = f"dipaco/1/{run}/round"
         self._questions = Questions(transport, protocol, self._detector, standing, self._whom_we_follow)
@@ -72,6 +75,7 @@ class Rounds:
             failures=self._failures,
             verdicts=self._verdicts,
             following=self._following,
+            exchanges=self._exchanges,
         )
 
     async def serve(self) -> None:
@@ -127,6 +131,11 @@ class Rounds:
                 so_far.lost.add(outcome.leader)
         return NotAgreed(so_far.reason, so_far.given)
 
+    def progress(self, group: ModuleGroup) -> float:
+        """How far the exchange of the group's round has come here, 0 to 1. From any thread."""
+        exchange = self._exchanges.get((group.stage, group.module))
+        return 0.0 if exchange is None else exchange.progress
+
     def _norm(self, contribution: Contribution) -> float:
         return claimed_norm(self._codec, contribution.gradient, self.feedback.left_over(contribution))
 
@@ -181,5 +190,6 @@ class Rounds:
             if not isinstance(message, Exchange):
                 raise RemoteDataError(stream.peer, f"opens an exchange with {type(message).__name__}")
             exchange = await self._verdicts.exchange_of(message.round_id)
+        stream.purpose = Purpose.ROUND
         if exchange is not None:
             await exchange.serve(stream)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Transport
 from dipaco_swarm.swarm.wire import AskBlob, BlobFollows
 
@@ -22,8 +23,12 @@ CHUNK = 1 << 18
 class BlobDownload:
     """One blob on its way. What came stays here when `run` ends too early, and another `run` goes on."""
 
-    def __init__(self, transport: Transport, compute: Executor, protocol: str, digest: str) -> None:
+    def __init__(
+        self, transport: Transport, compute: Executor, protocol: str, digest: str, purpose: Purpose = Purpose.JOINING
+    ) -> None:
+        """`purpose`: what the blob is for."""
         self.digest = digest
+        self._purpose = purpose
         self._transport = transport
         self._compute = compute
         self._protocol = protocol
@@ -73,6 +78,7 @@ class BlobDownload:
         """Append what is missing; False when the peer does not have the blob."""
         received = self._received
         async with self._transport.dial(peer, self._protocol) as stream:
+            stream.purpose = self._purpose
             await stream.send(AskBlob(digest=self.digest, offset=len(received)))
             async with asyncio.timeout(self._transport.timing.dial):
                 answer = await stream.receive()

@@ -25,6 +25,7 @@ from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.download import Download
 from dipaco_swarm.swarm.states.successors import Successors
+from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
     AskAverages,
@@ -151,6 +152,7 @@ class Store:
                 await stream.send_raw(memoryview(chunk))
 
     async def _send_average(self, stream: Stream, ask: AskBlob) -> None:
+        stream.purpose = Purpose.VERSIONS
         at = ask.offset
         # looked up each time: who reads cannot make us keep what we have let go
         while (data := self._averages.get(ask.digest)) is not None:
@@ -214,13 +216,20 @@ class Store:
         return data
 
     async def _fetch_average(self, peers: Sequence[str], packed: PackedAverage) -> bytes | None:
-        return await self._download(peers, packed.digest, packed.size, self._timing.stall)
+        return await self._download(peers, packed.digest, packed.size, self._timing.stall, Purpose.VERSIONS)
 
-    async def _download(self, peers: Sequence[str], digest: str, limit: int, patience: float | None) -> bytes | None:
+    async def _download(
+        self,
+        peers: Sequence[str],
+        digest: str,
+        limit: int,
+        patience: float | None,
+        purpose: Purpose = Purpose.JOINING,
+    ) -> bytes | None:
         """A blob from others, going on where it was left the last time."""
         download = self._unfinished_blobs.pop(digest, None)
         if download is None:
-            download = BlobDownload(self._transport, self._compute, self._protocol, digest)
+            download = BlobDownload(self._transport, self._compute, self._protocol, digest, purpose)
         data = None
         try:
             data = await _while_it_comes(download, peers, limit, patience)
