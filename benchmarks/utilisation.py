@@ -62,7 +62,7 @@ RENTED = Link(up_mbit=1000, down_mbit=1000, round_trip_ms=10)
 GROUPS = {"two": None, "four": None, "grid": ((0, 0), (0, 1), (1, 0), (1, 1))}
 """Path tables of the stage that is looked at; None: all peers are on one path."""
 PEERS = {"two": 2, "four": 4, "grid": 4}
-BEGIN_SECONDS = 600.0
+BEGIN_SECONDS = END_SECONDS = 600.0
 LEAST_SECONDS = 90.0
 """A row is looked at for at least so long, however short its rounds are."""
 USAGE_SECONDS = 300.0
@@ -167,16 +167,17 @@ def play(line: str, group: str, minutes: float, rounds: int, *, overlap: bool) -
         with crews.Crew(folder) as crew:
             story = Story(lab, crew, config, 0, folder / "cache", Verdict(), _to_stderr)
             story.prelude = partial(compute_by_sleeping, 60 * minutes / SCALE / INNER_STEPS)
-            node = story.bootstrap(RENTED, until_finished=False)
+            node = story.bootstrap(RENTED)
             paths = range(PEERS[group])
             peers = [story.peer(f"peer-{i}", 0 if table is None else i, LINES[line]) for i in paths]
             story.until(lambda: story.version() >= 1, "every module has its first version", BEGIN_SECONDS)
             looked = _Look(story, peers)
             story.pause(seconds)
             looked.end()
-            for member in (*peers, node):
-                member.ctrl_c()
-            return looked.row(line, group, minutes, overlap, sum(story.accounts().values(), Account()))
+            story.finish(node, END_SECONDS)  # not Ctrl+C: who leaves in the middle of a round may lose what it gave
+            tokens = sum(story.accounts().values(), Account())
+            _to_stderr(f"tokens, of each module that they were trained on: {tokens}")
+            return looked.row(line, group, minutes, overlap, tokens)
 
 
 class _Look:

@@ -66,7 +66,7 @@ class UsageMeter:
         """An inner step has just ended that took so long; what there is so far, every ten seconds."""
         if self._began is None:
             self._began = self._clock.monotonic() - seconds
-            self._marks.append(_Mark(self._began, self.so_far()))
+            self._marks.append(_Mark(self._began, Usage(0.0, 0.0, 0, *self._line())))
         self._trained += seconds
         self._tokens += tokens
         now = self._clock.monotonic()

@@ -30,6 +30,9 @@ def test_time_within_inner_steps_is_trained_and_the_rest_since_the_first_is_not(
     usage = meter.so_far()
     assert (usage.seconds, usage.trained_seconds, usage.tokens) == (40.0, 30.0, 3000)
     assert usage.share == 0.75
+    lately = meter.lately()
+    assert lately is not None
+    assert (lately.seconds, lately.share) == (40.0, 0.75)
 
 
 def test_it_is_told_every_ten_seconds_of_training() -> None:
