@@ -61,24 +61,25 @@ def adopted(progress: ModuleProgress, state: ModuleState) -> tuple[ModuleProgres
 def merged(progress: ModuleProgress, state: ModuleState, part: Part, local: Tensor) -> tuple[ModuleProgress, Tensor]:
     """The successor of a module's agreed state, with what we gave in it and what we have trained since on top.
 
-    `local`: the parameters now. So every inner step is in one outer gradient, however late its round ends.
+    `local`: a copy of the parameters now, which is used up. So every inner step is in one outer gradient, however late
+    its round ends.
     """
     since = progress.tokens - part.tokens
     if not since:
         return adopted(progress, state)
-    on_top = state.params + (local - part.params)
+    on_top = local.sub_(part.params).add_(state.params)
     return ModuleProgress(state, since, _still_given(progress, state)), on_top
 
 
 def rebased(progress: ModuleProgress, state: ModuleState, local: Tensor) -> tuple[ModuleProgress, Tensor]:
     """The state that others agreed on, with our local progress on top; and the parameters to go on with.
 
-    `local`: the parameters now, fp32 (parameters,). Progress that is in the others' state already is dropped: it would
-    count twice.
+    `local`: a copy of the parameters now, fp32 (parameters,), which is used up. Progress that is in the others' state
+    already is dropped: it would count twice.
     """
     if state.work > progress.base.work and progress.version == progress.given_at:
         return adopted(progress, state) if progress.part is None else merged(progress, state, progress.part, local)
-    ours = state.params + (local - progress.base.params)
+    ours = local.sub_(progress.base.params).add_(state.params)
     return ModuleProgress(state, progress.tokens, _still_given(progress, state)), ours
 
 

@@ -228,8 +228,7 @@ class Volunteer:
             shown.step(report)
             self._company.look_around(peer)
             behind = self._woke_up_behind(peer) or behind
-            if self._keeping.is_due:
-                self._keeping.save(peer)
+            self._keeping.between_steps(peer)
 
         def due(modules: Sequence[ModuleId]) -> None:
             self._keeping.note_given(peer)

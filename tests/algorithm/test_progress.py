@@ -34,7 +34,7 @@ def test_the_groups_next_state_is_taken_as_it_is() -> None:
 )
 def test_progress_is_kept_unless_the_others_have_it(given_at: int | None, to: int, value: float, tokens: int) -> None:
     ours = replace(OURS, given_at=given_at)
-    progress, vector = rebased(ours, state(to, 2.0), LOCAL)
+    progress, vector = rebased(ours, state(to, 2.0), LOCAL.clone())
     assert torch.equal(vector, torch.full((3,), value))
     assert (progress.version, progress.tokens, progress.failed_at) == (to, tokens, None)
 
@@ -42,6 +42,6 @@ def test_progress_is_kept_unless_the_others_have_it(given_at: int | None, to: in
 def test_what_was_given_is_remembered_for_an_old_checkpoint_and_forgotten_with_its_version() -> None:
     ours = ModuleProgress(OURS.base, 640, given_at=4)
     assert adopted(ours, state(5, 2.0))[0].given_at == 4
-    assert rebased(ours, state(6, 2.0), LOCAL)[0].given_at == 4
-    assert rebased(ours, state(4, 2.0), LOCAL)[0].given_at is None
+    assert rebased(ours, state(6, 2.0), LOCAL.clone())[0].given_at == 4
+    assert rebased(ours, state(4, 2.0), LOCAL.clone())[0].given_at is None
     assert adopted(ours, ours.base)[0].given_at is None
