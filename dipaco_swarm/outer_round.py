@@ -27,6 +27,8 @@ from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Old
 from dipaco_swarm.training.inner import StepReport
 
 MEMORY = Memory()
+RESTING_PARAMETERS = 1 << 22
+"""After so many each time, an outer step lets go of what it has read and written."""
 ANNOUNCE_SECONDS = 2.0
 """How often progress is announced while training."""
 
@@ -198,6 +200,8 @@ def outer_step(state: ModuleState, average: Averaged, config: OuterConfig, room:
             gradient = _rescaled(gradient, start, average.spans)
         params, momentum = nesterov_step(state.params[here], state.momentum[here], gradient, step)
         after.params[here], after.momentum[here] = params, momentum
+        if here.stop // RESTING_PARAMETERS > start // RESTING_PARAMETERS:
+            room.rest(state, after)
     return after
 
 

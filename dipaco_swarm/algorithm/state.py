@@ -103,12 +103,19 @@ class Room(Protocol):
         """A state whose numbers the caller is about to write."""
         ...
 
+    def rest(self, *states: ModuleState) -> None:
+        """What was looked at of these states is not wanted for some time."""
+        ...
+
 
 class Memory:
     """Room in memory."""
 
     def state(self, version: int, parameters: int, work: int) -> ModuleState:
         return ModuleState(version, torch.empty(parameters), torch.empty(parameters), work)
+
+    def rest(self, *states: ModuleState) -> None:
+        """They stay where they are."""
 
 
 def num_pieces(parameters: int) -> int:

@@ -10,6 +10,7 @@ from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError
 from dipaco_swarm.events.operator import KeptStateDamaged
+from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
 from dipaco_swarm.outer_round import follow_averages
 from dipaco_swarm.run.manifest import Stage
@@ -76,6 +77,8 @@ class Keeping:
             self._disk.write(partial(self.write, stage))
         if newer:
             self._announce(stage)
+        if any(self._states[module].mapped for module in newer):
+            give_back_freed()
 
     def write(self, stage: Stage) -> None:
         """Put on the disk what was fetched. Raises HomeError; what is not there yet stays for the next time."""

@@ -43,6 +43,7 @@ def test_an_outer_step_on_the_disk_gives_the_same_bytes(shelf: Shelf, codec: str
 @linux
 def test_a_state_that_rests_comes_back(shelf: Shelf) -> None:
     state = shelf.copy(BASE)
+    assert state.mapped
     made = outer_step(state, average_of(BASE, 9), OUTER, shelf)
     for resting in (state, made):
         shelf.rest(resting)

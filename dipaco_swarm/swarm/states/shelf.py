@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.state import Memory, ModuleState, vector_bytes
 from dipaco_swarm.files import passing_file
-from dipaco_swarm.machine.memory import give_back_freed, rest_in_file
+from dipaco_swarm.machine.memory import rest_in_file
 from dipaco_swarm.swarm.round.codecs.codec import Buffer
 
 log = logging.getLogger(__name__)
@@ -39,18 +39,19 @@ class Shelf:
         return ModuleState(version, params.view(torch.float32), momentum.view(torch.float32), work, mapped=True)
 
     def rest(self, *states: ModuleState) -> None:
-        """Work with these states is over for some time. Their numbers are in memory again when they are looked at."""
-        mapped = [state for state in states if state.mapped]
-        for state in mapped:
-            for numbers in (state.params, state.momentum):
+        """Their numbers are in memory again when they are looked at."""
+        for state in states:
+            for numbers in (state.params, state.momentum) if state.mapped else ():
                 rest_in_file(numbers.data_ptr(), numbers.nbytes)
-        if mapped:
-            give_back_freed()
 
     def copy(self, state: ModuleState) -> ModuleState:
         """The same state, here; for one that is in memory."""
-        params, momentum = self.copy_of(state.params), self.copy_of(state.momentum)
-        return ModuleState.checked(state.outline, params, momentum)
+        copy = self.state(state.version, len(state.params), state.work)
+        copy.params.copy_(state.params)
+        copy.momentum.copy_(state.momentum)
+        copy.expects(state.outline)
+        self.rest(copy)
+        return copy
 
     def copy_of(self, tensor: Tensor) -> Tensor:
         """A copy of a CPU tensor, of the same type and shape."""
