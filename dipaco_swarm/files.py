@@ -6,7 +6,8 @@ power cut may take:
     durable        what nobody can make again: keys, manifests, module states, checkpoints, snapshots, the blobs that we
                    made, an operator's word, and the note of whose progress the others have been given
     not durable    what can be made, fetched or met again: shards, tokens, features, the blobs of others, run files,
-                   addresses, exported models, metrics, how many tokens were trained
+                   addresses, exported models, metrics, how many tokens were trained, what is on the disk instead of
+                   in memory
 
 A durable file, and its name, are on the disk when the call returns. What refers to it may be written after that: a
 manifest names blobs that are there. One thread writes a file at a time; `locked` keeps other processes out of a folder.
@@ -92,6 +93,21 @@ def make_folder(folder: Path, *, durable: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for each in missing if durable else ():
         _flush_names(each.parent)
+
+
+@contextmanager
+def passing_file(folder: Path, size: int) -> Iterator[Path]:
+    """A file of so many bytes whose name is gone when the block ends; who has it mapped by then keeps it as memory.
+
+    The disk has room for all of it, and has it back with the last mapping, also after a crash. Raises OSError, also
+    where the system cannot promise that room.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        raise OSError(errno.ENOTSUP, "this system does not reserve room for a file")
+    make_folder(folder, durable=False)
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+        yield Path(file.name)
 
 
 @contextmanager

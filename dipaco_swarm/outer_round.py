@@ -9,22 +9,26 @@ The round sees the other peers only through `swarm.interface`; checkpoints, stag
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step, outer_gradient, rescale
+from dipaco_swarm.algorithm.outer import OuterGradient, OuterStep, nesterov_step, rescale
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part, adopted, merged, rebased
-from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.algorithm.state import Memory, ModuleState, Room
 from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due
 from dipaco_swarm.path_in_training import Fetching, InFlight, Pace, PathInTraining
 from dipaco_swarm.run.config import OuterConfig
-from dipaco_swarm.swarm.encoded_average import Averaged, EncodedAverage
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
+from dipaco_swarm.swarm.encoded_average import Averaged, EncodedAverage, Span
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Older, Outcome, PeerName, Role
 from dipaco_swarm.training.inner import StepReport
 
+MEMORY = Memory()
+RESTING_PARAMETERS = 1 << 22
+"""After so many each time, an outer step lets go of what it has read and written."""
 ANNOUNCE_SECONDS = 2.0
 """How often progress is announced while training."""
 
@@ -71,18 +75,22 @@ def run_outer_round(
     if due:
         _give(peer, parts)
         on_due(due)
+    follow = partial(follow_averages, peer.rules.outer)
     for module, contribution in contributions.items():
-        under_way = peer.swarm.begin_round(contribution, patience=_patience(peer, module, seconds))
+        older, patience = Older(peer.progress[module].base, follow), _patience(peer, module, seconds)
+        under_way = peer.swarm.begin_round(contribution, patience=patience, older=older)
         peer.in_flight[module] = InFlight(under_way, parts[module], before[module])
     over = _rounds_over(peer, wait=stop() or _waits(peer, due))
 
-    # 4. Where a group agreed, everybody in it takes the same outer step, and puts on top what it has trained since.
+    # 4. Where a group agreed, everybody in it has taken the same outer step (`outer_step`), in a thread of its swarm's,
+    #    and puts on top what it has trained since.
     for module, (flight, outcome) in over.items():
         if isinstance(outcome, Agreed):
+            state = outcome.state
+            assert state is not None, "the swarm was told how to make it"
             if len(outcome.contributors) > 1 and module in peer.paces:
                 since = peer.paces[module].since
                 peer.paces[module] = Pace(since, peer.swarm.clock.monotonic() - since)
-            state = outer_step(peer.progress[module].base, outcome, peer.rules.outer)
             on_commit(module, outcome, state)  # before anybody can have it from us
             peer.swarm.hold_average(peer.stage, module, outcome.encoded, state.digest)
             if peer.swarm.peer in outcome.tokens:
@@ -140,7 +148,7 @@ def _contribution(peer: PathInTraining, module: ModuleId, part: Part) -> Contrib
         group=peer.groups[module],
         path=peer.path,
         version=base.version,
-        gradient=outer_gradient(base.params, part.params),
+        gradient=OuterGradient(base.params, part.params),
         tokens=part.tokens,
         digest=base.digest,
         work=base.work,
@@ -179,22 +187,40 @@ def _not_given(progress: ModuleProgress, before: ModuleProgress) -> ModuleProgre
     return replace(progress, given_at=before.given_at, part=before.part)
 
 
-def outer_step(state: ModuleState, average: Averaged, config: OuterConfig) -> ModuleState:
-    """The next version of a module: rescale by sqrt(n_eff), then Nesterov (docs/paper.md#outer-step)."""
-    gradient = average.mean
-    if config.rescale:
-        gradient = torch.cat([rescale(gradient[s.start : s.stop], s.effective_paths) for s in average.spans])
+def outer_step(state: ModuleState, average: Averaged, config: OuterConfig, room: Room = MEMORY) -> ModuleState:
+    """The next version of a module: rescale by sqrt(n_eff), then Nesterov (docs/paper.md#outer-step).
+
+    Piece by piece, which gives the same bytes: every number is computed by itself.
+    """
     step = OuterStep(config.learning_rate_at(state.version), config.momentum)
-    params, momentum = nesterov_step(state.params, state.momentum, gradient, step)
-    return ModuleState(state.version + 1, params, momentum, state.work + average.work)
+    after = room.state(state.version + 1, len(state.params), state.work + average.work)
+    for start, gradient in average.parts():
+        here = slice(start, start + len(gradient))
+        if config.rescale:
+            gradient = _rescaled(gradient, start, average.spans)
+        params, momentum = nesterov_step(state.params[here], state.momentum[here], gradient, step)
+        after.params[here], after.momentum[here] = params, momentum
+        if here.stop // RESTING_PARAMETERS > start // RESTING_PARAMETERS:
+            room.rest(state, after)
+    return after
 
 
-def follow_averages(config: OuterConfig, state: ModuleState, averages: Sequence[EncodedAverage]) -> ModuleState | None:
+def _rescaled(part: Tensor, start: int, spans: Sequence[Span]) -> Tensor:
+    """A part of an average that begins at `start`, each span of it rescaled by its number of paths."""
+    stop = start + len(part)
+    found = [span for span in spans if span.start < stop and start < span.stop]
+    cuts = [(max(start, span.start) - start, min(stop, span.stop) - start, span.effective_paths) for span in found]
+    return torch.cat([rescale(part[begin:end], paths) for begin, end, paths in cuts])
+
+
+def follow_averages(
+    config: OuterConfig, state: ModuleState, averages: Sequence[EncodedAverage], room: Room = MEMORY
+) -> ModuleState | None:
     """The state that these rounds lead to from this one; None when one of them starts from another state."""
     for average in averages:
         if average.base != state.digest:
             return None
-        state = outer_step(state, average, config)
+        state = outer_step(state, average, config, room)
     return state
 
 

@@ -42,7 +42,7 @@ def one_round(swarm: NetworkedSwarm, path: PathIndex) -> ModuleState:
     outcome = swarm.all_reduce([contribution], patience=10.0)[MODULE]
     if not isinstance(outcome, Agreed):  # weather is a value: nothing has changed, try again
         raise SystemExit(f"no round: {outcome.reason}")
-    return outer_step(START, outcome, OuterConfig(learning_rate=0.7, momentum=0.9))
+    return outer_step(START, outcome.encoded, OuterConfig(learning_rate=0.7, momentum=0.9))
 
 
 def main() -> None:

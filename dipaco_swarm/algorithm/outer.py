@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
@@ -22,6 +23,28 @@ class OuterStep:
 
     learning_rate: float
     momentum: float
+
+
+class Vector(Protocol):
+    """fp32 (parameters,), of which slices are used: a tensor, or what becomes one slice by slice."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: slice, /) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False)
+class OuterGradient:
+    """Delta = theta(t-1) - theta(t) of one module, computed where it is looked at; all three fp32 (parameters,)."""
+
+    before: Tensor
+    after: Tensor
+
+    def __len__(self) -> int:
+        return len(self.before)
+
+    def __getitem__(self, place: slice, /) -> Tensor:
+        return self.before[place] - self.after[place]
 
 
 def outer_gradient(before: Tensor, after: Tensor) -> Tensor:

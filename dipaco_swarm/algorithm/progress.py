@@ -64,24 +64,25 @@ def adopted(progress: ModuleProgress, state: ModuleState) -> tuple[ModuleProgres
 def merged(progress: ModuleProgress, state: ModuleState, part: Part, local: Tensor) -> tuple[ModuleProgress, Tensor]:
     """The successor of a module's agreed state, with what we gave in it and what we have trained since on top.
 
-    `local`: the parameters now. So every inner step is in one outer gradient, however late its round ends.
+    `local`: a copy of the parameters now, which is used up. So every inner step is in one outer gradient, however late
+    its round ends.
     """
     since = progress.tokens - part.tokens
     if not since:
         return adopted(progress, state)
-    ours = on_top(state, local - part.params, state.version - progress.version)
+    ours = on_top(state, local.sub_(part.params), state.version - progress.version)
     return ModuleProgress(state, since, _still_given(progress, state)), ours
 
 
 def rebased(progress: ModuleProgress, state: ModuleState, local: Tensor) -> tuple[ModuleProgress, Tensor]:
     """The state that others agreed on, with our local progress on top; and the parameters to go on with.
 
-    `local`: the parameters now, fp32 (parameters,). Progress that is in the others' state already is dropped: it would
-    count twice.
+    `local`: a copy of the parameters now, fp32 (parameters,), which is used up. Progress that is in the others' state
+    already is dropped: it would count twice.
     """
     if state.work > progress.base.work and progress.version == progress.given_at:
         return adopted(progress, state) if progress.part is None else merged(progress, state, progress.part, local)
-    ours = on_top(state, local - progress.base.params, state.version - progress.version)
+    ours = on_top(state, local.sub_(progress.base.params), state.version - progress.version)
     return ModuleProgress(state, progress.tokens, _still_given(progress, state)), ours
 
 
@@ -99,7 +100,9 @@ class Resumed:
 
 
 def resumed(saved: ModuleProgress, state: ModuleState, local: Tensor) -> Resumed:
-    """Go on from a checkpoint, where the group is at `state`. `local`: the saved parameters, fp32 (parameters,).
+    """Go on from a checkpoint, where the group is at `state`.
+
+    `local`: the saved parameters, fp32 (parameters,), which are used up.
 
     `saved.given_at` is of the last round that was begun, which may be after the checkpoint; `saved.part` is what that
     round had of the checkpoint's progress, where that is known.
@@ -114,7 +117,7 @@ def resumed(saved: ModuleProgress, state: ModuleState, local: Tensor) -> Resumed
         return Resumed(*merged(saved, state, part, local), given)
     if age > OLDEST:
         return Resumed(nothing, state.params, stale=saved.tokens)
-    ours = on_top(state, local - saved.base.params, age)
+    ours = on_top(state, local.sub_(saved.base.params), age)
     if part is None and saved.given_at == state.version:
         part = Part(saved.tokens, ours)  # others may have all that was saved; what comes from now on they have not
     return Resumed(replace(saved, base=state, part=part), ours)
@@ -123,9 +126,9 @@ def resumed(saved: ModuleProgress, state: ModuleState, local: Tensor) -> Resumed
 def on_top(state: ModuleState, moved: Tensor, age: int) -> Tensor:
     """Parameters to go on with: a state, and what local progress has moved, weighted by its age.
 
-    `moved`: fp32 (parameters,). `age`: how many versions before the state the progress began.
+    `moved`: fp32 (parameters,), which is used up. `age`: how many versions before the state the progress began.
     """
-    return state.params + (moved if age <= 1 else moved * weight_at(age))
+    return (moved if age <= 1 else moved.mul_(weight_at(age))).add_(state.params)
 
 
 def weight_at(age: int) -> float:

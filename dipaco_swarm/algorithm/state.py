@@ -7,6 +7,7 @@ from many holders at once, none of them trusted: whoever has the pieces' digests
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -55,6 +56,8 @@ class ModuleState:
     momentum: Tensor
     work: int = 0
     """Tokens behind all outer steps of this stage that made it: of two histories, the one with more work counts."""
+    mapped: bool = False
+    """Whether the numbers are in a file of their own, mapped: the system may have their memory."""
 
     @classmethod
     def seed(cls, params: Tensor) -> "ModuleState":
@@ -63,10 +66,14 @@ class ModuleState:
 
     @classmethod
     def checked(cls, outline: StateOutline, params: Tensor, momentum: Tensor) -> "ModuleState":
-        """A state that fits this outline piece by piece, as the caller has seen; it is not hashed again."""
+        """A state that fits this outline, as the caller has seen."""
         state = cls(outline.version, params, momentum, outline.work)
-        state.__dict__["outline"] = outline  # where cached_property keeps what it has computed
+        state.expects(outline)
         return state
+
+    def expects(self, outline: StateOutline) -> None:
+        """The caller sees to it that the numbers fit this outline, piece by piece; they are not hashed again."""
+        self.__dict__["outline"] = outline  # where cached_property keeps what it has computed
 
     @cached_property
     def outline(self) -> StateOutline:
@@ -87,6 +94,28 @@ class ModuleState:
     @property
     def num_bytes(self) -> int:
         return self.params.nbytes + self.momentum.nbytes
+
+
+class Room(Protocol):
+    """Where new states are made."""
+
+    def state(self, version: int, parameters: int, work: int) -> ModuleState:
+        """A state whose numbers the caller is about to write."""
+        ...
+
+    def rest(self, *states: ModuleState) -> None:
+        """What was looked at of these states is not wanted for some time."""
+        ...
+
+
+class Memory:
+    """Room in memory."""
+
+    def state(self, version: int, parameters: int, work: int) -> ModuleState:
+        return ModuleState(version, torch.empty(parameters), torch.empty(parameters), work)
+
+    def rest(self, *states: ModuleState) -> None:
+        """They stay where they are."""
 
 
 def num_pieces(parameters: int) -> int:

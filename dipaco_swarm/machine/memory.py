@@ -1,6 +1,9 @@
 """The memory of a program that runs for weeks."""
 
+import ctypes
 import gc
+import mmap
+import sys
 
 YOUNG, MIDDLE, OLD = 700, 10, 2
 """Python's own numbers, but the last: it looks at old objects after ten looks at those of middle age."""
@@ -17,3 +20,24 @@ def keep_what_is_loaded() -> None:
     gc.freeze()
     gc.collect()  # counts what a quarter is of
     gc.set_threshold(YOUNG, MIDDLE, OLD)
+
+
+def rest_in_file(address: int, size: int) -> None:
+    """Take the pages of a file that is mapped for writing out of our memory; they come back when they are looked at.
+
+    Nothing is lost: the system has what was written. Only whole pages within these bytes are meant. Memory of any other
+    kind would lose what it holds.
+    """
+    dont_need, page = 4, mmap.PAGESIZE  # MADV_DONTNEED of <sys/mman.h>
+    start, stop = -(-address // page) * page, (address + size) // page * page
+    if sys.platform == "linux" and start < stop:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), dont_need)
+
+
+def give_back_freed() -> None:
+    """Have the C library return what is freed to the system; it keeps half a gigabyte for a program that trains.
+
+    That is good from one inner step to the next, and not for what a round has needed once. Takes some milliseconds.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # musl has none
+        libc.malloc_trim(0)

@@ -10,11 +10,13 @@ from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError
 from dipaco_swarm.events.operator import KeptStateDamaged
+from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
 from dipaco_swarm.outer_round import follow_averages
 from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.newest import NewestStates
+from dipaco_swarm.swarm.states.shelf import Shelf
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +28,9 @@ class Keeping:
         self._around = around
         self._disk = disk
         self._newest = NewestStates(around.swarm)
+        self._shelf = Shelf(around.home.folder / "shelf")
         self._states: dict[ModuleId, ModuleState] = {}
+        """On the disk: there may be many."""
         self._unwritten: set[ModuleId] = set()
         """Modules that are newer in memory than on the disk."""
 
@@ -47,7 +51,7 @@ class Keeping:
         follow = partial(follow_averages, outer_rules(self._around.config, stage))
         self._newest = NewestStates(swarm, follow=follow)
         for module in PathTable(stage.table).modules:
-            state = self._at_home(stage, module) or state_at_start(stage, module, self._around.fetch)
+            state = self._at_home(stage, module) or self._at_start(stage, module)
             self._states[module] = state
             swarm.hold(stage.index, module, state)
         self._announce(stage)
@@ -73,6 +77,8 @@ class Keeping:
             self._disk.write(partial(self.write, stage))
         if newer:
             self._announce(stage)
+        if any(self._states[module].mapped for module in newer):
+            give_back_freed()
 
     def write(self, stage: Stage) -> None:
         """Put on the disk what was fetched. Raises HomeError; what is not there yet stays for the next time."""
@@ -113,6 +119,9 @@ class Keeping:
         aside = home.set_aside(stage.index, module)
         self._around.screen.event(KeptStateDamaged(str(module), aside.name))
         return None
+
+    def _at_start(self, stage: Stage, module: ModuleId) -> ModuleState:
+        return self._shelf.copy(state_at_start(stage, module, self._around.fetch))
 
     def _announce(self, stage: Stage) -> None:
         swarm = self._around.swarm

@@ -1,7 +1,8 @@
 """What a volunteer keeps on its disk, so that a restart costs little: checkpoints, the manifest, what was given."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from dipaco_swarm.files import set_aside, write_whole
 from dipaco_swarm.outer_round import adopt
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.swarm.states.shelf import Shelf
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.checkpoint import Checkpoint
+from dipaco_swarm.training.inner import InnerState
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +31,10 @@ CHECKPOINT_SECONDS = 2.0
 """A crash loses at most this much local progress of a small path; a clean end loses none."""
 CHECKPOINT_BYTES_PER_SECOND = 5e6
 """More is not written on average: 3 GB of a path of 150 million parameters every ten minutes. Disks wear out."""
-SAVING_SHARE = 0.05
-"""The next checkpoint waits until saving has taken no more of the time than this."""
+SAVING_SHARE = 0.005
+"""The next checkpoint waits until saving has stopped training for no more of the time than this."""
+LARGE_BYTES = 64 << 20
+"""A larger checkpoint is written beside training, which waits only until what it changes has been copied."""
 MENDING_SECONDS = 60.0
 
 
@@ -42,6 +47,10 @@ class Keeping:
         self._pause = CHECKPOINT_SECONDS
         self._salvaged: dict[ModuleId, ModuleState] = {}
         self._damaged = False
+        self._shelf = Shelf(around.settings.home / "shelf")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[bool] | None = None
+        """A checkpoint that is being written beside training; whether it could be."""
         self._noted: tuple[Path, Mapping[ModuleId, int], Mapping[ModuleId, int]] | None = None
         """Where and what was noted last of what was given."""
 
@@ -54,11 +63,6 @@ class Keeping:
     def damaged(self) -> bool:
         """Whether the checkpoint that was to be loaded last is damaged."""
         return self._damaged
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to save again."""
-        return self._around.clock.monotonic() - self._saved_at > self._pause
 
     def keep_manifest(self) -> None:
         """Keep the manifest beside the checkpoints, so that they can be used without the swarm."""
@@ -84,38 +88,86 @@ class Keeping:
         self._around.screen.event(CheckpointDamaged(path, tuple(map(str, self._salvaged))))
         return None
 
+    def between_steps(self, peer: PathInTraining) -> None:
+        """Save when it is time to."""
+        if self._writing is not None and self._writing.done():
+            self._end_writing(peer)
+        if self._writing is None and self._around.clock.monotonic() - self._saved_at > self._pause:
+            if 7 * sum(state.params.nbytes for state in peer.base.values()) > LARGE_BYTES:
+                self._save_beside(peer)
+            else:
+                self.save(peer)
+
     def save(self, peer: PathInTraining) -> bool:
         """Write the checkpoint; False when that is not possible now: training goes on, and the old one is intact."""
-        clock, notices = self._around.clock, self._around.notices
-        started = clock.monotonic()
+        if self._writing is not None:
+            self._end_writing(peer)  # it is older
+        started, file = self._around.clock.monotonic(), self._file(peer.stage, peer.path)
         self.mend(peer)
-        file = self._file(peer.stage, peer.path)
         try:
-            checkpoints.save(
-                file,
-                Checkpoint(
-                    run=self._around.run,
-                    stage=peer.stage,
-                    path=peer.path,
-                    base=peer.base,
-                    local={module: peer.model.vector(module.level) for module in peer.modules},
-                    tokens={module: progress.tokens for module, progress in peer.progress.items()},
-                    inner=peer.trainer.state(),
-                    shard_cursor=peer.batches_consumed,
-                    trained=peer.trained,
-                    residuals=_unsent(peer),
-                    given=_given(peer),
-                ),
-            )
+            checkpoints.save(file, self._checkpoint(peer, lambda tensor: tensor))
+            return self._is_written(None)
         except HomeError as error:
-            notices.failing("checkpoint", CannotWrite(error=str(error)))
-            return False
+            return self._is_written(error)
         finally:
-            self._saved_at = clock.monotonic()
-            seconds, size = self._saved_at - started, file.stat().st_size if file.exists() else 0
-            self._pause = max(CHECKPOINT_SECONDS, seconds / SAVING_SHARE, size / CHECKPOINT_BYTES_PER_SECOND)
-        notices.recovered("checkpoint", Recovered("checkpoint"))
+            self._note_pause(started, file)
+
+    def _save_beside(self, peer: PathInTraining) -> None:
+        """Begin to write the checkpoint as it is now, in a thread."""
+        started, file = self._around.clock.monotonic(), self._file(peer.stage, peer.path)
+        checkpoint = self._checkpoint(peer, self._shelf.copy_of)
+        self._writing = self._writer.submit(self._write, file, checkpoint)
+        self._note_pause(started, file)
+
+    def _write(self, file: Path, checkpoint: Checkpoint) -> bool:
+        """In the thread; False when an agreed state has changed in this machine's memory: nothing was written then."""
+        whole = all(_as_it_is(state).digest == state.digest for state in checkpoint.base.values())
+        if whole:
+            checkpoints.save(file, checkpoint)
+        self._shelf.rest(*checkpoint.base.values())
+        return whole
+
+    def _end_writing(self, peer: PathInTraining) -> None:
+        """Wait for the thread, and say what came of it."""
+        assert self._writing is not None
+        try:
+            if not self._writing.result():
+                self.mend(peer)
+            self._is_written(None)
+        except HomeError as error:
+            self._is_written(error)
+        finally:
+            self._writing = None
+
+    def _is_written(self, error: HomeError | None) -> bool:
+        if error is not None:
+            self._around.notices.failing("checkpoint", CannotWrite(error=str(error)))
+            return False
+        self._around.notices.recovered("checkpoint", Recovered("checkpoint"))
         return True
+
+    def _note_pause(self, started: float, file: Path) -> None:
+        """`started`: when training was stopped."""
+        self._saved_at = self._around.clock.monotonic()
+        seconds, size = self._saved_at - started, file.stat().st_size if file.exists() else 0
+        self._pause = max(CHECKPOINT_SECONDS, seconds / SAVING_SHARE, size / CHECKPOINT_BYTES_PER_SECOND)
+
+    def _checkpoint(self, peer: PathInTraining, copied: Callable[[Tensor], Tensor]) -> Checkpoint:
+        """Where the peer is. `copied`: what becomes of tensors that the next inner step changes."""
+        inner = peer.trainer.state(copy=False)
+        return Checkpoint(
+            run=self._around.run,
+            stage=peer.stage,
+            path=peer.path,
+            base=peer.base,
+            local={module: copied(peer.model.vector(module.level)) for module in peer.modules},
+            tokens={module: progress.tokens for module, progress in peer.progress.items()},
+            inner=InnerState(inner.steps_done, {name: copied(tensor) for name, tensor in inner.tensors.items()}),
+            shard_cursor=peer.batches_consumed,
+            trained=peer.trained,
+            residuals=_unsent(peer),
+            given=_given(peer),
+        )
 
     def given(self, stage: int, path: PathIndex) -> Mapping[ModuleId, int]:
         """The last version of each module whose progress others may have: newer than the checkpoint, mostly."""
@@ -154,7 +206,7 @@ class Keeping:
     def mend(self, peer: PathInTraining) -> None:
         """Replace agreed states that have changed in this machine's memory, before they are saved or built upon."""
         for module, state in peer.base.items():
-            now = ModuleState(state.version, state.params, state.momentum, state.work)
+            now = _as_it_is(state)
             if now.digest == state.digest:
                 continue
             whole = self._around.swarm.fetch_state(peer.stage, module, state.digest, timeout=MENDING_SECONDS)
@@ -167,6 +219,11 @@ class Keeping:
 
     def _file(self, stage: int, path: PathIndex) -> Path:
         return checkpoints.file_of(self._around.settings.home, stage, path)
+
+
+def _as_it_is(state: ModuleState) -> ModuleState:
+    """The same numbers, of which nobody knows the digest yet."""
+    return ModuleState(state.version, state.params, state.momentum, state.work)
 
 
 def _given(peer: PathInTraining) -> dict[ModuleId, Part]:

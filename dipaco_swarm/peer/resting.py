@@ -42,8 +42,8 @@ class RestingTrainer:
 
         return self._trainer.train(batches, steps, stop=stop, on_step=rest if self._share < 1 else on_step)
 
-    def state(self) -> InnerState:
-        return self._trainer.state()
+    def state(self, *, copy: bool = True) -> InnerState:
+        return self._trainer.state(copy=copy)
 
     def load_state(self, state: InnerState) -> None:
         self._trainer.load_state(state)

@@ -17,6 +17,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import HomeError, SwarmError, UsageError
 from dipaco_swarm.events.volunteer import CannotWrite, Joined, LeftAlone, Moving, NotSaved, Waiting
+from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
@@ -234,8 +235,7 @@ class Volunteer:
             shown.step(report)
             self._company.look_around(peer)
             behind = self._woke_up_behind(peer) or behind
-            if self._keeping.is_due:
-                self._keeping.save(peer)
+            self._keeping.between_steps(peer)
 
         def due(modules: Sequence[ModuleId]) -> None:
             self._keeping.note_given(peer)
@@ -250,6 +250,8 @@ class Volunteer:
             on_commit=partial(book.committing, peer),
         )
         self._keeping.note_given(peer)  # where the round failed, it may not have been given after all
+        if report.outcomes and any(state.mapped for state in peer.base.values()):
+            give_back_freed()
         for module, outcome in report.outcomes.items():
             self._made[module.level] += isinstance(outcome, Agreed)
         self._show.round_over(peer, report, self._rounds, quiet=self._around.stop())

@@ -4,7 +4,7 @@ The outer step is the same arithmetic everywhere, so whoever has the one state a
 byte a parameter, where a state has eight.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,9 +32,8 @@ class Span:
 class Averaged(Protocol):
     """What an outer step needs of a round."""
 
-    @property
-    def mean(self) -> Tensor:
-        """Weighted mean of the outer gradients, fp32, shape (parameters,), not yet rescaled."""
+    def parts(self) -> Iterator[tuple[int, Tensor]]:
+        """Weighted mean of the outer gradients, not yet rescaled, piece by piece: where one begins, and fp32 (n,)."""
         ...
 
     @property
@@ -61,20 +60,22 @@ class EncodedAverage:
     """Of each piece but the last, which has what is left."""
     pieces: Sequence[Buffer]
     """Each encoded by itself, as its reducer sent it."""
+    blob: tuple[str, Buffer] | None = None
+    """Digest and bytes of the blob in which all pieces lie, where they do (`states.averages.pack`)."""
 
-    @property
-    def mean(self) -> Tensor:
-        """fp32 (parameters,), decoded anew each time.
-
-        Raises ValueError when a piece has not the size that its parameters take.
-        """
-        codec, mean = codec_of(self.codec), torch.empty(self.parameters)
+    def parts(self) -> Iterator[tuple[int, Tensor]]:
+        """Decoded anew each time. Raises ValueError when a piece has not the size that its parameters take."""
+        codec = codec_of(self.codec)
         for piece, data in enumerate(self.pieces):
             start = piece * self.piece_parameters
             stop = min(start + self.piece_parameters, self.parameters)
             # a copy: pieces lie anywhere in what was received, and torch wants numbers at whole addresses
-            mean[start:stop] = codec.decode(bytearray(data), stop - start)
-        return mean
+            yield start, codec.decode(bytearray(data), stop - start)
+
+    @property
+    def mean(self) -> Tensor:
+        """All parts: fp32 (parameters,)."""
+        return torch.cat([part for _, part in self.parts()])
 
 
 def encoded_sizes(codec: str, parameters: int, piece_parameters: int) -> list[int]:

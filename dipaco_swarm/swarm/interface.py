@@ -11,8 +11,9 @@ from typing import NewType, Protocol
 
 from torch import Tensor
 
+from dipaco_swarm.algorithm.outer import Vector
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
-from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.algorithm.state import ModuleState, Room
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.encoded_average import EncodedAverage, Span
 from dipaco_swarm.swarm.timing import Timing
@@ -97,8 +98,8 @@ class Contribution:
     path: PathIndex
     version: int
     """The version that the outer gradient starts from."""
-    gradient: Tensor
-    """Outer gradient, fp32, shape (parameters,)."""
+    gradient: Vector
+    """Outer gradient."""
     tokens: int
     digest: str
     """Of the state that the outer gradient starts from: all members of a round start from the same one."""
@@ -110,11 +111,8 @@ class Contribution:
 class Agreed:
     """The round is decided: every member has exactly this average."""
 
-    mean: Tensor
-    """Weighted mean of the outer gradients, fp32, shape (parameters,), not yet rescaled."""
-    spans: tuple[Span, ...]
     encoded: EncodedAverage
-    """The same as it came over the wire, for those who were not there."""
+    """Weighted mean of the outer gradients, as it came over the wire."""
     contributors: tuple[PeerName, ...]
     """Everybody who is in some part of the mean."""
     tokens: Mapping[PeerName, int] = field(default_factory=dict)
@@ -124,6 +122,17 @@ class Agreed:
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0
+    state: ModuleState | None = None
+    """The next version, where the swarm was told how to make it. Its digest is known."""
+
+    @property
+    def mean(self) -> Tensor:
+        """Weighted mean of the outer gradients, fp32, shape (parameters,), not yet rescaled; decoded each time."""
+        return self.encoded.mean
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        return self.encoded.spans
 
     @property
     def work(self) -> int:
@@ -143,7 +152,7 @@ class NotAgreed:
 
 Outcome = Agreed | NotAgreed
 
-Follow = Callable[[ModuleState, Sequence[EncodedAverage]], ModuleState | None]
+Follow = Callable[[ModuleState, Sequence[EncodedAverage], Room], ModuleState | None]
 """The state that these averages lead to from this one, each an outer step; None when one starts from another state."""
 
 
@@ -251,11 +260,12 @@ class Swarm(Protocol):
         """Learn the run's rules for rounds; comes before the first `all_reduce`. `codec`: by its name."""
         ...
 
-    def begin_round(self, contribution: Contribution, *, patience: float) -> RoundUnderWay:
+    def begin_round(self, contribution: Contribution, *, patience: float, older: Older | None = None) -> RoundUnderWay:
         """Begin to average an outer gradient with its module's group. Returns at once.
 
         At most one round of a module is under way. `patience`: seconds that we are willing to wait for members who are
-        alive but not there yet.
+        alive but not there yet. `older`: the state that the gradient starts from, and how the average leads on: then
+        the outcome has the next version with it.
         """
         ...
 

@@ -23,6 +23,7 @@ from dipaco_swarm.swarm.directory import MAX_MEMBERS, Directory
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.groups import Groups
 from dipaco_swarm.swarm.interface import (
+    Agreed,
     Announcement,
     Contribution,
     FetchUnderWay,
@@ -40,7 +41,7 @@ from dipaco_swarm.swarm.states.averages import pack
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.manifests import Manifests
 from dipaco_swarm.swarm.states.store import Store
-from dipaco_swarm.swarm.tasks import Tasks
+from dipaco_swarm.swarm.tasks import Tasks, to_its_end
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Traffic
 from dipaco_swarm.swarm.transport import Portal, Transport
@@ -175,12 +176,18 @@ class NetworkedSwarm:
 
     # module groups -----------------------------------------------------------------------------------------------
 
-    def begin_round(self, contribution: Contribution, *, patience: float) -> RoundUnderWay:
+    def begin_round(self, contribution: Contribution, *, patience: float, older: Older | None = None) -> RoundUnderWay:
         assert self._rounds is not None, "configure_rounds() comes before the first round"
         self._groups.enter([contribution])
-        begun = self._calls.begin(self._rounds.run(contribution, self._patience * patience))
+        begun = self._calls.begin(self._round(self._rounds, contribution, self._patience * patience, older))
         progress = partial(self._rounds.progress, contribution.group)
         return _RoundOfOurs(begun, partial(self._groups.leave, [contribution]), progress)
+
+    async def _round(self, rounds: Rounds, contribution: Contribution, patience: float, older: Older | None) -> Outcome:
+        outcome = await rounds.run(contribution, patience)
+        if older is None or not isinstance(outcome, Agreed):
+            return outcome
+        return await to_its_end(self._store.step(older, outcome))  # it is decided: others go on with what we gave
 
     def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
         begun = {part.group.module: self.begin_round(part, patience=patience) for part in contributions}

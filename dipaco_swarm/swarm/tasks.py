@@ -1,12 +1,15 @@
 """Background tasks that are remembered, and whose bugs are not lost."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Tasks:
@@ -38,6 +41,15 @@ class Tasks:
         self._running.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
             log.error("a background task ended with an error", exc_info=task.exception())
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """What comes of work that goes on to its end, also when whoever waits for it is cancelled."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    return task.result()
 
 
 async def end_all(*tasks: asyncio.Task[Any]) -> None:

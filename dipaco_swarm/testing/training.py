@@ -84,7 +84,7 @@ class SimulatedTrainer:
     def skip_to(self, steps: int) -> None:
         self._steps_done = max(self._steps_done, steps)
 
-    def state(self) -> InnerState:
+    def state(self, *, copy: bool = True) -> InnerState:
         return InnerState(self._steps_done, {})
 
     def load_state(self, state: InnerState) -> None:

@@ -14,6 +14,7 @@ from dipaco_swarm.swarm.interface import (
     Announcement,
     Contribution,
     ModuleGroup,
+    Older,
     Outcome,
     RoundUnderWay,
     Swarm,
@@ -99,18 +100,20 @@ class WatchedSwarm:
         self._ledger.moved.discard((trainer_of(self._swarm.peer, path), stage))
         self._entered = stage, path
 
-    def begin_round(self, contribution: Contribution, *, patience: float) -> RoundUnderWay:
+    def begin_round(self, contribution: Contribution, *, patience: float, older: Older | None = None) -> RoundUnderWay:
         place = (contribution.group.stage, contribution.group.module)
         trainer = trainer_of(self._swarm.peer, contribution.path)
         self._ledger.give(trainer, place, contribution.digest, contribution.tokens)
-        began, before = self._swarm.clock.monotonic(), contribution.gradient.clone()
+        began, before = self._swarm.clock.monotonic(), contribution.gradient[:].clone()
 
         def over(outcome: Outcome, until: float) -> None:
             self._check_promises(contribution, before, began, until, patience)
             if isinstance(outcome, Agreed):
                 self._agreed[place] = contribution, outcome
 
-        return _WatchedRound(self._swarm.begin_round(contribution, patience=patience), self._swarm.clock, over)
+        return _WatchedRound(
+            self._swarm.begin_round(contribution, patience=patience, older=older), self._swarm.clock, over
+        )
 
     def hold(self, stage: int, module: ModuleId, state: ModuleState) -> None:
         place = (stage, module)
@@ -125,7 +128,7 @@ class WatchedSwarm:
     def _check_promises(self, part: Contribution, before: Tensor, began: float, until: float, patience: float) -> None:
         """`NotAgreed` changed nothing here: the gradient is never written to. And no wait is without bound."""
         now = self._swarm.clock.monotonic()
-        if not torch.equal(part.gradient, before):
+        if not torch.equal(part.gradient[:], before):
             what = f"{self._swarm.peer}: the gradient of {part.group.module} was written to"
             self._ledger.violate(now, "a round changes nothing here", what)
         self._ledger.wait(self._swarm.peer, [(part.group.stage, part.group.module)], patience, began, until)

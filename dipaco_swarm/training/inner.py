@@ -162,15 +162,18 @@ class InnerTrainer:
                 on_step(report)
         return TrainReport(taken, tokens, losses / taken if taken else math.nan, perf_counter() - started)
 
-    def state(self) -> InnerState:
-        """A copy of the optimizer's moments, on the CPU, and the step count."""
+    def state(self, *, copy: bool = True) -> InnerState:
+        """The optimizer's moments, on the CPU, and the step count.
+
+        `copy`: without one, the next step may change the moments.
+        """
         optimizer = self._ready()
         tensors = {}
         for name, parameter in self._parameters():
             for key, value in optimizer.state.get(parameter, {}).items():
                 # bitsandbytes counts its steps in an int, torch in a tensor
-                copy = value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else torch.tensor(value)
-                tensors[f"{type(optimizer).__name__}/{name}/{key}"] = copy
+                moment = value.detach().to("cpu", copy=copy) if isinstance(value, Tensor) else torch.tensor(value)
+                tensors[f"{type(optimizer).__name__}/{name}/{key}"] = moment
         return InnerState(self._steps_done, tensors)
 
     def load_state(self, state: InnerState) -> None:

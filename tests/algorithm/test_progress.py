@@ -35,7 +35,7 @@ def test_the_groups_next_state_is_taken_as_it_is() -> None:
 )
 def test_progress_is_kept_unless_the_others_have_it(given_at: int | None, to: int, value: float, tokens: int) -> None:
     ours = replace(OURS, given_at=given_at)
-    progress, vector = rebased(ours, state(to, 2.0), LOCAL)
+    progress, vector = rebased(ours, state(to, 2.0), LOCAL.clone())
     assert torch.equal(vector, torch.full((3,), value))
     assert (progress.version, progress.tokens, progress.failed_at) == (to, tokens, None)
 
@@ -67,13 +67,13 @@ HALF = Part(400, torch.full((3,), 1.25))
 def test_what_a_checkpoint_is_worth(
     given_at: int | None, part: Part | None, to: int, value: float, local: int, given: int, stale: int
 ) -> None:
-    left = resumed(ModuleProgress(OURS.base, 640, given_at, part), state(to, 2.0 if to > 4 else 1.0), LOCAL)
+    left = resumed(ModuleProgress(OURS.base, 640, given_at, part), state(to, 2.0 if to > 4 else 1.0), LOCAL.clone())
     assert torch.allclose(left.params, torch.full((3,), value))
     assert (left.progress.version, left.progress.tokens, left.given, left.stale) == (to, local, given, stale)
 
 
 def test_what_is_trained_after_a_crash_is_told_from_what_may_have_been_given_before() -> None:
-    left = resumed(ModuleProgress(OURS.base, 640, given_at=4), OURS.base, LOCAL)
+    left = resumed(ModuleProgress(OURS.base, 640, given_at=4), OURS.base, LOCAL.clone())
     progress, vector = rebased(left.progress.trained(160), state(5, 2.0), LOCAL + 0.25)
     assert progress.tokens == 160
     assert torch.allclose(vector, torch.full((3,), 2.25))
@@ -82,6 +82,6 @@ def test_what_is_trained_after_a_crash_is_told_from_what_may_have_been_given_bef
 def test_what_was_given_is_remembered_for_an_old_checkpoint_and_forgotten_with_its_version() -> None:
     ours = ModuleProgress(OURS.base, 640, given_at=4)
     assert adopted(ours, state(5, 2.0))[0].given_at == 4
-    assert rebased(ours, state(6, 2.0), LOCAL)[0].given_at == 4
-    assert rebased(ours, state(4, 2.0), LOCAL)[0].given_at is None
+    assert rebased(ours, state(6, 2.0), LOCAL.clone())[0].given_at == 4
+    assert rebased(ours, state(4, 2.0), LOCAL.clone())[0].given_at is None
     assert adopted(ours, ours.base)[0].given_at is None

@@ -32,7 +32,7 @@ class Steps:
             on_step(StepReport(step, 1.0, 1e-3, 100, 2.0))
         return TrainReport(steps, 100 * steps, 1.0, 2.0 * steps)
 
-    def state(self) -> InnerState:
+    def state(self, *, copy: bool = True) -> InnerState:
         return InnerState(self.steps_done, {})
 
     def load_state(self, state: InnerState) -> None:

@@ -1,6 +1,7 @@
 """Leaving, failing and coming back, on one machine's side: the operator's node and peers as threads."""
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -373,8 +374,8 @@ def test_what_was_given_is_remembered_when_another_module_s_round_fails(
         def cancel(self) -> None:
             pytest.fail("it was over")
 
-    def half(self: NetworkedSwarm, contribution: Contribution, *, patience: float) -> RoundUnderWay:
-        return begin(self, contribution, patience=patience) if contribution.group.module == OWN else Failed()
+    def half(self: NetworkedSwarm, contribution: Contribution, **more: Any) -> RoundUnderWay:
+        return begin(self, contribution, **more) if contribution.group.module == OWN else Failed()
 
     def look(self: PeerPresenter, peer: PathInTraining, report: RoundReport, *rest: Any, **more: Any) -> None:
         if isinstance(report.outcomes.get(OWN), Agreed):
@@ -472,6 +473,43 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
     peer.until(Round, times=3)
     leave()
     assert whole
+
+
+def test_a_large_checkpoint_is_of_one_moment_though_training_goes_on(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(FOUR_PATHS)
+    world.operator().until(Serving)
+    begun: list[Checkpoint] = []
+    written: list[Checkpoint | None] = []
+    trained_on = threading.Event()
+
+    class Beside(Keeping):
+        def _save_beside(self, peer: PathInTraining) -> None:
+            begun.append(self._checkpoint(peer, torch.clone))
+            super()._save_beside(peer)
+
+        def _write(self, file: Path, checkpoint_then: Checkpoint) -> bool:
+            assert trained_on.wait(60)
+            whole = super()._write(file, checkpoint_then)
+            written.append(checkpoint.load(file, checkpoint_then.run))
+            return whole
+
+    monkeypatch.setattr(keeping, "LARGE_BYTES", 0)
+    monkeypatch.setattr("dipaco_swarm.peer.volunteer.Keeping", Beside)
+    peer, leave = world.peer("one", 0)
+    until(lambda: bool(begun), 60)
+    peer.until(Round, times=len(peer.reported(Round)) + 2)
+    trained_on.set()
+    until(lambda: bool(written))
+    leave()
+    then, kept = begun[0], written[0]
+    assert kept is not None
+    assert (kept.trained, kept.tokens, kept.inner.steps_done) == (then.trained, then.tokens, then.inner.steps_done)
+    assert {m: state.digest for m, state in kept.base.items()} == {m: state.digest for m, state in then.base.items()}
+    assert all(torch.equal(kept.local[module], vector) for module, vector in then.local.items())
+    assert all(torch.equal(kept.inner.tensors[name], moment) for name, moment in then.inner.tensors.items())
+    assert saved(world, "one").trained > then.trained
 
 
 # ------------------------------------------------------------------------------------------------ sleep, silence, disks

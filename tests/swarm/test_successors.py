@@ -77,7 +77,7 @@ def test_who_was_not_in_a_round_makes_its_version_of_what_the_members_have(make_
     for swarm, outcomes in zip((one, two), reduce_together([one, two], parts), strict=True):
         outcome = outcomes[MODULE]
         assert isinstance(outcome, Agreed), outcome
-        states.append(outer_step(BASE, outcome, OUTER))
+        states.append(outer_step(BASE, outcome.encoded, OUTER))
         swarm.hold_average(0, MODULE, outcome.encoded, states[-1].digest)
         say(swarm, states[-1], Role.TRAINS)
     assert states[0].digest == states[1].digest

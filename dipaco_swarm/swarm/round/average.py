@@ -28,9 +28,9 @@ class Average:
         self._group = group
         self._codec = codec
         self._compute = compute
-        self.mean = torch.empty(parameters)
-        """fp32 (parameters,)."""
-        self._mean_bytes = vector_bytes(self.mean)
+        self._parameters = parameters
+        self.exact = torch.empty(parameters if codec.exact else 0)
+        """The mean with an exact codec, fp32 (parameters,); else it is in the encoded pieces alone."""
         self.complete = asyncio.Event()
         self.owners = list(roster.owners)
         """Index in the roster, by piece."""
@@ -43,7 +43,7 @@ class Average:
 
     def bounds(self, piece: int) -> tuple[int, int]:
         """From the first parameter of a piece to before the first of the next one."""
-        return piece_bounds(piece, self._roster.piece_parameters, len(self.mean))
+        return piece_bounds(piece, self._roster.piece_parameters, self._parameters)
 
     def encoded_size(self, piece: int) -> int:
         start, stop = self.bounds(piece)
@@ -75,7 +75,7 @@ class Average:
         """Where the bytes of a piece go: with an exact codec they are the mean itself."""
         if self._codec.exact:
             start, stop = self.bounds(piece)
-            return self._mean_bytes[4 * start : 4 * stop]
+            return vector_bytes(self.exact[start:stop])
         return buffer(self.encoded_size(piece))
 
     async def take(self, peer: str, header: PieceHeader, data: memoryview) -> None:
@@ -92,10 +92,7 @@ class Average:
                 self.complete.set()
 
     def _settle(self, header: PieceHeader, data: memoryview) -> bytes:
-        """Decode a piece into the mean; returns the digest of its bytes and mask."""
-        if not self._codec.exact:
-            start, stop = self.bounds(header.index)
-            self.mean[start:stop] = self._codec.decode(data, stop - start)
+        """The digest of a piece's bytes and mask."""
         digest = hashlib.sha256(len(header.mask).to_bytes(4, "little") + header.mask)
         digest.update(data)
         return digest.digest()

@@ -17,6 +17,7 @@ import logging
 import torch
 from torch import Tensor
 
+from dipaco_swarm.algorithm.outer import Vector
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
@@ -38,7 +39,7 @@ DIAL_PAUSE_SECONDS = 5
 class PieceExchange:
     """One round's pieces on one peer. `run` works until cancelled; `average.complete` is set whenever all is here.
 
-    `gradient`: what we contribute, fp32 (parameters,); must not change while the round runs. `left_over`: what the
+    `gradient`: what we contribute; must not change while the round runs. `left_over`: what the
     codec lost of our last contribution, added to this one. `residual`: where the loss of this one is written; None for
     an exact codec.
     """
@@ -52,7 +53,7 @@ class PieceExchange:
         me: int,
         group: ModuleGroup,
         codec: Codec,
-        gradient: Tensor,
+        gradient: Vector,
         left_over: Tensor | None,
         residual: Tensor | None,
     ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
@@ -36,7 +37,7 @@ class ErrorFeedback:
 
     def room_for(self, contribution: Contribution) -> Tensor | None:
         """Where the loss of this contribution is written, zeros, fp32 (parameters,); None with an exact codec."""
-        return None if self._exact else contribution.gradient.new_zeros(len(contribution.gradient))
+        return None if self._exact else torch.zeros(len(contribution.gradient))
 
     def keep(self, contribution: Contribution, unsent: Tensor) -> None:
         """The round is decided, and this is what it has not been sent."""

@@ -304,19 +304,17 @@ class Follower:
 def _agreed(exchange: PieceExchange, contribution: Contribution, codec: str) -> Agreed:
     """The round is committed: what its members have now."""
     average = exchange.average
-    tokens, spans = average.tokens(), average.spans()
+    tokens = average.tokens()
     encoded = EncodedAverage(
         base=contribution.digest,
         work=sum(tokens.values()),
-        spans=spans,
+        spans=average.spans(),
         codec=codec,
         parameters=len(contribution.gradient),
         piece_parameters=exchange.roster.piece_parameters,
         pieces=average.pieces(),
     )
     return Agreed(
-        mean=average.mean,
-        spans=spans,
         encoded=encoded,
         contributors=average.contributors(),
         tokens=tokens,

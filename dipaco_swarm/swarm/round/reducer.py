@@ -160,5 +160,5 @@ class Reducer:
         mask = mask_of(list(accepted))
         if not self._codec.exact:
             return mask, self._codec.encode(mean)
-        self._average.mean[start:stop] = mean
+        self._average.exact[start:stop] = mean
         return mask, self._average.destination(piece)

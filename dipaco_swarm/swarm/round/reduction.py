@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.averaging.rule import Member, PieceAverage, averaging_of
-from dipaco_swarm.algorithm.outer import effective_paths, trained_weights
+from dipaco_swarm.algorithm.outer import Vector, effective_paths, trained_weights
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec
@@ -138,7 +138,7 @@ def is_acceptable(squared_length: float, member: RosterEntry) -> bool:
     return squared_length <= (member.norm * NORM_TOLERANCE) ** 2 + 1e-24
 
 
-def claimed_norm(codec: Codec, gradient: Tensor, left_over: Tensor | None) -> float:
+def claimed_norm(codec: Codec, gradient: Vector, left_over: Tensor | None) -> float:
     """How long a member says its contribution is: no shorter than what the others decode.
 
     `left_over`: what the codec lost last time, which is added to the gradient. Summed in pieces: the gradient and what

@@ -1,13 +1,15 @@
-"""The averages of the last rounds: as blobs, kept for those who are a few versions behind."""
+"""The averages of the last rounds: as blobs, kept on the disk for those who are a few versions behind."""
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.strategies import CODECS
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN, EncodedAverage, Span, encoded_sizes
+from dipaco_swarm.swarm.round.codecs.codec import Buffer
+from dipaco_swarm.swarm.states.shelf import Shelf
 from dipaco_swarm.swarm.wire import LENGTH, MAX_MESSAGE_BYTES, AverageHeader, PackedAverage, decode, encode
 
 
@@ -16,13 +18,36 @@ class AverageBlob:
     """An average as it is asked for, and between which states it lies (their digests)."""
 
     packed: PackedAverage
-    data: bytes
+    data: Buffer
     base: str
     to: str
 
 
+def shelved(average: EncodedAverage, shelf: Shelf) -> EncodedAverage:
+    """The same average, packed, and its pieces on a shelf."""
+    parts = _packed(average)
+    data, digest = shelf.put(parts), hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    pieces, at = [], len(data) - sum(map(len, average.pieces))
+    for piece in average.pieces:
+        pieces.append(memoryview(data)[at : at + len(piece)])
+        at += len(piece)
+    return replace(average, pieces=pieces, blob=(digest.hexdigest(), data))
+
+
 def pack(average: EncodedAverage, to: str) -> AverageBlob:
     """The same average is the same blob at every member. `to`: digest of the state that it leads to."""
+    if average.blob is not None:
+        digest, data = average.blob
+    else:
+        data = b"".join(_packed(average))
+        digest = hashlib.sha256(data).hexdigest()
+    return AverageBlob(PackedAverage(digest=digest, size=len(data)), data, average.base, to)
+
+
+def _packed(average: EncodedAverage) -> list[Buffer]:
+    """The parts of its blob."""
     header = AverageHeader(
         base=average.base,
         work=average.work,
@@ -32,12 +57,10 @@ def pack(average: EncodedAverage, to: str) -> AverageBlob:
         spans=tuple((span.stop, span.effective_paths) for span in average.spans),
     )
     said = encode(header)
-    data = b"".join((LENGTH.pack(len(said)), said, *average.pieces))
-    packed = PackedAverage(digest=hashlib.sha256(data).hexdigest(), size=len(data))
-    return AverageBlob(packed, data, average.base, to)
+    return [LENGTH.pack(len(said)), said, *average.pieces]
 
 
-def unpack(peer: str, data: bytes, parameters: int) -> EncodedAverage:
+def unpack(peer: str, data: Buffer, parameters: int) -> EncodedAverage:
     """The average in a blob of a module with so many parameters.
 
     Raises RemoteDataError, which names the peer that said what to ask for, when it is none.
@@ -45,7 +68,7 @@ def unpack(peer: str, data: bytes, parameters: int) -> EncodedAverage:
     length = LENGTH.unpack_from(data)[0] if len(data) >= LENGTH.size else MAX_MESSAGE_BYTES
     if length > min(MAX_MESSAGE_BYTES, len(data) - LENGTH.size):
         raise RemoteDataError(peer, "names a blob that is not an average")
-    header = decode(peer, data[LENGTH.size : LENGTH.size + length])
+    header = decode(peer, bytes(data[LENGTH.size : LENGTH.size + length]))
     if not isinstance(header, AverageHeader) or header.parameters != parameters or header.codec not in CODECS:
         raise RemoteDataError(peer, f"names a blob that is not an average of {parameters} parameters")
     sizes = encoded_sizes(header.codec, parameters, header.piece_parameters)
@@ -70,7 +93,7 @@ def unpack(peer: str, data: bytes, parameters: int) -> EncodedAverage:
 
 
 class KeptAverages:
-    """The last averages of each module, in memory: MAX_CHAIN of them, and no more bytes than one of its states."""
+    """The last averages of each module: MAX_CHAIN of them, and no more bytes than one of its states."""
 
     def __init__(self) -> None:
         self._blobs: dict[tuple[int, ModuleId], list[AverageBlob]] = {}
@@ -88,7 +111,7 @@ class KeptAverages:
     def release(self, stage: int, module: ModuleId) -> None:
         self._blobs.pop((stage, module), None)
 
-    def get(self, digest: str) -> bytes | None:
+    def get(self, digest: str) -> Buffer | None:
         """The bytes of a blob, as long as it is kept."""
         blobs = (blob for held in self._blobs.values() for blob in held)
         return next((blob.data for blob in blobs if blob.packed.digest == digest), None)

@@ -13,6 +13,11 @@ from dipaco_swarm.files import remove, write_whole
 class Blobs(Protocol):
     """Bytes by their SHA-256."""
 
+    @property
+    def shelf(self) -> Path | None:
+        """A folder for what this program has on the disk instead of in memory; None: there is no disk."""
+        ...
+
     def has(self, digest: str) -> bool: ...
 
     def put(self, data: bytes, *, durable: bool = True) -> str:
@@ -37,6 +42,8 @@ class Blobs(Protocol):
 
 class MemoryBlobs:
     """`Blobs` without a disk."""
+
+    shelf = None
 
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
@@ -65,6 +72,10 @@ class BlobStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._writing = Lock()  # one thread a file; the program and the wire may bring the same blob
+
+    @property
+    def shelf(self) -> Path:
+        return self.folder.with_name("shelf")
 
     def path_of(self, digest: str) -> Path:
         return self.folder / digest

@@ -16,10 +16,8 @@ import statistics
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-import torch
-
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.algorithm.state import HASH_BYTES, ModuleState, StateOutline
+from dipaco_swarm.algorithm.state import HASH_BYTES, ModuleState, Room, StateOutline
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.tasks import Tasks, end_all
 from dipaco_swarm.swarm.transport import Stream, Transport
@@ -58,9 +56,19 @@ class Download:
     """One state on its way. What was checked stays here when `run` ends too early, and another `run` goes on."""
 
     def __init__(
-        self, transport: Transport, protocol: str, stage: int, module: ModuleId, digest: str, parameters: int | None
+        self,
+        transport: Transport,
+        protocol: str,
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        parameters: int | None,
+        room: Room,
     ) -> None:
-        """`parameters`: how many the module has, where we know; a state of another length counts as not there."""
+        """`parameters`: how many the module has, where we know; a state of another length counts as not there.
+
+        `room`: where the state is put together.
+        """
         self.digest = digest
         self._transport = transport
         self._clock = transport.clock
@@ -70,6 +78,7 @@ class Download:
         self._stage = stage
         self._module = module
         self._parameters = parameters
+        self._room = room
         self._state: ModuleState | None = None
         """Its tensors fill up; memory is taken as bytes arrive, not when they are announced."""
         self._queue: deque[int] = deque()
@@ -144,12 +153,13 @@ class Download:
             )
         if self._state is None:
             try:
-                params, momentum = torch.empty(outline.parameters), torch.empty(outline.parameters)
+                state = self._room.state(outline.version, outline.parameters, outline.work)
             except RuntimeError:  # torch's word for too little memory
                 raise RemoteDataError(
                     peer, f"offers {self._module} with {outline.parameters} parameters; there is no memory for that"
                 ) from None
-            self._state = ModuleState.checked(outline, params, momentum)
+            state.expects(outline)
+            self._state = state
             self._queue.extend(range(outline.num_pieces))
             self._missing = outline.num_pieces
         return self._state

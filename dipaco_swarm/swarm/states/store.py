@@ -1,8 +1,8 @@
 """What this peer has to give: the newest states of its modules, blobs by digest, and the manifest. And asking others.
 
 Everything that arrives is checked against the digest it was asked by, so any peer will do as a source, and a lying one
-costs a retry. Blobs live as files; states live in memory, the newest two of each module, and one more while somebody
-reads it: a slow reader gets to its end although the group goes on.
+costs a retry. Blobs live as files; states live on a shelf (`shelf.py`), the newest two of each module, and one more
+while somebody reads it: a slow reader gets to its end although the group goes on.
 
 A state comes from several holders at once (`download.py`), a blob from one after the other (`blob_download.py`). Either
 is kept as far as it came, and goes on there when it is asked for again.
@@ -14,16 +14,18 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
-from dipaco_swarm.swarm.interface import Older
-from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages
+from dipaco_swarm.swarm.interface import Agreed, Older
+from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, shelved
 from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.download import Download
+from dipaco_swarm.swarm.states.shelf import Shelf
 from dipaco_swarm.swarm.states.successors import Successors
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream, Transport
@@ -59,8 +61,11 @@ class Store:
         self._protocol = f"dipaco/1/{run}/store"
         self.blobs = blobs
         self.manifest: bytes | None = None
+        self._shelf = Shelf(blobs.shelf)
         self._averages = KeptAverages()
-        self._successors = Successors(transport, self._compute, self._protocol, self._averages, self._fetch_average)
+        self._successors = Successors(
+            transport, self._compute, self._protocol, self._averages, self._fetch_average, self._shelf
+        )
         self._states: dict[tuple[int, ModuleId], list[ModuleState]] = {}
         self._readers: Counter[str] = Counter()
         """Digest of a state -> streams on which it is read."""
@@ -78,6 +83,19 @@ class Store:
 
     def hold_average(self, stage: int, module: ModuleId, blob: AverageBlob, parameters: int) -> None:
         self._averages.hold(stage, module, blob, parameters)
+
+    async def step(self, older: Older, agreed: Agreed) -> Agreed:
+        """What a round has agreed on, with the next version. Its numbers and the average are on the shelf then."""
+
+        def step() -> Agreed:
+            average = shelved(agreed.encoded, self._shelf)
+            state = older.follow(older.state, [average], self._shelf)
+            if state is not None:
+                state.digest  # noqa: B018  # computed here, not in the loop
+                self._shelf.rest(older.state, state)
+            return replace(agreed, encoded=average, state=state)
+
+        return await self._compute.aside(step)
 
     def release(self, stage: int, module: ModuleId) -> None:
         self._states.pop((stage, module), None)
@@ -174,7 +192,7 @@ class Store:
         """
         download = self._unfinished.pop((stage, module), None)
         if download is None or download.digest != digest:
-            download = Download(self._transport, self._protocol, stage, module, digest, parameters)
+            download = Download(self._transport, self._protocol, stage, module, digest, parameters, self._shelf)
         try:
             return await download.run(peers)
         finally:

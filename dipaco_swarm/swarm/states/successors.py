@@ -9,13 +9,16 @@ not, whoever named the averages lied: it is named in the log, and not asked for 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.interface import Follow
-from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, is_cheaper, unpack
+from dipaco_swarm.swarm.round.codecs.codec import Buffer
+from dipaco_swarm.swarm.states.averages import KeptAverages, is_cheaper, pack, unpack
+from dipaco_swarm.swarm.states.shelf import Shelf
 from dipaco_swarm.swarm.transport import Executor, Transport
 from dipaco_swarm.swarm.wire import AskAverages, AveragesAre, PackedAverage
 
@@ -35,13 +38,20 @@ class Successors:
     """Asks others for averages, and takes their outer steps."""
 
     def __init__(
-        self, transport: Transport, compute: Executor, protocol: str, kept: KeptAverages, fetch: FetchBlob
+        self,
+        transport: Transport,
+        compute: Executor,
+        protocol: str,
+        kept: KeptAverages,
+        fetch: FetchBlob,
+        shelf: Shelf,
     ) -> None:
         self._transport = transport
         self._compute = compute
         self._protocol = protocol
         self._kept = kept
         self._fetch = fetch
+        self._shelf = shelf
         self._liars: dict[tuple[str, str], None] = {}
         """Peer and digest of the state to which its averages did not lead; the oldest first."""
 
@@ -72,13 +82,13 @@ class Successors:
                 found = await self._fetched(peer, asked, chain, parameters)
                 if found is None:
                     continue
-                state = await self._compute.aside(_followed, follow, bases, [average for _, average in found])
+                state = await self._compute.aside(self._followed, follow, bases, found)
                 if state is None or state.digest != digest:
                     wrong.add(chain)
                     raise _misled(peer, module, digest)
-                ends = [*(average.base for _, average in found[1:]), digest]
-                for packed, (data, average), to in zip(chain, found, ends, strict=True):  # others may have them from us
-                    self._kept.hold(stage, module, AverageBlob(packed, data, average.base, to), parameters)
+                ends = [*(average.base for average in found[1:]), digest]
+                for average, to in zip(found, ends, strict=True):  # others may have them from us
+                    self._kept.hold(stage, module, pack(average, to), parameters)
                 return state
             except RemoteDataError as error:
                 log.warning("does without the averages of a peer that broke the protocol: %s", error)
@@ -99,27 +109,30 @@ class Successors:
 
     async def _fetched(
         self, peer: str, others: Sequence[str], chain: Chain, parameters: int
-    ) -> list[tuple[bytes, EncodedAverage]] | None:
+    ) -> list[EncodedAverage] | None:
         """The averages that a peer has named, of whoever sends them; None when nobody sends one of them."""
         found = []
         for packed in chain:
             data = self._kept.get(packed.digest) or await self._fetch(list(dict.fromkeys((peer, *others))), packed)
             if data is None:
                 return None
-            average = await self._compute.aside(unpack, peer, data, parameters)
-            found.append((data, average))
+            found.append(await self._compute.aside(self._unpacked, peer, packed.digest, data, parameters))
         return found
+
+    def _unpacked(self, peer: str, digest: str, data: Buffer, parameters: int) -> EncodedAverage:
+        shelved = self._shelf.put([data])
+        return replace(unpack(peer, shelved, parameters), blob=(digest, shelved))
+
+    def _followed(
+        self, follow: Follow, bases: Mapping[str, ModuleState], averages: Sequence[EncodedAverage]
+    ) -> ModuleState | None:
+        base = bases.get(averages[0].base)
+        state = None if base is None else follow(base, averages, self._shelf)
+        if state is not None and base is not None:
+            state.digest  # noqa: B018  # computed here, not in the loop
+            self._shelf.rest(base, state)
+        return state
 
 
 def _misled(peer: str, module: ModuleId, digest: str) -> RemoteDataError:
     return RemoteDataError(peer, f"names averages that do not lead to state {digest[:8]} of {module}")
-
-
-def _followed(
-    follow: Follow, bases: Mapping[str, ModuleState], averages: Sequence[EncodedAverage]
-) -> ModuleState | None:
-    base = bases.get(averages[0].base)
-    state = None if base is None else follow(base, averages)
-    if state is not None:
-        state.digest  # noqa: B018  # computed here, not in the loop
-    return state
