@@ -31,6 +31,7 @@ bench: .venv/.installed
 	$(BIN)/python -m benchmarks.inner
 	$(BIN)/python -m benchmarks.reduce
 	$(BIN)/python -m benchmarks.joining
+	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.quality --small
 
 .venv/.installed: pyproject.toml constraints.txt

@@ -80,7 +80,7 @@ class Download:
         self._parameters = parameters
         self._room = room
         self._state: ModuleState | None = None
-        """Its tensors fill up; memory is taken as bytes arrive, not when they are announced."""
+        """Its tensors fill up; memory is taken as bytes arrive; room on the disk, when they are announced."""
         self._queue: deque[int] = deque()
         """Pieces that nobody has been asked for."""
         self._missing = 0
