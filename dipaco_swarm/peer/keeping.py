@@ -184,8 +184,8 @@ class Keeping:
     def note_given(self, peer: PathInTraining) -> None:
         """Write down whose progress the others are about to have; after a crash it must not count once more."""
         versions = {m: progress.given_at for m, progress in peer.progress.items() if progress.given_at is not None}
-        tokens = {module: part.tokens for module, part in _given(peer).items()}
         file = self._file(peer.stage, peer.path)
+        tokens = self._known_of(file, versions) | {module: part.tokens for module, part in _given(peer).items()}
         if self._noted == (file, versions, tokens):
             return
         try:
@@ -193,6 +193,13 @@ class Keeping:
             self._noted = file, versions, tokens
         except HomeError as error:
             log.debug("%s", error)  # the checkpoint says so to the person
+
+    def _known_of(self, file: Path, versions: Mapping[ModuleId, int]) -> dict[ModuleId, int]:
+        """How much was given from these versions, as noted before: a checkpoint of then may be the last one yet."""
+        if self._noted is None or self._noted[0] != file:
+            return {}
+        _, before, tokens = self._noted
+        return {module: count for module, count in tokens.items() if versions.get(module) == before[module]}
 
     def forget_before(self, stage: int) -> None:
         """Remove the checkpoints of stages before this one: the next stage looks at the last one alone."""
