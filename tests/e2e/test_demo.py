@@ -58,7 +58,7 @@ rounds = 2
 
 
 @pytest.mark.swarm
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_the_whole_story_leaves_everything_in_its_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code = run_demo(out, TINY)

@@ -25,7 +25,7 @@ def read_manifest(file: Path) -> Manifest:
     return open_manifest(signed, signer_of(signed))
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize("overlap_steps", [0, pytest.param(3, marks=pytest.mark.long)])
 def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(
     commands: Commands, tmp_path: Path, overlap_steps: int
@@ -43,7 +43,7 @@ def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(
     who = {name: path for path, name in enumerate(names)}
     one_process = MAKE.Process(target=simulate, args=(read_run_file(run_file), simulated, who))
     one_process.start()
-    one_process.join(200)
+    one_process.join(400)
     assert one_process.exitcode == 0
     for path, peer in enumerate(peers):
         assert peer.wait(120) == 0, commands.log(f"peer-{path}")
