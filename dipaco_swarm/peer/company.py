@@ -44,6 +44,11 @@ class Company:
         elif self._met_keeper:
             notices.failing("bootstrap", BootstrapSilent(alone=not others), after=self._around.swarm.timing.unheard)
 
+    @property
+    def hears_nobody(self) -> bool:
+        """Whether at the last look neither others of our modules were there nor the bootstrap node."""
+        return not self._has_others
+
     def has_been_left(self) -> bool:
         """Whether nobody was heard for so long that the run may have ended without us."""
         return self._around.clock.boottime() - self._heard_at > self._around.swarm.timing.long_ago

@@ -74,6 +74,10 @@ class Keeping:
         except HomeError as error:
             self._around.screen.event(CannotWrite(error=str(error)))
 
+    def has(self, stage: int, path: PathIndex) -> bool:
+        """Whether there is a checkpoint of a path: we have been there in this stage, and can go on without others."""
+        return self._file(stage, path).exists()
+
     def load(self, stage: int, path: PathIndex) -> Checkpoint | None:
         """What we saved of this path; a damaged one is set aside, as the swarm has all of it but the latest steps."""
         self._salvaged, self._damaged = {}, False

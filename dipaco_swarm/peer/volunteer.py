@@ -275,8 +275,9 @@ class Volunteer:
         path = self._choice.after_a_stay(manifest.stage, peer.table, peer.path, peer.rules.last_version)
         if path == peer.path:
             return False
-        if not self._keeping.save(peer):
-            self._choice.stay(peer.path)  # what was trained here would be gone
+        nobody_sends = self._company.hears_nobody and not self._keeping.has(peer.stage, path)
+        if nobody_sends or not self._keeping.save(peer):  # else what was trained here would be gone
+            self._choice.stay(peer.path)
             return False
         around.screen.event(Moving(peer.path, path))
         self._left = dict(peer.base)

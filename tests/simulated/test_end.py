@@ -4,6 +4,7 @@ from pathlib import Path
 
 from dipaco_swarm.events.volunteer import LeftAlone
 from dipaco_swarm.testing.run import Plan, StagePlan
+from dipaco_swarm.testing.stories import tell
 from dipaco_swarm.testing.world import World
 
 APART = ((0,), (1,))
@@ -31,3 +32,8 @@ def test_who_sleeps_through_the_end_finishes_its_path_and_leaves(tmp_path: Path)
     assert not world.failures()
     assert not world.ledger.violations
     assert any(who == "asleep" and LeftAlone(600.0).line == what for _, who, what in world.lines)
+
+
+def test_who_hears_nobody_goes_only_where_it_has_been(tmp_path: Path) -> None:
+    """It slept until all had left, and to it every other path looks as if nobody trained it."""
+    assert not tell(787, tmp_path, seconds=120.0).violations
