@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from benchmarks.quality.rows import Row
 
 ROOT = Path(__file__).parents[2]
-AT_ONCE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="2 x 2 paths, three seeds of the main rows: about eleven minutes on two cores",
     )
+    parser.add_argument("--overlap", action="store_true", help="instead: rows that differ in their outer rounds alone")
+    parser.add_argument("--at-once", type=int, default=2, help="rows at a time, of one thread each")
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of the scale's own")
     parser.add_argument("--rows", nargs="+", default=[], help="names of rows, * and ? as in file names")
     parser.add_argument("--list", action="store_true", help="the names of the rows, and nothing else")
@@ -48,12 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.quality import report
     from benchmarks.quality.corpus import build_corpus
     from benchmarks.quality.measure import Workshop
-    from benchmarks.quality.rows import FULL, SMALL, chosen_rows, rows_of
+    from benchmarks.quality.rows import FULL, OVERLAP, SMALL, chosen_rows, rows_of
+    from benchmarks.quality.overlap import overlap_rows
 
-    scale = SMALL if options.small else FULL
-    rows = chosen_rows(rows_of(scale), options.rows)
+    scale = OVERLAP if options.overlap else SMALL if options.small else FULL
+    every = overlap_rows() if options.overlap else rows_of(scale)
+    rows = chosen_rows(every, options.rows)
     if options.list or not rows:
-        print("\n".join(row.name for row in rows_of(scale)))
+        print("\n".join(row.name for row in every))
         return 0 if options.list else 2
     corpus = build_corpus(options.out, scale.domain_bytes, print)
     workshop = Workshop(scale, options.out / scale.name, corpus)
@@ -62,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = options.seeds or list(scale.seeds)
     jobs = [(row, seed) for seed in seeds for row in rows if row.repeated or seed == seeds[0]]
     waiting = [(row, seed) for row, seed in jobs if workshop.result(row, seed) is None]
-    failed = run_all(workshop, waiting)
+    failed = run_all(workshop, waiting, options.at_once)
 
     found = {row.name: [r for seed in seeds if (r := workshop.result(row, seed)) is not None] for row in rows}
     seconds, load = time.monotonic() - began, os.getloadavg()[0]
@@ -78,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def run_all(workshop: "Workshop", jobs: "Sequence[tuple[Row, int]]") -> list[str]:
-    """Each job as a process, AT_ONCE of them at a time; returns the names of those that failed. Ctrl+C ends them."""
+def run_all(workshop: "Workshop", jobs: "Sequence[tuple[Row, int]]", at_once: int) -> list[str]:
+    """Each job as a process, so many at a time; returns the names of those that failed. Ctrl+C ends them."""
     from benchmarks.quality.measure import work
 
     processes = multiprocessing.get_context("forkserver")  # libraries that take seconds to load are loaded once
@@ -91,7 +94,7 @@ def run_all(workshop: "Workshop", jobs: "Sequence[tuple[Row, int]]") -> list[str
     failed = []
     try:
         while left or running:
-            while left and len(running) < AT_ONCE:
+            while left and len(running) < at_once:
                 row, seed = left.pop(0)
                 log = logs / workshop.file(row, seed).with_suffix(".log").name
                 process = processes.Process(target=work, args=(workshop, row, seed, log))
