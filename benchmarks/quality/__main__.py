@@ -1,11 +1,12 @@
 """How good the models are that a swarm trains, next to dense models, DiLoCo and flat mixtures of paths.
 
-    python -m benchmarks.quality [--small] [--seeds 0 1 2] [--rows '2x2 *' dense] [--out DIR]
+    python -m benchmarks.quality [--small | --overlap] [--seeds 0 1 2] [--rows '2x2 *' dense] [--out DIR]
 
 Every row of paths is a run file given to `simulate`, the code of the product; dense rows are trained by the same inner
 trainer. All rows are scored on the same held-out tokens, none of them among the first 32 of a piece. Two rows run at a
 time, as processes with one thread each. Each result is a file: what is finished is not repeated, so the same command
-goes on after an interruption. Prints the table and writes it, with a chart, to benchmarks/results/.
+goes on after an interruption. Prints the table and writes it, with a chart, to benchmarks/results/. `--overlap` has
+rows of its own, about outer rounds: how late they are merged, and how they travel.
 """
 
 import argparse
@@ -49,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.quality import report
     from benchmarks.quality.corpus import build_corpus
     from benchmarks.quality.measure import Workshop
+    from benchmarks.quality.overlap import overlap_page, overlap_rows
     from benchmarks.quality.rows import FULL, OVERLAP, SMALL, chosen_rows, rows_of
-    from benchmarks.quality.overlap import overlap_rows
 
     scale = OVERLAP if options.overlap else SMALL if options.small else FULL
     every = overlap_rows() if options.overlap else rows_of(scale)
@@ -69,15 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     found = {row.name: [r for seed in seeds if (r := workshop.result(row, seed)) is not None] for row in rows}
     seconds, load = time.monotonic() - began, os.getloadavg()[0]
-    command = f"python -m benchmarks.quality{' --small' if options.small else ''}"
+    command = f"python -m benchmarks.quality{'' if scale is FULL else f' --{scale.name}'}"
     intro = f"`{command}`: {len(waiting)} results in {seconds:.0f} s, load average at the end {load:.1f}"
-    text = report.page(f"Quality, {scale.name}: {hardware()}", intro, scale, rows, found)
+    page = overlap_page if options.overlap else report.page
+    text = page(f"Quality, {scale.name}: {hardware()}", intro, scale, rows, found)
     print(text)
     if not (options.rows or options.seeds or failed):
         place = Path("benchmarks") / "results" / f"quality-{scale.name}-{hardware()}.md"
         place.write_text(text)
-        report.draw(place.with_suffix(".png"), rows, found, f"{scale.name}: {scale.side} x {scale.side} paths")
-        print(f"written to {place}, with a chart beside it")
+        print(f"written to {place}")
+        if not options.overlap:
+            report.draw(place.with_suffix(".png"), rows, found, f"{scale.name}: {scale.side} x {scale.side} paths")
     return 1 if failed else 0
 
 

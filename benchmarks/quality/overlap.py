@@ -2,63 +2,129 @@
 
 All of them are two by two paths from one warm-up, and differ in `[rounds]`, `[outer]` and `[wire]` alone: the same
 documents in the same order, so that what two rows differ by is not the luck of a seed. A row of 60 rounds has a longer
-schedule of the inner learning rate, and a warm-up with it.
+schedule of the inner learning rate, and a warm-up of its own with it.
 """
 
+import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.quality.merges import Merge
+from benchmarks.quality.report import Aim, Results, judged, on_common_seeds, perplexities_by_seed
 from benchmarks.quality.rows import OVERLAP, Row, Scale
 
 LONG_ROUNDS = 60
 DELAYS = {"5 %": 1, "25 %": 5, "50 %": 10, "95 %": 19}
-"""Inner steps of the 20 between two rounds. A whole round is not allowed: the next round must find this one merged."""
+"""Inner steps of the 20 between two rounds. A whole round is not allowed: the next one must find this one merged."""
+BLOCKING = "blocking"
+LATE = "merged late, what was trained since on top"
 
 
 def overlap_rows(scale: Scale = OVERLAP) -> tuple[Row, ...]:
     """All of them, what matters most first."""
-    return tuple(_rows(scale))
 
-
-def _rows(scale: Scale) -> list[Row]:
     def row(
         name: str,
         about: str,
         delay: str | None = None,
+        *,
         codec: str = "int8",
-        long: bool = False,
+        rounds: int = scale.rounds,
         merge: Merge = "rebase",
         **outer: Any,
     ) -> Row:
-        rounds = LONG_ROUNDS if long else scale.rounds
         changes: dict[str, Any] = {"wire": {"codec": codec}}
         if delay is not None:
             changes["rounds"] = {"overlap_steps": DELAYS[delay]}
         if outer:
             changes["outer"] = outer
-        if long:
+        if rounds != scale.rounds:
             changes["inner"] = {"schedule_steps": scale.warmup + rounds * scale.inner_steps}
+            name = f"{rounds}: {name}"
         stages = [{"router": "k-means", "modules": [scale.side, scale.side], "rounds": rounds}]
-        return Row(f"60: {name}" if long else name, about, stages, scale.paths, changes, repeated=True, merge=merge)
+        return Row(name, about, stages, scale.paths, changes, repeated=True, merge=merge)
 
-    plain = "merged late, what was trained since on top"
-    return [
-        row("blocking", "int8, outer momentum 0.6, learning rate 0.7"),
-        row("25 %", plain, "25 %"),
-        row("95 %", plain, "95 %"),
+    long = LONG_ROUNDS
+    return (
+        row(BLOCKING, "int8, outer momentum 0.6, learning rate 0.7"),
+        row("25 %", LATE, "25 %"),
+        row("95 %", LATE, "95 %"),
         row("25 %, momentum 0.3", "outer momentum 0.3", "25 %", momentum=0.3),
         row("95 %, momentum 0.3", "outer momentum 0.3", "95 %", momentum=0.3),
         row("blocking, momentum 0.3", "outer momentum 0.3", momentum=0.3),
         row("95 %, momentum 0", "no outer momentum", "95 %", momentum=0.0),
         row("fp32", "blocking, fp32 on the wire", codec="fp32"),
         row("int4", "blocking, int4 on the wire", codec="int4"),
-        row("25 %, alpha", "half-way to it", "25 %", merge="alpha"),
-        row("25 %, eager", "trained meanwhile from a guess of it", "25 %", merge="eager"),
-        row("95 %, eager", "trained meanwhile from a guess of it", "95 %", merge="eager"),
-        row("blocking", "as blocking, 60 rounds", long=True),
-        row("25 %", plain, "25 %", long=True),
-        row("95 %", plain, "95 %", long=True),
-        row("95 %, momentum 0.3", "outer momentum 0.3", "95 %", long=True, momentum=0.3),
         row("e3m0", "blocking, e3m0 on the wire", codec="e3m0"),
-        row("5 %", plain, "5 %"),
+        row("5 %", LATE, "5 %"),
+        row("25 %, alpha", "only half of the way to it", "25 %", merge="alpha"),
+        row("25 %, eager", "meanwhile trained from a guess of it", "25 %", merge="eager"),
+        row("95 %, eager", "meanwhile trained from a guess of it", "95 %", merge="eager"),
+        row(BLOCKING, f"{long} rounds", rounds=long),
+        row("25 %", LATE, "25 %", rounds=long),
+        row("95 %", LATE, "95 %", rounds=long),
+        row("95 %, momentum 0.3", "outer momentum 0.3", "95 %", rounds=long, momentum=0.3),
+        row(BLOCKING, "what blocking rounds do in the time that 25 % takes", rounds=16),
+        row(BLOCKING, "what blocking rounds do in the time that 95 % takes", rounds=10),
+    )
+
+
+def overlap_page(title: str, intro: str, scale: Scale, rows: Sequence[Row], results: Results) -> str:
+    """All of it as markdown."""
+    return "\n\n".join((f"# {title}", intro, about(scale), table(rows, results), verdicts(rows, results))) + "\n"
+
+
+def about(scale: Scale) -> str:
+    """What was done, in words."""
+    return (
+        f"Four paths of 0.46 million parameters, two modules at each of two levels; text of sixteen domains. "
+        f"{scale.warmup} steps of one model, then {scale.rounds} outer rounds of {scale.inner_steps} steps of "
+        f"4 x {scale.sequence_length} tokens for each path; {LONG_ROUNDS} rounds and others where a name begins so. "
+        f"Delay: the share of a round's steps after which its result is merged. Outer momentum 0.6, learning rate 0.7, "
+        "int8, unless a row says otherwise. All rows of a seed have the same warm-up, the same documents in the same "
+        "order, and are scored on the same held-out tokens. Against: the difference to `blocking` of as many rounds "
+        "(rows of fewer rounds: to `blocking`), over the seeds that both have; then of each seed."
+    )
+
+
+def reference_of(name: str) -> str:
+    """The row that a row is compared with."""
+    long = f"{LONG_ROUNDS}: "
+    return f"{long}{BLOCKING}" if name.startswith(long) else BLOCKING
+
+
+def table(rows: Sequence[Row], results: Results) -> str:
+    """Markdown; a row for everything that was measured."""
+    by_seed = perplexities_by_seed(rows, results)
+    text = [
+        "| row | perplexity | against | of each seed | CPU s | seeds | what it is |",
+        "|---|---|---|---|---|---|---|",
     ]
+    for row in rows:
+        found = by_seed.get(row.name)
+        if not found:
+            continue
+        reference = by_seed.get(reference_of(row.name), {})
+        means = on_common_seeds(found, reference)
+        each = [_percent(found[seed], reference[seed]) for seed in sorted(found) if seed in reference]
+        seconds = statistics.fmean(result.cpu_seconds for result in results[row.name])
+        text.append(
+            f"| {row.name} | **{statistics.fmean(found.values()):.2f}** | {_percent(*means) if means else '-'} | "
+            f"{', '.join(each)} | {seconds:.0f} | {len(found)} | {row.about} |"
+        )
+    return "\n".join(text)
+
+
+def _percent(ours: float, theirs: float) -> str:
+    return f"{100 * (ours / theirs - 1):+.2f} %"
+
+
+def verdicts(rows: Sequence[Row], results: Results) -> str:
+    """The aims, and whether they were met."""
+    aims: list[Aim] = [("int4 is within 0.5 % of fp32", "int4", ("fp32",), 1.005)]
+    for row in rows:
+        for delay, factor in (("25 %", 1.01), ("95 %", 1.03)):
+            if row.name.removeprefix(f"{LONG_ROUNDS}: ").startswith(delay):
+                words = f"{row.name} is within {100 * (factor - 1):.0f} % of blocking"
+                aims.append((words, row.name, (reference_of(row.name),), factor))
+    return judged(aims, perplexities_by_seed(rows, results))
