@@ -10,8 +10,9 @@ without faults has none.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Literal
+from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 from torch import Tensor
@@ -31,15 +32,20 @@ Merged = Callable[[ModuleProgress, ModuleState, Part, Tensor], tuple[ModuleProgr
 @contextmanager
 def merging(merge: Merge) -> Iterator[None]:
     """Within the block all paths of this process merge so."""
-    give, plain = outer_round._give, outer_round.merged
-    if merge == "alpha":
-        outer_round.merged = _alpha
-    elif merge == "eager":
-        outer_round._give, outer_round.merged = _eager(give)
-    try:
+    with ExitStack() as replaced:
+        for name, function in _functions(merge).items():
+            replaced.enter_context(patch.object(outer_round, name, function))
         yield
-    finally:
-        outer_round._give, outer_round.merged = give, plain
+
+
+def _functions(merge: Merge) -> dict[str, Callable[..., object]]:
+    """What takes the place of which function of the product."""
+    if merge == "alpha":
+        return {"merged": _alpha}
+    if merge == "eager":
+        give, merged_eagerly = _eager(outer_round._give)
+        return {"_give": give, "merged": merged_eagerly}
+    return {}
 
 
 def _alpha(progress: ModuleProgress, state: ModuleState, part: Part, local: Tensor) -> tuple[ModuleProgress, Tensor]:

@@ -55,16 +55,14 @@ def overlap_rows(scale: Scale = OVERLAP) -> tuple[Row, ...]:
         row("blocking, momentum 0", "no outer momentum", momentum=0.0),
         row("25 %, momentum 0", "no outer momentum", "25 %", momentum=0.0),
         row("95 %, momentum 0", "no outer momentum", "95 %", momentum=0.0),
+        row("95 %, momentum 0.3, lr 0.5", "and a lower rate", "95 %", momentum=0.3, learning_rate=0.5),
+        row("5 %, momentum 0.3", "outer momentum 0.3", "5 %", momentum=0.3),
         row("25 %, eager, momentum 0.3", "meanwhile trained from a guess of it", "25 %", merge="eager", momentum=0.3),
         row("95 %, eager, momentum 0.3", "meanwhile trained from a guess of it", "95 %", merge="eager", momentum=0.3),
         row("25 %, alpha, momentum 0.3", "only half of the way to it", "25 %", merge="alpha", momentum=0.3),
         row("fp32", "blocking, fp32 on the wire", codec="fp32"),
         row("int4", "blocking, int4 on the wire", codec="int4"),
         row("e3m0", "blocking, e3m0 on the wire", codec="e3m0"),
-        row("5 %", LATE, "5 %"),
-        row("25 %, alpha", "only half of the way to it", "25 %", merge="alpha"),
-        row("25 %, eager", "meanwhile trained from a guess of it", "25 %", merge="eager"),
-        row("95 %, eager", "meanwhile trained from a guess of it", "95 %", merge="eager"),
         row(BLOCKING, f"{long} rounds", rounds=long),
         row("25 %", LATE, "25 %", rounds=long),
         row("95 %", LATE, "95 %", rounds=long),
@@ -79,8 +77,10 @@ def overlap_rows(scale: Scale = OVERLAP) -> tuple[Row, ...]:
             merge="eager",
             momentum=0.3,
         ),
-        row(BLOCKING, "what blocking rounds do in the time that 25 % takes", rounds=16),
-        row(BLOCKING, "what blocking rounds do in the time that 95 % takes", rounds=10),
+        row(
+            "blocking, momentum 0.3", "as many steps as in the time of 25 %, while others wait", rounds=16, momentum=0.3
+        ),
+        row("blocking, momentum 0.3", "as many steps as in the time of 95 %", rounds=10, momentum=0.3),
     )
 
 
