@@ -69,6 +69,7 @@ def overlap_rows(scale: Scale = OVERLAP) -> tuple[Row, ...]:
         row("blocking, momentum 0.3", LESS, rounds=long, momentum=0.3),
         row("25 %, momentum 0.3", LESS, "25 %", rounds=long, momentum=0.3),
         row("95 %, momentum 0.3", LESS, "95 %", rounds=long, momentum=0.3),
+        row("25 %, eager, momentum 0.3", EAGER, "25 %", rounds=long, merge="eager", momentum=0.3),
         row("95 %, eager, momentum 0.3", EAGER, "95 %", rounds=long, merge="eager", momentum=0.3),
         row("blocking, momentum 0.3", "rounds in the time of 20 at 25 %, waited for", rounds=16, momentum=0.3),
         row("blocking, momentum 0.3", "rounds in the time of 20 at 95 %, waited for", rounds=10, momentum=0.3),

@@ -49,20 +49,20 @@ def test_rows_are_compared_with_blocking_of_as_many_rounds() -> None:
         "95 %": found("95 %", 60.0),
         "blocking, momentum 0.3": found("blocking, momentum 0.3", 40.0),
         "95 %, momentum 0.3": found("95 %, momentum 0.3", 41.0, 48.0),
-        "60: blocking": found("60: blocking", 20.0),
-        "60: 95 %": found("60: 95 %", 20.5),
+        "60: blocking, momentum 0.3": found("60: blocking, momentum 0.3", 20.0),
+        "60: 95 %, momentum 0.3": found("60: 95 %, momentum 0.3", 20.5),
     }
     text = table(overlap_rows(), results)
     assert "| blocking | **55.00** | +0.00 % | +0.00 % | +0.00 %, +0.00 % | 10 | 2 |" in text
     assert "| 25 % | **55.45** | +0.82 % | +0.82 % | +0.80 %, +0.83 % | 10 | 2 |" in text
     assert "| 95 %, momentum 0.3 | **44.50** | -19.09 % | +2.50 % | +2.50 % | 10 | 2 |" in text
-    assert "| 60: 95 % | **20.50** | +2.50 % | +2.50 % | +2.50 % | 10 | 1 |" in text
+    assert "| 60: 95 %, momentum 0.3 | **20.50** | - | +2.50 % | +2.50 % | 10 | 1 |" in text
     assert "int4" not in text
     judged = verdicts(overlap_rows(), results)
     # of the two rows of blocking rounds the stricter one counts: 50.4 against 40
     assert "- 25 % is within 1 % of the best blocking: **no**, 50.40 against 40.00 (+26.0 %)" in judged
     assert "- 95 %, momentum 0.3 is within 3 % of the best blocking: **yes**, 41.00 against 40.00 (+2.5 %)" in judged
-    assert "- 60: 95 % is within 3 % of the best blocking: **yes**" in judged
+    assert "- 60: 95 %, momentum 0.3 is within 3 % of the best blocking: **yes**" in judged
     assert judged.split("\n")[0] in overlap_page("Title", "intro", OVERLAP, overlap_rows(), results)
 
 
