@@ -1,11 +1,12 @@
 """How good the models are that a swarm trains, next to dense models, DiLoCo and flat mixtures of paths.
 
-    python -m benchmarks.quality [--small] [--seeds 0 1 2] [--rows '2x2 *' dense] [--out DIR]
+    python -m benchmarks.quality [--small | --overlap] [--seeds 0 1 2] [--rows '2x2 *' dense] [--out DIR]
 
 Every row of paths is a run file given to `simulate`, the code of the product; dense rows are trained by the same inner
 trainer. All rows are scored on the same held-out tokens, none of them among the first 32 of a piece. Two rows run at a
 time, as processes with one thread each. Each result is a file: what is finished is not repeated, so the same command
-goes on after an interruption. Prints the table and writes it, with a chart, to benchmarks/results/.
+goes on after an interruption. Prints the table and writes it, with a chart, to benchmarks/results/. `--overlap` has
+rows of its own, about outer rounds: how late they are merged, and how they travel.
 """
 
 import argparse
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from benchmarks.quality.rows import Row
 
 ROOT = Path(__file__).parents[2]
-AT_ONCE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="store_true",
         help="2 x 2 paths, three seeds of the main rows: about eleven minutes on two cores",
     )
+    parser.add_argument("--overlap", action="store_true", help="instead: rows that differ in their outer rounds alone")
+    parser.add_argument("--at-once", type=int, default=2, help="rows at a time, of one thread each")
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of the scale's own")
     parser.add_argument("--rows", nargs="+", default=[], help="names of rows, * and ? as in file names")
     parser.add_argument("--list", action="store_true", help="the names of the rows, and nothing else")
@@ -48,12 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.quality import report
     from benchmarks.quality.corpus import build_corpus
     from benchmarks.quality.measure import Workshop
-    from benchmarks.quality.rows import FULL, SMALL, chosen_rows, rows_of
+    from benchmarks.quality.overlap import overlap_page, overlap_rows
+    from benchmarks.quality.rows import FULL, OVERLAP, SMALL, chosen_rows, rows_of
 
-    scale = SMALL if options.small else FULL
-    rows = chosen_rows(rows_of(scale), options.rows)
+    scale = OVERLAP if options.overlap else SMALL if options.small else FULL
+    every = overlap_rows() if options.overlap else rows_of(scale)
+    rows = chosen_rows(every, options.rows)
     if options.list or not rows:
-        print("\n".join(row.name for row in rows_of(scale)))
+        print("\n".join(row.name for row in every))
         return 0 if options.list else 2
     corpus = build_corpus(options.out, scale.domain_bytes, print)
     workshop = Workshop(scale, options.out / scale.name, corpus)
@@ -62,24 +66,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = options.seeds or list(scale.seeds)
     jobs = [(row, seed) for seed in seeds for row in rows if row.repeated or seed == seeds[0]]
     waiting = [(row, seed) for row, seed in jobs if workshop.result(row, seed) is None]
-    failed = run_all(workshop, waiting)
+    failed = run_all(workshop, waiting, options.at_once)
 
     found = {row.name: [r for seed in seeds if (r := workshop.result(row, seed)) is not None] for row in rows}
     seconds, load = time.monotonic() - began, os.getloadavg()[0]
-    command = f"python -m benchmarks.quality{' --small' if options.small else ''}"
+    command = f"python -m benchmarks.quality{'' if scale is FULL else f' --{scale.name}'}"
     intro = f"`{command}`: {len(waiting)} results in {seconds:.0f} s, load average at the end {load:.1f}"
-    text = report.page(f"Quality, {scale.name}: {hardware()}", intro, scale, rows, found)
+    page = overlap_page if options.overlap else report.page
+    text = page(f"Quality, {scale.name}: {hardware()}", intro, scale, rows, found)
     print(text)
     if not (options.rows or options.seeds or failed):
         place = Path("benchmarks") / "results" / f"quality-{scale.name}-{hardware()}.md"
         place.write_text(text)
-        report.draw(place.with_suffix(".png"), rows, found, f"{scale.name}: {scale.side} x {scale.side} paths")
-        print(f"written to {place}, with a chart beside it")
+        print(f"written to {place}")
+        if not options.overlap:
+            report.draw(place.with_suffix(".png"), rows, found, f"{scale.name}: {scale.side} x {scale.side} paths")
     return 1 if failed else 0
 
 
-def run_all(workshop: "Workshop", jobs: "Sequence[tuple[Row, int]]") -> list[str]:
-    """Each job as a process, AT_ONCE of them at a time; returns the names of those that failed. Ctrl+C ends them."""
+def run_all(workshop: "Workshop", jobs: "Sequence[tuple[Row, int]]", at_once: int) -> list[str]:
+    """Each job as a process, so many at a time; returns the names of those that failed. Ctrl+C ends them."""
     from benchmarks.quality.measure import work
 
     processes = multiprocessing.get_context("forkserver")  # libraries that take seconds to load are loaded once
@@ -91,7 +97,7 @@ def run_all(workshop: "Workshop", jobs: "Sequence[tuple[Row, int]]") -> list[str
     failed = []
     try:
         while left or running:
-            while left and len(running) < AT_ONCE:
+            while left and len(running) < at_once:
                 row, seed = left.pop(0)
                 log = logs / workshop.file(row, seed).with_suffix(".log").name
                 process = processes.Process(target=work, args=(workshop, row, seed, log))

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.quality.merges import merging
 from benchmarks.quality.rows import Row, Scale, run_file
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
 from dipaco_swarm.client.sources import open_run
@@ -107,6 +108,8 @@ class Workshop:
             f"{row.steps} {row.windows} {PIECES_PER_DOMAIN}",
             corpus,
         ]
+        if row.merge != "rebase":
+            parts.append(row.merge)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def file(self, row: Row, seed: int) -> Path:
@@ -204,13 +207,14 @@ def _dense(workshop: Workshop, row: Row, seed: int) -> Result:
 def _paths(workshop: Workshop, row: Row, seed: int) -> Result:
     """A whole run, simulated: one peer at a time, as another row may be running beside it."""
     config = workshop.config(row, seed)
-    warm = _warmed_up(workshop, config)
+    warm = _warmed_up(workshop, config, run_file(workshop.scale, seed, str(workshop.corpus), str(workshop.tokenizer)))
     home = workshop.folder / "runs" / workshop.file(row, seed).stem
     shutil.rmtree(home, ignore_errors=True)  # what an interrupted benchmark left
     fork(warm / "bootstrap", home / "bootstrap", config)
     cpu, wall = time.process_time(), time.monotonic()
     peers = {f"peer-{number}": number if config.stages[-1].num_paths != 1 else None for number in range(row.peers)}
-    simulate(config, home, peers, at_once=1, cache=workshop.cache)
+    with merging(row.merge):
+        simulate(config, home, peers, at_once=1, cache=workshop.cache)
     spent = json.loads((warm / "spent.json").read_text())
     cpu, wall = time.process_time() - cpu + spent["cpu"], time.monotonic() - wall + spent["wall"]
     pieces = workshop.held_out()
@@ -248,9 +252,13 @@ def _paths(workshop: Workshop, row: Row, seed: int) -> Result:
     )
 
 
-def _warmed_up(workshop: Workshop, config: RunConfig) -> Path:
-    """The home of a finished run of the first stage alone, trained by one peer; in fp32, as nothing travels."""
+def _warmed_up(workshop: Workshop, config: RunConfig, common: RunConfig) -> Path:
+    """The home of a finished run of the first stage alone, trained by one peer; in fp32, as nothing travels.
+
+    Its rounds are those of `common`, the run file without a row's changes: rows that differ in rounds begin alike.
+    """
     alone = {"stages": config.stages[:1], "min_peers": 1, "wire": WireConfig(codec="fp32")}
+    alone |= {"rounds": common.rounds, "outer": common.outer}
     warm = config.model_copy(update={**alone, "rerouting": None, "early_stopping": None})
     home = (
         workshop.folder

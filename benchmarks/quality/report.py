@@ -11,6 +11,9 @@ from dipaco_swarm.training.evaluation import Score
 
 Results = Mapping[str, Sequence[Result]]
 """Row -> a result for each seed that there is."""
+Aim = tuple[str, str, tuple[str, ...], float]
+"""What is aimed at, in words; a row; the rows that it is compared with, the best of which counts; at most so many times
+their perplexity."""
 
 
 def page(title: str, intro: str, scale: Scale, rows: Sequence[Row], results: Results) -> str:
@@ -108,12 +111,9 @@ def by_domain(rows: Sequence[Row], results: Results) -> str:
 
 
 def verdicts(rows: Sequence[Row], results: Results, scale: Scale) -> str:
-    """The aims, and whether they were met, on the seeds that both sides have; without its rows an aim is left out."""
+    """The aims of a scale, and whether they were met."""
     grid, paths = f"{scale.side}x{scale.side}", scale.paths
-    by_seed = {
-        name: {result.seed: value for result, value in zip(found, values, strict=False)}
-        for name, _, values, found in lines_of(rows, results)
-    }
+    by_seed = perplexities_by_seed(rows, results)
     larger = tuple(name for name in by_seed if name.startswith("larger"))
     aims = (
         (
@@ -138,10 +138,23 @@ def verdicts(rows: Sequence[Row], results: Results, scale: Scale) -> str:
         ),
         ("int8 is within 0.5 % of fp32", f"{grid} int8", (f"{grid} k-means",), 1.005),
     )
+    return judged(aims, by_seed)
+
+
+def perplexities_by_seed(rows: Sequence[Row], results: Results) -> dict[str, dict[int, float]]:
+    """Line of the table -> seed -> perplexity."""
+    return {
+        name: {result.seed: value for result, value in zip(found, values, strict=False)}
+        for name, _, values, found in lines_of(rows, results)
+    }
+
+
+def judged(aims: Sequence[Aim], by_seed: Mapping[str, Mapping[int, float]]) -> str:
+    """Whether aims were met, on the seeds that both sides have, as markdown; without its rows an aim is left out."""
     lines = []
     for words, name, others, factor in aims:
         ours = by_seed.get(name, {})
-        compared = [pair for other in others if (pair := _on_common_seeds(ours, by_seed.get(other, {})))]
+        compared = [pair for other in others if (pair := on_common_seeds(ours, by_seed.get(other, {})))]
         if not compared:
             continue
         mine, best = min(compared, key=lambda pair: pair[1] / pair[0])
@@ -150,7 +163,8 @@ def verdicts(rows: Sequence[Row], results: Results, scale: Scale) -> str:
     return "\n".join(lines)
 
 
-def _on_common_seeds(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, float] | None:
+def on_common_seeds(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[float, float] | None:
+    """The means of both, over the seeds that both have; None where there is none."""
     common = sorted(ours.keys() & theirs.keys())
     if not common:
         return None

@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from types import MappingProxyType
 from typing import Any
 
+from benchmarks.quality.merges import Merge
 from dipaco_swarm.run.config import RunConfig
 
 Stages = list[dict[str, Any]]
@@ -60,6 +61,8 @@ SMALL = Scale(
     router={"min_share": 0.5},
     rerouting={"window": 64, "steps": 150, "batch_sequences": 16, "learning_rate": 1e-3, "max_documents": 1500},
 )
+OVERLAP = replace(SMALL, name="overlap", steps=540, seeds=(0, 1))
+"""For rows that differ in their outer rounds: twenty of them (`overlap.py`)."""
 FULL = Scale(
     name="full",
     side=4,
@@ -165,6 +168,8 @@ class Row:
     """Also scored with re-routing every so many tokens."""
     repeated: bool = False
     """Made with every seed of the scale; the other rows with the first alone."""
+    merge: Merge = "rebase"
+    """How a round's result that comes late is merged."""
 
 
 def rows_of(scale: Scale) -> tuple[Row, ...]:

@@ -105,7 +105,7 @@ class OuterConfig(Frozen):
     """The outer optimizer: Nesterov on the averaged outer gradient."""
 
     learning_rate: float = Field(default=0.7, gt=0)  # DiPaCo section 4
-    momentum: float = Field(default=0.9, ge=0, lt=1)  # DiPaCo section 4; 0.6 in runs of some tens of rounds
+    momentum: float = Field(default=0.9, ge=0, lt=1)  # DiPaCo section 4; 0.3 in runs of some tens of rounds
     rescale: bool = True
     """Multiply the average by the square root of the effective number of paths (paper section 2.7)."""
     averaging: Annotated[str, one_of(AVERAGING)] = "mean"
