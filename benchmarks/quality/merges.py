@@ -49,7 +49,7 @@ def _functions(merge: Merge) -> dict[str, Callable[..., object]]:
 
 
 def _alpha(progress: ModuleProgress, state: ModuleState, part: Part, local: Tensor) -> tuple[ModuleProgress, Tensor]:
-    after, on_top = merged(progress, state, part, local)
+    after, on_top = merged(progress, state, part, local.clone())
     return after, on_top if not after.tokens else on_top + (local - on_top) * ALPHA
 
 
