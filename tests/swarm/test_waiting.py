@@ -4,17 +4,18 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, PeerName
 from dipaco_swarm.swarm.local import END, Direct, LocalNetwork, LocalStream, TimingWithin
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.wire import Roster
-from tests.hub import Hub, hear
+from tests.hub import Hub, hear, until
 
 MODULE = ModuleId(0, 0)
 NAMES = ("one", "other", "third")
@@ -130,3 +131,26 @@ def test_a_synchronous_round_does_not_wait_for_who_cannot_be_dialled_any_more(vi
     for outcome in outcomes.values():
         assert isinstance(outcome, Agreed), outcome
         assert set(outcome.contributors) == set(NAMES) - {victim}
+
+
+def test_who_moves_away_leads_what_it_has_begun_to_its_end() -> None:
+    """It takes no part any more, and does not turn away those for whom the others wait."""
+    with Hub(network=LocalNetwork(timing=TIMING)) as hub, ThreadPoolExecutor() as pool:
+        by_name = {swarm.peer: swarm for swarm in meet(hub, whole=True)}
+        leader, second, first = (by_name[PeerName(name)] for name in leader_order(0, MODULE, 0, NAMES))
+
+        def take_part(swarm: NetworkedSwarm) -> Outcome:
+            path = PathIndex(NAMES.index(swarm.peer))
+            part = Contribution(group(whole=True), path, 0, gradient_of(path), 10, DIGEST)
+            return swarm.all_reduce([part], patience=20.0)[MODULE]
+
+        begun = pool.submit(take_part, first)
+        until(lambda: leader.is_gathering(0, MODULE, 0))
+        elsewhere = replace(group(whole=True), module=ModuleId(0, 1))
+        said = Announcement(leader.peer, 0, ModuleId(0, 1), PathIndex(0), 0, DIGEST)
+        leader.announce([said], [elsewhere])
+        until(lambda: leader.peer not in {said.peer for said in second.members(0, MODULE)})
+        over = take_part(second)
+        assert isinstance(over, Agreed)
+        assert isinstance(begun.result(), Agreed)
+        assert {*over.contributors} == {first.peer, second.peer}

@@ -88,7 +88,9 @@ class Leader:
         key = stage, module, version = join.stage, ModuleId.parse(join.module), join.version
         theirs = Claim.of(join)
         self._standing.heard(channel.peer, stage, module, Member(join.path, theirs))
-        group = self._standing.group_of(stage, module)
+        gathering = self._gatherings.get(key)
+        # who has moved to another path leads what it has begun to its end: those who are here wait for the others
+        group = self._standing.group_of(stage, module) if gathering is None else gathering.group
         if group is None:
             return Refuse(reason="we do not take part in this module", version=0)
         ours = self._standing.ours(stage, module)
@@ -96,7 +98,6 @@ class Leader:
             return ahead_of(theirs, ours.claim, self._transport.peer)
         if join.path not in group.path_weights:
             return Refuse(reason=f"path {join.path} does not use {module}", version=version)
-        gathering = self._gatherings.get(key)
         if gathering is None:
             if len(self._gatherings) >= MAX_GATHERINGS:
                 return Refuse(reason="too many peers at once; trying the next round", version=version)
