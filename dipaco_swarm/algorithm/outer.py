@@ -44,7 +44,7 @@ class OuterGradient:
         return len(self.before)
 
     def __getitem__(self, place: slice, /) -> Tensor:
-        return self.before[place] - self.after[place]
+        return outer_gradient(self.before[place], self.after[place])
 
 
 def outer_gradient(before: Tensor, after: Tensor) -> Tensor:

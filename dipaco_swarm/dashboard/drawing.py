@@ -33,13 +33,12 @@ from dipaco_swarm.dashboard.views import (
     SwarmStatus,
     TimeView,
     View,
-    count,
     duration,
     names,
     plural,
     version_range,
 )
-from dipaco_swarm.events.words import percent, size
+from dipaco_swarm.events.words import count, percent, size
 
 MAX_ROWS = 12  # longer tables become a map, or the rows that need a look
 
@@ -161,11 +160,7 @@ def _status_body(status: SwarmStatus, *more: tuple[str, str, RenderableType]) ->
 
 
 def _so_far(view: PeerView) -> str:
-    return (
-        f"{count(view.tokens)} tokens so far, step {view.step:,}"
-        if view.step
-        else f"{count(view.tokens)} tokens so far"
-    )
+    return f"{count(view.tokens)} tokens so far" + (f", step {view.step:,}" if view.step else "")
 
 
 def _trained(time: TimeView | None) -> tuple[str, str, RenderableType]:

@@ -296,18 +296,6 @@ class Evaluation:
 View = PeerView | BootstrapView | SwarmStatus
 
 
-def count(number: int) -> str:
-    """A large number for people: 999, 1.2 thousand, 3.4 million."""
-    if number < 1000:
-        return str(number)
-    value = float(number)
-    for unit in ("thousand", "million", "billion"):
-        value /= 1000
-        if value < 999.5:
-            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
-    return f"{value / 1000:,.1f} trillion"
-
-
 def duration(seconds: float) -> str:
     """A time for people: 8 s, 3 min 20 s, 2 h 5 min."""
     whole = max(0, round(seconds))

@@ -26,14 +26,22 @@ def counted(number: int, word: str) -> str:
 
 def size(num_bytes: int) -> str:
     """Bytes for people: 999 B, 1.2 kB, 3.4 MB; powers of 1000, as links are sold."""
-    if num_bytes < 1000:
-        return f"{num_bytes} B"
-    value = float(num_bytes)
-    for unit in ("kB", "MB", "GB"):
+    return f"{num_bytes} B" if num_bytes < 1000 else _in_thousands(num_bytes, ("kB", "MB", "GB", "TB"))
+
+
+def count(number: int) -> str:
+    """A large number for people: 999, 1.2 thousand, 3.4 million."""
+    return str(number) if number < 1000 else _in_thousands(number, ("thousand", "million", "billion", "trillion"))
+
+
+def _in_thousands(number: int, units: Sequence[str]) -> str:
+    """In the first unit that makes it shorter than four digits, or in the last one."""
+    value = float(number)
+    for unit in units[:-1]:
         value /= 1000
         if value < 999.5:
             return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
-    return f"{value / 1000:,.1f} TB"
+    return f"{value / 1000:,.1f} {units[-1]}"
 
 
 def percent(share: float) -> str:

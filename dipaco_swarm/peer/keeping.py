@@ -33,6 +33,8 @@ CHECKPOINT_BYTES_PER_SECOND = 5e6
 """More is not written on average: 3 GB of a path of 150 million parameters every ten minutes. Disks wear out."""
 SAVING_SHARE = 0.005
 """The next checkpoint waits until saving has stopped training for no more of the time than this."""
+NUMBERS = 7
+"""So many numbers a parameter are in a checkpoint, about: state, training, moments, error feedback, what was given."""
 LARGE_BYTES = 64 << 20
 """A larger checkpoint is written beside training, which waits only until what it changes has been copied."""
 MENDING_SECONDS = 60.0
@@ -97,7 +99,7 @@ class Keeping:
         if self._writing is not None and self._writing.done():
             self._end_writing(peer)
         if self._writing is None and self._around.clock.monotonic() - self._saved_at > self._pause:
-            if 7 * sum(state.params.nbytes for state in peer.base.values()) > LARGE_BYTES:
+            if NUMBERS * sum(state.params.nbytes for state in peer.base.values()) > LARGE_BYTES:
                 self._save_beside(peer)
             else:
                 self.save(peer)

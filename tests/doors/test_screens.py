@@ -20,11 +20,10 @@ from dipaco_swarm.dashboard.views import (
     PeerView,
     SwarmStatus,
     View,
-    count,
     duration,
 )
 from dipaco_swarm.events.event import Logged
-from dipaco_swarm.events.words import size
+from dipaco_swarm.events.words import count, size
 from tests.doors.examples_of_views import (
     ADDRESS,
     bootstrap_view,

@@ -26,7 +26,7 @@ from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.download import Download
 from dipaco_swarm.swarm.states.shelf import Shelf
-from dipaco_swarm.swarm.states.successors import Successors
+from dipaco_swarm.swarm.states.successors import Successors, led_on
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
@@ -89,10 +89,7 @@ class Store:
 
         def step() -> Agreed:
             average = shelved(agreed.encoded, self._shelf)
-            state = older.follow(older.state, [average], self._shelf)
-            if state is not None:
-                state.digest  # noqa: B018  # computed here, not in the loop
-                self._shelf.rest(older.state, state)
+            state = led_on(older.follow, older.state, [average], self._shelf)
             return replace(agreed, encoded=average, state=state)
 
         return await self._compute.aside(step)

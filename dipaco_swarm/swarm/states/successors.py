@@ -127,11 +127,16 @@ class Successors:
         self, follow: Follow, bases: Mapping[str, ModuleState], averages: Sequence[EncodedAverage]
     ) -> ModuleState | None:
         base = bases.get(averages[0].base)
-        state = None if base is None else follow(base, averages, self._shelf)
-        if state is not None and base is not None:
-            state.digest  # noqa: B018  # computed here, not in the loop
-            self._shelf.rest(base, state)
-        return state
+        return None if base is None else led_on(follow, base, averages, self._shelf)
+
+
+def led_on(follow: Follow, base: ModuleState, averages: Sequence[EncodedAverage], shelf: Shelf) -> ModuleState | None:
+    """The state that these averages lead to, on the shelf, and its digest known; None when one of them does not fit."""
+    state = follow(base, averages, shelf)
+    if state is not None:
+        state.digest  # noqa: B018  # computed here, not in the loop
+        shelf.rest(base, state)
+    return state
 
 
 def _misled(peer: str, module: ModuleId, digest: str) -> RemoteDataError:
