@@ -15,7 +15,7 @@ demo: .venv/.installed
 	$(BIN)/dipaco-swarm demo
 
 test: .venv/.installed
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 long: .venv/.installed
 	$(BIN)/pytest -m long

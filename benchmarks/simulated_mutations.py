@@ -108,8 +108,8 @@ MUTATIONS = (
     ),
     Mutation(
         "what was given before a crash is not given again after it",
-        "dipaco_swarm.peer.entering",
-        "if before < state.version and before <= given.get(module, -1):",
+        "dipaco_swarm.algorithm.progress",
+        "if age > 0 and saved.given_at is not None and saved.version <= saved.given_at:",
         "if False:",
     ),
     Mutation(
@@ -129,8 +129,8 @@ MUTATIONS = (
     Mutation(
         "what is trained while a round is made counts for the next one",
         "dipaco_swarm.algorithm.progress",
-        "return ModuleProgress(state, since, _still_given(progress, state)), on_top",
-        "return ModuleProgress(state, 0, _still_given(progress, state)), on_top",
+        "return ModuleProgress(state, since, _still_given(progress, state)), ours",
+        "return ModuleProgress(state, 0, _still_given(progress, state)), ours",
     ),
     Mutation(
         "what was given to a round is not in the next one",

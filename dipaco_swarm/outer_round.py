@@ -11,24 +11,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.outer import OuterGradient, OuterStep, nesterov_step, rescale
+from dipaco_swarm.algorithm.eager import gone_ahead
+from dipaco_swarm.algorithm.outer import OuterGradient
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part, adopted, merged, rebased
-from dipaco_swarm.algorithm.state import Memory, ModuleState, Room
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.outer_step import follow_averages, step_at
 from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due
 from dipaco_swarm.path_in_training import Fetching, InFlight, Pace, PathInTraining
-from dipaco_swarm.run.config import OuterConfig
-from dipaco_swarm.swarm.encoded_average import Averaged, EncodedAverage, Span
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Older, Outcome, PeerName, Role
 from dipaco_swarm.training.inner import StepReport
 
-MEMORY = Memory()
-RESTING_PARAMETERS = 1 << 22
-"""After so many each time, an outer step lets go of what it has read and written."""
 ANNOUNCE_SECONDS = 2.0
 """How often progress is announced while training."""
 
@@ -80,10 +76,11 @@ def run_outer_round(
         older, patience = Older(peer.progress[module].base, follow), _patience(peer, module, seconds)
         under_way = peer.swarm.begin_round(contribution, patience=patience, older=older)
         peer.in_flight[module] = InFlight(under_way, parts[module], before[module])
-    over = _rounds_over(peer, wait=stop() or _waits(peer, due))
+        _go_ahead(peer, module, parts[module])
+    over = _rounds_over(peer, due, stop=stop())
 
-    # 4. Where a group agreed, everybody in it has taken the same outer step (`outer_step`), in a thread of its swarm's,
-    #    and puts on top what it has trained since.
+    # 4. Where a group agreed, everybody in it has taken the same outer step (`outer_step.py`), in a thread of its
+    #    swarm's, and puts on top what it has trained since.
     for module, (flight, outcome) in over.items():
         if isinstance(outcome, Agreed):
             state = outcome.state
@@ -125,19 +122,32 @@ def _part(peer: PathInTraining, module: ModuleId) -> Part:
     return Part(progress.tokens, peer.model.vector(module.level))
 
 
-def _waits(peer: PathInTraining, begun: Collection[ModuleId]) -> bool:
-    """Whether rounds under way are waited for, with no training meanwhile. `begun`: those that begin now."""
+def _go_ahead(peer: PathInTraining, module: ModuleId, part: Part) -> None:
+    """Train on from where the round is expected to lead to; what is known of the module stays as it is."""
+    if peer.rules.rounds.overlaps:
+        base, local = peer.progress[module].base, peer.model.vector(module.level)
+        step = step_at(peer.rules.outer, base.version)
+        peer.model.load(module.level, gone_ahead(local, base, part.params, step))
+
+
+def _rounds_over(
+    peer: PathInTraining, begun: Collection[ModuleId], *, stop: bool
+) -> dict[ModuleId, tuple[InFlight, Outcome]]:
+    """Rounds that were under way and have ended, with the model back from where it expected them.
+
+    `begun`: those that begin now. They are waited for, without training, where nothing overlaps, or all is trained; and
+    where results are merged after exactly so many steps, when these have been taken.
+    """
     rounds = peer.rules.rounds
-    exactly_now = rounds.overlap_steps > 0 and not begun
-    return not rounds.overlaps or exactly_now or peer.waits_for_rounds
-
-
-def _rounds_over(peer: PathInTraining, *, wait: bool) -> dict[ModuleId, tuple[InFlight, Outcome]]:
-    """Rounds that were under way and have ended. `wait`: for all of them."""
+    if rounds.overlap_steps and begun and not stop:
+        return {}  # not even what is over already: on another day it might not be
+    wait = stop or rounds.overlap_steps > 0 or not rounds.overlaps or peer.waits_for_rounds
     over = {}
     for module, flight in list(peer.in_flight.items()):
         outcome = flight.round.outcome(timeout=None if wait else 0.0)
         if outcome is not None:
+            if rounds.overlaps:
+                peer.model.load(module.level, peer.local(module))
             over[module] = peer.in_flight.pop(module), outcome
     return over
 
@@ -187,45 +197,13 @@ def _not_given(progress: ModuleProgress, before: ModuleProgress) -> ModuleProgre
     return replace(progress, given_at=before.given_at, part=before.part)
 
 
-def outer_step(state: ModuleState, average: Averaged, config: OuterConfig, room: Room = MEMORY) -> ModuleState:
-    """The next version of a module: rescale by sqrt(n_eff), then Nesterov (docs/paper.md#outer-step).
-
-    Piece by piece, which gives the same bytes: every number is computed by itself.
-    """
-    step = OuterStep(config.learning_rate_at(state.version), config.momentum)
-    after = room.state(state.version + 1, len(state.params), state.work + average.work)
-    for start, gradient in average.parts():
-        here = slice(start, start + len(gradient))
-        if config.rescale:
-            gradient = _rescaled(gradient, start, average.spans)
-        params, momentum = nesterov_step(state.params[here], state.momentum[here], gradient, step)
-        after.params[here], after.momentum[here] = params, momentum
-        if here.stop // RESTING_PARAMETERS > start // RESTING_PARAMETERS:
-            room.rest(state, after)
-    return after
-
-
-def _rescaled(part: Tensor, start: int, spans: Sequence[Span]) -> Tensor:
-    """A part of an average that begins at `start`, each span of it rescaled by its number of paths."""
-    stop = start + len(part)
-    found = [span for span in spans if span.start < stop and start < span.stop]
-    cuts = [(max(start, span.start) - start, min(stop, span.stop) - start, span.effective_paths) for span in found]
-    return torch.cat([rescale(part[begin:end], paths) for begin, end, paths in cuts])
-
-
-def follow_averages(
-    config: OuterConfig, state: ModuleState, averages: Sequence[EncodedAverage], room: Room = MEMORY
-) -> ModuleState | None:
-    """The state that these rounds lead to from this one; None when one of them starts from another state."""
-    for average in averages:
-        if average.base != state.digest:
-            return None
-        state = outer_step(state, average, config, room)
-    return state
-
-
 def adopt(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
-    """Replace a module's agreed state by its successor, in the model and for whoever asks for it."""
+    """Replace a module's agreed state by its successor, in the model and for whoever asks for it.
+
+    A round of it that is under way is left: what it was given is not ours any more.
+    """
+    if (flight := peer.in_flight.pop(module, None)) is not None:
+        flight.round.cancel()
     _take(peer, module, *adopted(peer.progress[module], state))
 
 

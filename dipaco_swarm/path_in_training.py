@@ -6,10 +6,12 @@ from typing import Protocol
 
 from torch import Tensor
 
+from dipaco_swarm.algorithm.eager import come_back
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.outer_step import step_at
 from dipaco_swarm.run.config import OuterConfig, RoundsConfig
 from dipaco_swarm.swarm.interface import FetchUnderWay, ModuleGroup, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
@@ -146,6 +148,17 @@ class PathInTraining:
     def base(self) -> dict[ModuleId, ModuleState]:
         """The last agreed state of each module."""
         return {module: progress.base for module, progress in self.progress.items()}
+
+    def local(self, module: ModuleId) -> Tensor:
+        """A copy of the module's last agreed state with all on top that was trained since: fp32 (parameters,).
+
+        The model itself has gone ahead, where a round of the module is under way (`algorithm/eager.py`).
+        """
+        local, flight = self.model.vector(module.level), self.in_flight.get(module)
+        if flight is None or not self.rules.rounds.overlaps:
+            return local
+        base = flight.before.base
+        return come_back(local, base, flight.part.params, step_at(self.rules.outer, base.version))
 
     @property
     def version(self) -> int:

@@ -15,7 +15,7 @@ import torch
 from dipaco_swarm.algorithm.outer import outer_gradient
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.outer_round import outer_step
+from dipaco_swarm.outer_step import outer_step
 from dipaco_swarm.run.config import OuterConfig
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup
 from dipaco_swarm.swarm.local import LocalSwarms, local_address

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.outer_round import outer_step
+from dipaco_swarm.outer_step import outer_step
 from dipaco_swarm.run.config import OuterConfig
 from dipaco_swarm.swarm.encoded_average import EncodedAverage, Span
 from dipaco_swarm.swarm.round.codecs.codec import codec_of

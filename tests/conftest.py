@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from tests.hub import Hub
@@ -18,6 +19,11 @@ settings.register_profile(
 )
 settings.register_profile("search", deadline=None, max_examples=5000)
 settings.load_profile("suite")
+
+
+def pytest_configure() -> None:
+    """The workers share the cores, and threads that wait for each other burn them."""
+    torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

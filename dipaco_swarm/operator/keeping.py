@@ -12,7 +12,7 @@ from dipaco_swarm.errors import DamagedError
 from dipaco_swarm.events.operator import KeptStateDamaged
 from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
-from dipaco_swarm.outer_round import follow_averages
+from dipaco_swarm.outer_step import follow_averages
 from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.newest import NewestStates

@@ -15,7 +15,8 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.events.training import Fetched, Loss, StateNotSent
 from dipaco_swarm.events.volunteer import EndedUnsaved, NothingHeldOut, Resumed, StageBegan
 from dipaco_swarm.machine.stopping import Stopped
-from dipaco_swarm.outer_round import announce, follow_averages
+from dipaco_swarm.outer_round import announce
+from dipaco_swarm.outer_step import follow_averages
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.peer.keeping import Keeping
 from dipaco_swarm.peer.path_choice import PathChoice, number_of

@@ -166,7 +166,7 @@ class Keeping:
             stage=peer.stage,
             path=peer.path,
             base=peer.base,
-            local={module: copied(peer.model.vector(module.level)) for module in peer.modules},
+            local={module: copied(peer.local(module)) for module in peer.modules},
             tokens={module: progress.tokens for module, progress in peer.progress.items()},
             inner=InnerState(inner.steps_done, {name: copied(tensor) for name, tensor in inner.tensors.items()}),
             shard_cursor=peer.batches_consumed,

@@ -134,22 +134,24 @@ class RoundsConfig(Frozen):
     pacing: Annotated[str, one_of(PACING)] = "paced"
     """synchronous: every member takes exactly inner_steps. paced: when the group's tokens reach the target."""
     inner_steps: int = Field(default=150, gt=0)  # tau, paper figure 9
-    overlap: bool = False
-    """paced: training goes on while a round is made; what is trained meanwhile is part of the next one."""
+    overlap: bool | None = None
+    """paced: unless this is false, training goes on while a round is made, and is part of the next one."""
     overlap_steps: int = Field(default=0, ge=0)
     """synchronous: exactly so many inner steps are taken while a round is made, and then it is waited for."""
 
     @property
     def overlaps(self) -> bool:
         """Whether training goes on while a round is made."""
-        return self.overlap or self.overlap_steps > 0
+        return self.overlap_steps > 0 if self.pacing == "synchronous" else self.overlap is not False
 
     @model_validator(mode="after")
     def _overlap_fits_pacing(self) -> Self:
         if self.overlap and self.pacing == "synchronous":
             raise ValueError('overlap=true needs pacing="paced"; with "synchronous" say overlap_steps')
         if self.overlap_steps and self.pacing != "synchronous":
-            raise ValueError(f'overlap_steps={self.overlap_steps} needs pacing="synchronous"; else say overlap=true')
+            raise ValueError(
+                f'overlap_steps={self.overlap_steps} needs pacing="synchronous"; paced rounds overlap anyway'
+            )
         if self.overlap_steps >= self.inner_steps:
             raise ValueError(f"overlap_steps={self.overlap_steps} must be less than inner_steps={self.inner_steps}")
         return self

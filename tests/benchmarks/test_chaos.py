@@ -39,7 +39,7 @@ LONG = pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "length"),
     [
-        ("quiet", Length(rounds=2, minutes=0, peers=3)),
+        pytest.param("quiet", Length(rounds=2, minutes=0, peers=3), marks=LONG),
         ("soak", Length(rounds=2, minutes=0.3, peers=4)),
         pytest.param("kill-half", Length(rounds=2, minutes=0, peers=4), marks=LONG),
         pytest.param("freeze", Length(rounds=2, minutes=0.4, peers=4), marks=LONG),

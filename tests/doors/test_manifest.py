@@ -298,3 +298,30 @@ def test_an_address_may_be_pasted_with_spaces_and_line_breaks() -> None:
 def test_a_malformed_address_says_which_part_is_wrong(text: str, reason: str) -> None:
     with pytest.raises(AddressError, match=re.escape(reason)):
         RunAddress.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "overlaps"),
+    [
+        ("", True),
+        ('pacing = "paced"', True),
+        ("overlap = false", False),
+        ('pacing = "synchronous"', False),
+        ('pacing = "synchronous"\noverlap_steps = 2', True),
+    ],
+)
+def test_paced_rounds_overlap_unless_the_run_file_says_otherwise(rounds: str, overlaps: bool) -> None:
+    assert parse_run_file(f"{GOOD}\n[rounds]\ninner_steps = 10\n{rounds}").rounds.overlaps == overlaps
+
+
+@pytest.mark.parametrize(
+    ("rounds", "message"),
+    [
+        ('pacing = "synchronous"\noverlap = true', "say overlap_steps"),
+        ("overlap_steps = 2", "paced rounds overlap anyway"),
+        ('pacing = "synchronous"\noverlap_steps = 10', "must be less than inner_steps=10"),
+    ],
+)
+def test_overlap_has_the_key_of_its_pacing(rounds: str, message: str) -> None:
+    with pytest.raises(RunFileError, match=message):
+        parse_run_file(f"{GOOD}\n[rounds]\ninner_steps = 10\n{rounds}")

@@ -27,7 +27,7 @@ from dipaco_swarm.outer_round import (
 from dipaco_swarm.pacing import modules_due
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig, OuterConfig, RoundsConfig
-from dipaco_swarm.swarm.interface import Agreed, Announcement, FetchUnderWay, ModuleGroup
+from dipaco_swarm.swarm.interface import Agreed, Announcement, FetchUnderWay, ModuleGroup, NotAgreed, Outcome
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings, TrainReport
@@ -41,6 +41,7 @@ TWO_LEVELS = (LevelConfig(blocks=(0,), embedding=True), LevelConfig(blocks=(1,),
 ONE_LEVEL = (LevelConfig(blocks=(0, 1), embedding=True, head=True),)
 INNER = InnerConfig(learning_rate=3e-3, warmup_steps=2, schedule_steps=20, batch_sequences=2)
 VOCABULARY, LENGTH = 50, 16
+LATE_STEPS = 2
 
 MakeHub = Callable[[], Hub]
 
@@ -151,6 +152,97 @@ def test_one_path_and_two_peers_is_diloco_bit_for_bit(hub: Hub) -> None:
             state = peer.base[ModuleId(level, 0)]
             assert torch.equal(state.params, theta[level])
             assert torch.equal(state.momentum, velocity[level])
+
+
+def test_late_rounds_are_eager_diloco(hub: Hub) -> None:
+    """Check 1 with rounds that overlap: whoever has given goes on from its own outer step, as written here."""
+    outer = OuterConfig(learning_rate=0.7, momentum=0.3)
+    peers = make_peers(hub, grid([1, 1]), [0, 0], TWO_LEVELS, outer, inner_steps=3)
+    for peer in peers:
+        peer.rules = replace(
+            peer.rules, rounds=RoundsConfig(pacing="synchronous", inner_steps=3, overlap_steps=LATE_STEPS)
+        )
+    run_rounds(peers, 2 * 3)  # one to begin, and one until it is over
+
+    torch.set_num_threads(1)
+    workers = [InnerTrainer(new_model(TWO_LEVELS), INNER, TrainingSettings()) for _ in range(2)]
+    streams = [batches(i) for i in range(2)]
+    theta = [workers[0].model.vector(level) for level in range(2)]
+    velocity = [torch.zeros_like(vector) for vector in theta]
+
+    def step(level: int, delta: Tensor) -> Tensor:
+        return theta[level] - 0.7 * (delta + 0.3 * (0.3 * velocity[level] + delta))
+
+    for steps in (3, 3 - LATE_STEPS, 3 - LATE_STEPS):
+        deltas, trained = [], []
+        for worker, stream in zip(workers, streams, strict=True):
+            worker.train(stream, steps)
+            deltas.append([theta[level] - worker.model.vector(level) for level in range(2)])
+            expected = [step(level, deltas[-1][level]) for level in range(2)]
+            for level in range(2):
+                worker.model.load(level, expected[level])
+            worker.train(stream, LATE_STEPS)
+            trained.append([worker.model.vector(level) - expected[level] for level in range(2)])
+        for level in range(2):
+            mean = (deltas[0][level] + deltas[1][level]) / 2
+            theta[level], velocity[level] = step(level, mean), 0.3 * velocity[level] + mean
+            for worker, since in zip(workers, trained, strict=True):
+                worker.model.load(level, theta[level] + since[level])
+    for peer, worker in zip(peers, workers, strict=True):
+        for level in range(2):
+            torch.testing.assert_close(peer.base[ModuleId(level, 0)].params, theta[level], rtol=0, atol=1e-6)
+            torch.testing.assert_close(peer.model.vector(level), worker.model.vector(level), rtol=0, atol=1e-6)
+
+
+class NeverAgreed:
+    """A round under way that comes to nothing, once it may."""
+
+    progress = 0.0
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def outcome(self, *, timeout: float | None = 0.0) -> Outcome | None:
+        return NotAgreed("the others are gone") if self.over else None
+
+    def cancel(self) -> None:
+        self.over = True
+
+
+def test_a_late_round_that_fails_takes_back_what_was_expected_of_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    (peer,) = make_peers(hub, grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=2)
+    peer.rules = replace(peer.rules, rounds=RoundsConfig(inner_steps=2))
+    module = peer.modules[0]
+    under_way = NeverAgreed()
+    monkeypatch.setattr(peer.swarm, "begin_round", lambda *_, **__: under_way)
+    run_outer_round(peer)
+    given = peer.in_flight[module].part.params
+    ahead = peer.model.vector(0)
+    assert not torch.allclose(ahead, given, atol=1e-5)
+    assert torch.equal(peer.local(module), given)  # what a checkpoint has
+    run_outer_round(peer)
+    assert peer.in_flight
+    since = peer.model.vector(0) - ahead
+    assert not torch.allclose(peer.model.vector(0), ahead)
+    under_way.over = True
+    monkeypatch.setattr(peer.trainer, "train", lambda *_, **__: TrainReport(0, 0, math.nan, 0.0))
+    run_outer_round(peer)
+    assert not peer.in_flight
+    torch.testing.assert_close(peer.model.vector(0), given + since, rtol=0, atol=1e-6)
+    assert peer.progress[module].tokens == 4 * peer.rules.tokens_per_step
+
+
+def test_a_late_round_is_merged_after_its_steps_and_no_sooner(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However early it is over: on another machine it might not be, and the bytes would differ."""
+    (peer,) = make_peers(hub, grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=2)
+    peer.rules = replace(peer.rules, rounds=RoundsConfig(pacing="synchronous", inner_steps=2, overlap_steps=1))
+    under_way = NeverAgreed()
+    under_way.over = True
+    monkeypatch.setattr(peer.swarm, "begin_round", lambda *_, **__: under_way)
+    assert not run_outer_round(peer).outcomes
+    report = run_outer_round(peer)
+    assert report.steps == 1
+    assert report.outcomes.keys() == {*peer.modules}
 
 
 def test_a_flat_mixture_is_independent_runs_with_an_outer_step_and_no_traffic(make_hub: MakeHub) -> None:

@@ -41,7 +41,9 @@ class Ends(Screen):
                 self._stop.request()
 
 
-@pytest.mark.parametrize("codec", ["int8", "int4", "e3m0"])
+@pytest.mark.parametrize(
+    "codec", ["int8", pytest.param("int4", marks=pytest.mark.long), pytest.param("e3m0", marks=pytest.mark.long)]
+)
 def test_error_feedback_is_in_the_checkpoint_and_goes_on_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:

@@ -11,6 +11,8 @@ from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
 from dipaco_swarm.testing.world import World
 
+from .seeds import seeds
+
 PATHS = 4
 PEERS = 8
 PLAN = Plan((StagePlan(((0, 0), (0, 1), (1, 0), (1, 1))),), inner_steps=20)
@@ -22,7 +24,7 @@ AWAY_SECONDS = 20.0
 LOST_SHARE = 0.05
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seed", seeds(0, long=[1]))
 def test_lives_of_ten_rounds_lose_less_than_a_twentieth(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
     world = World(seed, PLAN, tmp_path / "world")

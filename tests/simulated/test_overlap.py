@@ -18,13 +18,15 @@ from dipaco_swarm.testing.run import Plan, StagePlan
 from dipaco_swarm.testing.stories import tell
 from dipaco_swarm.testing.world import World
 
+from .seeds import seeds
+
 TABLE = ((0, 0), (0, 1), (1, 0), (1, 1))
 ROUNDS = 4
 SLOW = Line(up=5e4, down=25e4)
 """A module of 300,000 parameters takes it more than half of the time that a round trains."""
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(0, long=(1, 2)))
 def test_without_faults_nothing_forks_and_nothing_is_lost(tmp_path: Path, seed: int) -> None:
     outcome = tell(seed, tmp_path, faulty=False, seconds=60.0, overlap=True)
     assert not outcome.violations
@@ -33,7 +35,7 @@ def test_without_faults_nothing_forks_and_nothing_is_lost(tmp_path: Path, seed: 
     assert outcome.commits > 0
 
 
-@pytest.mark.parametrize("seed", [*range(200, 205), 1015])
+@pytest.mark.parametrize("seed", seeds(200, 203, 1015, long=(201, 202, 204)))
 def test_whatever_breaks_every_token_is_accounted_for_and_all_are_one_again(tmp_path: Path, seed: int) -> None:
     outcome = tell(seed, tmp_path, seconds=90.0, overlap=True)
     assert outcome.faults

@@ -11,7 +11,7 @@ import pytest
 from dipaco_swarm.testing.stories import tell
 
 SEED = 101
-SECONDS = 60.0
+SECONDS = 45.0
 AGAIN = f"""
 import json, sys
 from pathlib import Path
@@ -22,7 +22,7 @@ print(json.dumps([told.trace, told.virtual_seconds, told.commits]))
 """
 
 
-@pytest.mark.timeout(500)  # 10 s of CPU; the machine may be busy
+@pytest.mark.timeout(500)  # 5 s of CPU; the machine may be busy
 def test_a_seed_is_a_history_in_every_process(tmp_path: Path) -> None:
     told = tell(SEED, tmp_path, seconds=SECONDS)
     assert told.faults

@@ -8,7 +8,7 @@ import torch
 from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step, rescale
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.outer_round import follow_averages
+from dipaco_swarm.outer_step import follow_averages
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN, Span
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, pack, unpack

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.swarm
 
 PARAMETERS = 6_000_000
 """A reduce of this size lasts long enough to be killed in the middle of."""
-MOMENTS = 5
+MOMENTS = 3
 """The simulated network tries hundreds more; here the daemons, sockets and signals are real."""
 
 

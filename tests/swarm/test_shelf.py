@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.outer_round import follow_averages, outer_step
+from dipaco_swarm.outer_step import follow_averages, outer_step
 from dipaco_swarm.swarm.states.averages import pack, shelved, unpack
 from dipaco_swarm.swarm.states.shelf import Shelf
 from tests.averages import OUTER, PARAMETERS, average_of, chain_from, state_of

@@ -10,7 +10,7 @@ import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.outer_round import follow_averages, outer_step
+from dipaco_swarm.outer_step import follow_averages, outer_step
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Older, Role, Swarm
 from dipaco_swarm.swarm.states.averages import pack
