@@ -7,7 +7,7 @@ The round sees the other peers only through `swarm.interface`; checkpoints, stag
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,6 +27,9 @@ from dipaco_swarm.training.inner import StepReport
 
 ANNOUNCE_SECONDS = 2.0
 """How often progress is announced while training."""
+
+LOOK_SECONDS = 1.0
+"""Who waits for several rounds looks at each of them so often: what is over is not kept until all are."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,12 @@ def run_outer_round(
         under_way = peer.swarm.begin_round(contribution, patience=patience, older=older)
         peer.in_flight[module] = InFlight(under_way, parts[module], before[module])
         _go_ahead(peer, module, parts[module])
-    over = _rounds_over(peer, due, stop=stop())
 
     # 4. Where a group agreed, everybody in it has taken the same outer step (`outer_step.py`), in a thread of its
     #    swarm's, and puts on top what it has trained since.
-    for module, (flight, outcome) in over.items():
+    over: dict[ModuleId, tuple[InFlight, Outcome]] = {}
+    for module, flight, outcome in _rounds_over(peer, due, stop=stop()):
+        over[module] = flight, outcome
         if isinstance(outcome, Agreed):
             state = outcome.state
             assert state is not None, "the swarm was told how to make it"
@@ -132,24 +136,29 @@ def _go_ahead(peer: PathInTraining, module: ModuleId, part: Part) -> None:
 
 def _rounds_over(
     peer: PathInTraining, begun: Collection[ModuleId], *, stop: bool
-) -> dict[ModuleId, tuple[InFlight, Outcome]]:
-    """Rounds that were under way and have ended, with the model back from where it expected them.
+) -> Iterator[tuple[ModuleId, InFlight, Outcome]]:
+    """Rounds that were under way and have ended, one by one, with the model back from where it expected them.
 
     `begun`: those that begin now. They are waited for, without training, where nothing overlaps, or all is trained; and
     where results are merged after exactly so many steps, when these have been taken.
     """
     rounds = peer.rules.rounds
     if rounds.overlap_steps and begun and not stop:
-        return {}  # not even what is over already: on another day it might not be
+        return  # not even what is over already: on another day it might not be
     wait = stop or rounds.overlap_steps > 0 or not rounds.overlaps or peer.waits_for_rounds
-    over = {}
-    for module, flight in list(peer.in_flight.items()):
-        outcome = flight.round.outcome(timeout=None if wait else 0.0)
-        if outcome is not None:
-            if rounds.overlaps:
-                peer.model.load(module.level, peer.local(module))
-            over[module] = peer.in_flight.pop(module), outcome
-    return over
+    while True:
+        ended = False
+        for module, flight in list(peer.in_flight.items()):
+            outcome = flight.round.outcome(timeout=LOOK_SECONDS if wait else 0.0)
+            if outcome is not None:
+                ended = True
+                if rounds.overlaps:
+                    peer.model.load(module.level, peer.local(module))
+                yield module, peer.in_flight.pop(module), outcome
+        if not wait or not peer.in_flight:
+            return
+        if ended:  # who needs it for the round that we wait for should not have to wait for us
+            announce(peer)
 
 
 def _contribution(peer: PathInTraining, module: ModuleId, part: Part) -> Contribution:

@@ -40,7 +40,7 @@ LONG = pytest.mark.long
     ("name", "length"),
     [
         pytest.param("quiet", Length(rounds=2, minutes=0, peers=3), marks=LONG),
-        ("soak", Length(rounds=2, minutes=0.3, peers=4)),
+        ("soak", Length(rounds=2, minutes=0.2, peers=3)),
         pytest.param("kill-half", Length(rounds=2, minutes=0, peers=4), marks=LONG),
         pytest.param("freeze", Length(rounds=2, minutes=0.4, peers=4), marks=LONG),
         pytest.param("last-holder", Length(rounds=2, minutes=0, peers=3), marks=LONG),

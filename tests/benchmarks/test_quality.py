@@ -131,6 +131,7 @@ def test_markup_becomes_text() -> None:
     assert from_html(html) == "5 < 6\n\nyes"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_tiny_row_of_each_kind_is_trained_and_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.quality.corpus.DOMAINS", ())  # no downloads in tests: Python's own text remains

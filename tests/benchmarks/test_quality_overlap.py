@@ -87,7 +87,7 @@ def test_alpha_goes_half_of_the_way_and_only_within_its_block() -> None:
     assert merge_once()[1].tolist() == plain.tolist()
 
 
-@pytest.mark.long  # the rows of test_quality.py are measured in the same way
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_late_rows_begin_where_blocking_ones_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.quality.corpus.DOMAINS", ())  # no downloads in tests: Python's own text remains

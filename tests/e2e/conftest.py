@@ -67,7 +67,7 @@ ramp_rounds = 2
 
 [rounds]
 pacing = "{pacing}"
-inner_steps = {inner_steps}
+inner_steps = {inner_steps}{overlap}
 
 [wire]
 codec = "{codec}"
@@ -90,6 +90,7 @@ def write_run_file(
     *,
     min_peers: int = 4,
     pacing: str = "synchronous",
+    overlap: bool | None = None,
     inner_steps: int = 5,
     codec: str = "fp32",
     warmup: int = 2,
@@ -101,6 +102,7 @@ def write_run_file(
         min_peers=min_peers,
         pacing=pacing,
         inner_steps=inner_steps,
+        overlap="" if overlap is None else f"\noverlap = {str(overlap).lower()}",
         codec=codec,
         warmup=warmup,
         rounds=rounds,

@@ -113,10 +113,16 @@ def test_the_rest_goes_on_when_members_leave_while_training_and_in_a_round(comma
 
 def test_a_lone_peer_keeps_its_progress_and_a_slower_one_joins_it(commands: Commands, tmp_path: Path) -> None:
     steps = 250
-    run_file = write_run_file(
-        tmp_path / "RUN.toml", min_peers=1, pacing="paced", inner_steps=steps, warmup=10_000, codec="int8"
+    blocking = write_run_file(
+        tmp_path / "RUN.toml",
+        min_peers=1,
+        pacing="paced",
+        overlap=False,
+        inner_steps=steps,
+        warmup=10_000,
+        codec="int8",
     )
-    address = commands.bootstrap(run_file)
+    address = commands.bootstrap(blocking)
 
     # Ctrl+C in the middle of the first round, and the same command again: the round has exactly its steps
     commands.peer("fast", address, 0)

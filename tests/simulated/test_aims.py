@@ -9,6 +9,8 @@ from dipaco_swarm.testing.faults import KINDS, MOMENTS
 from dipaco_swarm.testing.stories import tell
 
 SECONDS = 60.0
+SHORT = ("stopped when ready", "cut while giving")
+"""The others only in the long suite."""
 
 
 @pytest.mark.parametrize("aim", [ANYTHING, *AIMS.values()], ids=["anything", *AIMS])
@@ -17,7 +19,7 @@ def test_every_kind_and_moment_exists(aim: Aim) -> None:
     assert set(aim.moments) <= {"", *MOMENTS}
 
 
-@pytest.mark.parametrize("aim", AIMS)
+@pytest.mark.parametrize("aim", [aim if aim in SHORT else pytest.param(aim, marks=pytest.mark.long) for aim in AIMS])
 def test_every_token_is_accounted_for_whatever_moment_is_aimed_at(tmp_path: Path, aim: str) -> None:
     outcome = tell(0, tmp_path, seconds=SECONDS, overlap=True, aim=AIMS[aim])
     assert outcome.faults

@@ -24,7 +24,7 @@ AWAY_SECONDS = 20.0
 LOST_SHARE = 0.05
 
 
-@pytest.mark.parametrize("seed", seeds(0, long=[1]))
+@pytest.mark.parametrize("seed", seeds(long=(0, 1)))
 def test_lives_of_ten_rounds_lose_less_than_a_twentieth(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
     world = World(seed, PLAN, tmp_path / "world")

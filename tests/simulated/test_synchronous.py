@@ -2,15 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import NotWholeError
+from dipaco_swarm.testing.network import Line
+from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
 from dipaco_swarm.testing.world import World
+
+from .seeds import seeds
 
 ROUNDS = 6
 PLAN = Plan(
@@ -112,3 +118,30 @@ def test_who_is_gone_for_good_is_named_and_the_others_end_the_run(tmp_path: Path
         assert attendance is not None
         with pytest.raises(NotWholeError, match="was made without peer-3"):
             attendance.in_the_end()
+
+
+GRID = StagePlan(((0, 0), (0, 1), (1, 0), (1, 1)), rounds=6)
+CHOOSING = replace(PLAN, stages=(StagePlan(((0, 0), (0, 1)), rounds=2), GRID), inner_steps=10)
+APART = (
+    80,  # a member was asked to lead by those who had not heard of whom it had joined itself
+    81,  # one module's round was over, and nobody knew of it before the other's was
+    92,  # who was moving refused to lead twice, and was passed over when it had come
+)
+"""Seeds in which peers that move meanwhile waited for each other for ever."""
+
+
+@pytest.mark.parametrize("seed", seeds(*APART, long=range(10)))
+def test_peers_that_choose_their_paths_meet_in_every_round(tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)
+    world = World(seed, CHOOSING, tmp_path / "world")
+
+    async def story(world: World) -> None:
+        for name in NAMES:
+            step, preparing = chance.choice([0.02, 0.05]), chance.uniform(0.2, 1.5)
+            line = Line(delay=chance.choice([0.001, 0.01, 0.05]))
+            world.start(name, None, Machine(line, step_seconds=step, preparing_seconds=preparing))
+        assert await world.until(lambda: not world.live(), 300.0), world.apart()
+
+    world.play(story)
+    assert not world.failures()
+    assert not world.ledger.violations

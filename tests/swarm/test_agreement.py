@@ -25,7 +25,7 @@ GROUPS = {
 }
 STEP = OuterStep(learning_rate=0.7, momentum=0.9)
 PARAMETERS = 150_000
-ROUNDS = 8
+ROUNDS = 5
 JITTER_SECONDS = 0.2
 
 

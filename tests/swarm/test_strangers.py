@@ -106,7 +106,9 @@ def too_many_bytes(data: memoryview) -> memoryview:
     return memoryview(bytes(data) * 3)
 
 
-@pytest.mark.parametrize("spoil", [not_a_number, too_long_a_vector, too_few_bytes, too_many_bytes])
+@pytest.mark.parametrize(
+    "spoil", [not_a_number, too_long_a_vector, pytest.param(too_few_bytes, marks=pytest.mark.long), too_many_bytes]
+)
 def test_a_contribution_that_cannot_be_is_left_out_and_its_sender_named(
     make_libp2p_swarms: MakeSwarms,
     behind_a_router: Callable[[RunAddress], NetworkedSwarm],

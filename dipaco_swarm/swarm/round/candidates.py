@@ -12,7 +12,8 @@ Lost leaders are in none of them. Among those of a row, `leader_order` says who:
 same candidates. Members that know different ones meet by redirects: a leader sends them to one who comes before it.
 """
 
-from collections import Counter
+import math
+from collections import defaultdict
 from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -20,6 +21,8 @@ from dipaco_swarm.swarm.round.reduction import leader_order
 
 LEADER_FAILURES = 2
 """A leader that refused or aborted the round of one version this often is passed over."""
+REFUSAL_SECONDS = 10.0
+"""So long a refusal counts: who refuses may be about to come, as one who is moving to a path of the module."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +63,22 @@ class LeaderFailures:
     """How often each leader has refused or aborted the round that we are about to make of a module."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[int, ModuleId], tuple[int, Counter[str]]] = {}
-        """Stage and module -> version, and failures by leader."""
+        self._of: dict[tuple[int, ModuleId], tuple[int, dict[str, list[float]]]] = {}
+        """Stage and module -> version, and until when each failure of a leader counts."""
 
-    def note(self, stage: int, module: ModuleId, version: int, leader: str) -> None:
-        self._about(stage, module, version)[leader] += 1
+    def note(self, stage: int, module: ModuleId, version: int, leader: str, until: float = math.inf) -> None:
+        self._about(stage, module, version)[leader].append(until)
 
-    def failed(self, stage: int, module: ModuleId, version: int) -> frozenset[str]:
+    def failed(self, stage: int, module: ModuleId, version: int, now: float) -> frozenset[str]:
         """Who has failed LEADER_FAILURES times."""
-        counts = self._about(stage, module, version)
-        return frozenset(leader for leader, count in counts.items() if count >= LEADER_FAILURES)
+        failures = self._about(stage, module, version)
+        return frozenset(
+            leader for leader, counts in failures.items() if sum(now < until for until in counts) >= LEADER_FAILURES
+        )
 
-    def _about(self, stage: int, module: ModuleId, version: int) -> Counter[str]:
-        known, failures = self._of.get((stage, module), (-1, Counter[str]()))
+    def _about(self, stage: int, module: ModuleId, version: int) -> dict[str, list[float]]:
+        known, failures = self._of.get((stage, module), (-1, defaultdict[str, list[float]](list)))
         if known != version:
-            failures = Counter()
+            failures = defaultdict(list)
             self._of[stage, module] = version, failures
         return failures

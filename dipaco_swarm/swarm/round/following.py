@@ -27,7 +27,7 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome
-from dipaco_swarm.swarm.round.candidates import LeaderFailures
+from dipaco_swarm.swarm.round.candidates import REFUSAL_SECONDS, LeaderFailures
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader, LocalChannel
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
@@ -191,7 +191,7 @@ class Follower:
             if order[0] == message.leader:  # which also ends the chase
                 return Redirected(message.leader)
         if message.digest is None:
-            self.failures.note(stage, module, version, leader)
+            self.failures.note(stage, module, version, leader, until=self._now() + REFUSAL_SECONDS)
         else:
             claim = Claim(message.version, message.digest, message.work)
             self.standing.heard(message.holder or leader, stage, module, Member(int(contribution.path), claim))

@@ -6,7 +6,7 @@ last; every decision is made from the seats, whenever one changes and at least o
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
@@ -195,11 +195,12 @@ class Leader:
 
     async def _ask(self, gathering: Gathering, view: GatheringView) -> tuple[tuple[Claim, str] | None, str | None]:
         """Ask the missing where they are: who is ahead, and who leads the same round and comes first, if anybody."""
-        key, base, missing = gathering.key, gathering.base, sorted(view.missing)
+        key, base = gathering.key, gathering.base
+        missing = sorted(view.missing | gathering.elsewhere & view.live)  # who did not come may do so by now
         answers = await self._where_they_are(missing, gathering, max(self._timing.answer, view.patience - view.waited))
         if gathering.base != base:
             return None, None
-        leaders: set[str] = set()
+        follows: dict[str, str] = {}
         for peer, answer in zip(missing, answers, strict=True):
             if answer is None:
                 gathering.unanswered[peer] += 1
@@ -212,9 +213,11 @@ class Leader:
                 gathering.elsewhere.add(peer)
             elif answer.path is None:
                 gathering.elsewhere.add(peer)
-            elif answer.follows is not None:
-                leaders.add(answer.follows)
-        return None, await self._who_comes_first(gathering, leaders)
+            else:
+                gathering.elsewhere.discard(peer)
+                if answer.follows is not None:
+                    follows[peer] = answer.follows
+        return None, await self._who_comes_first(gathering, follows)
 
     async def _where_they_are(self, peers: Sequence[str], gathering: Gathering, seconds: float) -> list[Here | None]:
         """The answers of all, asked at once; None for those who have not answered by then."""
@@ -226,10 +229,16 @@ class Leader:
         finally:
             await end_all(*asking)
 
-    async def _who_comes_first(self, gathering: Gathering, leaders: set[str]) -> str | None:
-        """The leader among these that comes before us and says itself that it gathers the round."""
-        first = leader_order(*gathering.key, sorted(leaders | {self._transport.peer}))[0]
-        if first == self._transport.peer:
+    async def _who_comes_first(self, gathering: Gathering, follows: Mapping[str, str]) -> str | None:
+        """Another leader, which says itself that it gathers the round: the one that we have joined, or comes before us.
+
+        `follows`: whom the missing have joined.
+        """
+        us = self._transport.peer
+        first = follows.get(us, us)
+        if first == us:
+            first = leader_order(*gathering.key, sorted({*follows.values(), us}))[0]
+        if first == us:
             return None
         answer = await self._questions.where(first, gathering.key, gathering.base)
         return first if answer is not None and answer.follows == first else None

@@ -26,7 +26,7 @@ class Questions:
         standing: Standing,
         follows: Callable[[Key], str | None],
     ) -> None:
-        """`follows`: with whom we wait for a round, ourselves if we gather it."""
+        """`follows`: with whom we wait for a round; ourselves if we gather it and wait with nobody else."""
         self._transport = transport
         self._protocol = protocol
         self._detector = detector

@@ -143,12 +143,13 @@ class Rounds:
         stage, module, us = contribution.group.stage, contribution.group.module, self._transport.peer
         dialled = {*self._standing.leaders_of(stage, module)} | ({us} if self._transport.reachable else set())
         of_group = {us, *self._standing.members_of(stage, module)}
+        now = self._transport.clock.monotonic()
         doubted = {peer for peer in dialled | of_group if self._detector.doubts(peer)}
         return Candidates(
             dialled=frozenset(dialled),
             of_group=frozenset(of_group),
             lost=frozenset(lost),
-            failed=self._failures.failed(stage, module, contribution.version),
+            failed=self._failures.failed(stage, module, contribution.version, now),
             doubted=frozenset() if contribution.group.whole else frozenset(doubted),
         )
 
@@ -159,7 +160,8 @@ class Rounds:
         return [peer for peer in members if whole or not self._detector.misses(peer)]
 
     def _whom_we_follow(self, key: Key) -> str | None:
-        return self._transport.peer if self._leader.gathers(key) else self._following.get(key)
+        # whom we have joined, also where others have joined us: they find each other there
+        return self._following.get(key) or (self._transport.peer if self._leader.gathers(key) else None)
 
     # ------------------------------------------------------------------------------------------------ asked by others
 
