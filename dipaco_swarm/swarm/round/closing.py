@@ -3,15 +3,16 @@
 situation (the first row that fits)            what the leader does
 ---------------------------------------------------------------------------------------------------
 somebody missing has a better state            CatchUpFirst    whoever is here fetches that state
-one who comes first gathers the same round     JoinThere       members that had not heard of each other meet
+another leader gathers the same round          JoinThere       members that had not heard of each other meet: there
+                                                               if it comes first, or we have joined it ourselves
 nobody is missing                              Begin           or nobody is there any more
 the members' patience is over                  Begin           the next round counts the progress of the missing
 else                                           Wait            the missing are asked again where they are
 
 Missing is who is announced and has not joined; and, where hardly anybody is announced, who was there lately: who hears
-nobody may be the one that is parted from the others. Not missing any more is who says that it does not come, who leaves
-questions unanswered (two of them, one of those who were there lately) and, where the round waits for everybody, only
-who is gone.
+nobody may be the one that is parted from the others. Not missing any more is who says that it does not come, until it
+says that it does; who leaves questions unanswered (two of them, one of those who were there lately); and, where the
+round waits for everybody, only who is gone.
 """
 
 from collections.abc import Mapping
@@ -48,7 +49,7 @@ class GatheringView:
     ahead: tuple[Claim, str] | None = None
     """A better state than that of the round, and who has it."""
     first: str | None = None
-    """A leader that comes before this one, and gathers the same round."""
+    """A leader that comes before this one, or that this one has joined, and that gathers the same round."""
 
     @property
     def missing(self) -> frozenset[str]:
