@@ -5,6 +5,7 @@ look for new ones: `pytest --hypothesis-profile=search`.
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -29,6 +30,14 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The long tests first: then the workers end at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("swarm") is None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_power_cuts() -> Iterator[None]:
+    """No test cuts the power, and to wait for the disk would take a tenth of the suite. Programs of tests wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture

@@ -29,6 +29,8 @@ SAVE_OFTEN = "from dipaco_swarm.peer import keeping; keeping.CHECKPOINT_SECONDS 
 ROUND = re.compile(r"round \d+: .*L0M0 v(\d+) with")
 
 
+AT_LEISURE = ("--cpu-share", "40")
+"""Peers that are only there for what happens to them leave the cores to the other tests."""
 TOGETHER, ALONE = made_with(1, "L0M0"), made_with(0, "L0M0")
 
 
@@ -39,11 +41,11 @@ def until(commands: Commands, label: str, pattern: str) -> None:
 
 
 def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: Commands, tmp_path: Path) -> None:
-    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=2, pacing="paced", inner_steps=60, warmup=10_000)
+    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=2, pacing="paced", inner_steps=25, warmup=10_000)
     commands.prelude = SAVE_OFTEN
     address = commands.bootstrap(run_file)
     for label in ("other", "one"):
-        commands.peer(label, address, "auto")
+        commands.peer(label, address, "auto", *AT_LEISURE)
     for label in ("other", "one"):
         commands.until_reported(label, Round, where=TOGETHER)
 
@@ -78,7 +80,7 @@ def test_a_peer_that_is_stopped_killed_and_started_again_loses_little(commands: 
     time.sleep(sockets.YOUNG_SECONDS / 5)
 
     log = commands.log("one")
-    commands.peer("one", address, "auto")
+    commands.peer("one", address, "auto", *AT_LEISURE)
     commands.until_reported("one", StageBegan, stage=0, path=0, paths=1)
     commands.until_reported("one", Resumed, step=step)
     commands.until_reported("one", Round, where=TOGETHER)
@@ -127,7 +129,7 @@ def fill(file: Path) -> None:
 
 
 def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: Path, small_disk: Path) -> None:
-    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=1, inner_steps=40, warmup=10_000)
+    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=1, inner_steps=15, warmup=10_000)
     commands.prelude = (
         f"{SAVE_OFTEN}; from dipaco_swarm.operator import publishing, surroundings; "
         "surroundings.WRITE_AGAIN_SECONDS = 1.0; publishing.REPUBLISH_SECONDS = 2.0"
@@ -136,7 +138,7 @@ def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: P
         (small_disk / home).mkdir()
         (commands.folder / home).symlink_to(small_disk / home)
     address = commands.bootstrap(run_file)
-    commands.peer("one", address, 0)
+    commands.peer("one", address, 0, *AT_LEISURE)
     commands.until_reported("one", Round, round=4)
 
     fill(small_disk / "filler")
@@ -176,10 +178,10 @@ def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: P
 
 
 def test_a_daemon_that_ends_under_a_program_is_started_again(commands: Commands, tmp_path: Path) -> None:
-    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=2, pacing="paced", inner_steps=60, warmup=10_000)
+    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=2, pacing="paced", inner_steps=25, warmup=10_000)
     address = commands.bootstrap(run_file)
     for label in ("one", "other"):
-        commands.peer(label, address, 0)
+        commands.peer(label, address, 0, *AT_LEISURE)
     for label in ("bootstrap", "one"):
         commands.until_reported("one", Round, where=TOGETHER, after=len(commands.events("one")))
         before = {name: len(commands.events(name)) for name in ("bootstrap", "one")}

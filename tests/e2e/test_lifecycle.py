@@ -56,7 +56,7 @@ def is_computing(commands: Commands, label: str) -> bool:
 def test_ctrl_c_ends_a_peer_that_builds_its_shard_and_one_that_waits_for_peers(
     commands: Commands, tmp_path: Path
 ) -> None:
-    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=3, documents=20_000)
+    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=3, documents=5000)
     address = commands.bootstrap(run_file)
     commands.peer("reader", address, "auto")
     commands.until_reported("reader", ReadingDocuments, documents=2048)
