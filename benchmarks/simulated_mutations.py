@@ -77,10 +77,10 @@ MUTATIONS = (
         "if not view.seated or not view.missing:",
     ),
     Mutation(
-        "the outer gradient is never written to",
-        "dipaco_swarm.swarm.round.exchange",
-        "part = self._gradient[start:stop]\n",
-        "part = self._gradient[start:stop].mul_(0.5)\n",
+        "what an outer gradient is taken from is never written to",
+        "dipaco_swarm.algorithm.outer",
+        "return outer_gradient(self.before[place], self.after[place])",
+        "return self.before[place].sub_(self.after[place])",
     ),
     Mutation(
         "what is trained is in the outer gradient's tokens",

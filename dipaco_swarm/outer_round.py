@@ -13,7 +13,7 @@ from functools import partial
 
 from torch import Tensor
 
-from dipaco_swarm.algorithm.eager import gone_ahead
+from dipaco_swarm.algorithm.eager import go_ahead
 from dipaco_swarm.algorithm.outer import OuterGradient
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
@@ -84,7 +84,8 @@ def run_outer_round(
     # 4. Where a group agreed, everybody in it has taken the same outer step (`outer_step.py`), in a thread of its
     #    swarm's, and puts on top what it has trained since.
     over: dict[ModuleId, tuple[InFlight, Outcome]] = {}
-    for module, flight, outcome in _rounds_over(peer, due, stop=stop()):
+    for module, outcome in _rounds_over(peer, due, stop=stop()):
+        local, flight = peer.local(module), peer.in_flight.pop(module)
         over[module] = flight, outcome
         if isinstance(outcome, Agreed):
             state = outcome.state
@@ -95,12 +96,13 @@ def run_outer_round(
             on_commit(module, outcome, state)  # before anybody can have it from us
             peer.swarm.hold_average(peer.stage, module, outcome.encoded, state.digest)
             if peer.swarm.peer in outcome.tokens:
-                merge(peer, module, state, flight.part)
+                merge(peer, module, state, flight.part, local)
             else:
-                _adopt_without_us(peer, module, state, flight.before)
+                _adopt_without_us(peer, module, state, flight.before, local)
         else:
             progress = peer.progress[module] if outcome.given else _not_given(peer.progress[module], flight.before)
             peer.progress[module] = replace(progress, failed_at=progress.tokens, failed=flight.part)
+            peer.model.load(module.level, local)
 
     # 5. Say where we are; and where a round failed, look again at where the others are, to catch up if they went on.
     announce(peer)
@@ -131,13 +133,13 @@ def _go_ahead(peer: PathInTraining, module: ModuleId, part: Part) -> None:
     if peer.rules.rounds.overlaps:
         base, local = peer.progress[module].base, peer.model.vector(module.level)
         step = step_at(peer.rules.outer, base.version)
-        peer.model.load(module.level, gone_ahead(local, base, part.params, step))
+        peer.model.load(module.level, go_ahead(local, base, part.params, step))
 
 
 def _rounds_over(
     peer: PathInTraining, begun: Collection[ModuleId], *, stop: bool
-) -> Iterator[tuple[ModuleId, InFlight, Outcome]]:
-    """Rounds that were under way and have ended, one by one, with the model back from where it expected them.
+) -> Iterator[tuple[ModuleId, Outcome]]:
+    """Rounds that were under way and have ended, one by one.
 
     `begun`: those that begin now. They are waited for, without training, where nothing overlaps, or all is trained; and
     where results are merged after exactly so many steps, when these have been taken.
@@ -152,9 +154,7 @@ def _rounds_over(
             outcome = flight.round.outcome(timeout=LOOK_SECONDS if wait else 0.0)
             if outcome is not None:
                 ended = True
-                if rounds.overlaps:
-                    peer.model.load(module.level, peer.local(module))
-                yield module, peer.in_flight.pop(module), outcome
+                yield module, outcome
         if not wait or not peer.in_flight:
             return
         if ended:  # who needs it for the round that we wait for should not have to wait for us
@@ -216,23 +216,28 @@ def adopt(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
     _take(peer, module, *adopted(peer.progress[module], state))
 
 
-def merge(peer: PathInTraining, module: ModuleId, state: ModuleState, part: Part) -> None:
+def merge(peer: PathInTraining, module: ModuleId, state: ModuleState, part: Part, local: Tensor) -> None:
     """Replace a module's agreed state by its successor, which has our part; what was trained since stays on top."""
-    _take(peer, module, *merged(peer.progress[module], state, part, peer.model.vector(module.level)))
+    _take(peer, module, *merged(peer.progress[module], state, part, local))
 
 
-def _adopt_without_us(peer: PathInTraining, module: ModuleId, state: ModuleState, before: ModuleProgress) -> None:
+def _adopt_without_us(
+    peer: PathInTraining, module: ModuleId, state: ModuleState, before: ModuleProgress, local: Tensor
+) -> None:
     """The others' average came to us, and our part did not come to them in time: it is brought to the next round."""
     progress = _not_given(peer.progress[module], before)
     if progress.given_at == progress.version:
         progress = replace(progress, given_at=None, part=None)
     peer.progress[module] = progress
-    rebase(peer, module, state)
+    rebase(peer, module, state, local)
 
 
-def rebase(peer: PathInTraining, module: ModuleId, state: ModuleState) -> None:
-    """Replace a module's agreed state by what others agreed on, and keep on top of it what is not in there already."""
-    _take(peer, module, *rebased(peer.progress[module], state, peer.model.vector(module.level)))
+def rebase(peer: PathInTraining, module: ModuleId, state: ModuleState, local: Tensor) -> None:
+    """Replace a module's agreed state by what others agreed on, and keep on top of it what is not in there already.
+
+    `local`: a copy of the module's parameters, `PathInTraining.local`, which is used up.
+    """
+    _take(peer, module, *rebased(peer.progress[module], state, local))
 
 
 def drop_progress(peer: PathInTraining, module: ModuleId) -> int:
@@ -282,7 +287,7 @@ def end_catch_up(peer: PathInTraining, module: ModuleId) -> bool:
     del peer.fetching[module]
     peer.progress[module] = replace(peer.progress[module], catching_up=False)
     if state is not None:
-        rebase(peer, module, state)
+        rebase(peer, module, state, peer.local(module))
         if pacing_of_run(peer).whole:
             # to try again with some modules only, we would wait there for who waits for us with the others
             peer.progress.update({m: replace(progress, failed_at=None) for m, progress in peer.progress.items()})

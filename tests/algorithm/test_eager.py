@@ -6,26 +6,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco_swarm.algorithm import eager
-from dipaco_swarm.algorithm.eager import come_back, gone_ahead
-from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step
+from dipaco_swarm.algorithm.eager import come_back, go_ahead
+from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step, outer_gradient
 from dipaco_swarm.algorithm.state import ModuleState
 
 
 @given(seed=st.integers(0, 100), size=st.integers(1, 30), lr=st.floats(0.1, 1.0), momentum=st.floats(0.0, 0.95))
-def test_who_comes_back_is_where_it_was(seed: int, size: int, lr: float, momentum: float) -> None:
+def test_the_way_leads_to_an_outer_step_of_ones_own_and_back(seed: int, size: int, lr: float, momentum: float) -> None:
     chance = torch.Generator().manual_seed(seed)
     params, velocity, part, moved = (torch.randn(size, generator=chance) for _ in range(4))
     base, step = ModuleState(3, params, velocity, work=1), OuterStep(lr, momentum)
-    expected, _ = nesterov_step(params, velocity, params - part, step)
-    assert torch.equal(gone_ahead(part.clone(), base, part, step), expected)
-    assert torch.equal(come_back(expected.clone(), base, part, step), part)
-    back = come_back(gone_ahead(part + moved, base, part, step), base, part, step)
-    torch.testing.assert_close(back, part + moved, rtol=1e-5, atol=1e-5)
+    expected, _ = nesterov_step(params, velocity, outer_gradient(params, part), step)
+    torch.testing.assert_close(go_ahead(part.clone(), base, part, step), expected, rtol=1e-5, atol=1e-5)
+    ahead = go_ahead(part + moved, base, part, step)
+    torch.testing.assert_close(ahead, expected + moved, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(come_back(ahead, base, part, step), part + moved, rtol=1e-5, atol=1e-5)
 
 
-def test_pieces_give_the_bytes_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     params, velocity, part = (torch.randn(1000) for _ in range(3))
     base, step = ModuleState(3, params, velocity, work=1), OuterStep(0.7, 0.3)
-    whole = gone_ahead(part.clone(), base, part, step)
+    whole = go_ahead(part.clone(), base, part, step)
     monkeypatch.setattr(eager, "PIECE", 7)
-    assert torch.equal(gone_ahead(part.clone(), base, part, step), whole)
+    torch.testing.assert_close(go_ahead(part.clone(), base, part, step), whole, rtol=0, atol=1e-6)
