@@ -149,10 +149,10 @@ class Volunteer:
                     return newest
                 case CatchUp():
                     self._catching_up.begin(peer, catch_ups(peer))
+                case Score() | Wait() if peer.in_flight:
+                    self._end_rounds(post)
                 case Score():
                     self._scoring.score(post, newest)
-                case Wait() if peer.in_flight:
-                    self._end_rounds(post)
                 case Wait() as wait:
                     if self._wait(post, newest, wait):
                         return newest

@@ -22,7 +22,7 @@ from dipaco_swarm.swarm.round.reduction import leader_order
 LEADER_FAILURES = 2
 """A leader that refused or aborted the round of one version this often is passed over."""
 REFUSAL_SECONDS = 10.0
-"""So long a refusal counts: who refuses may be about to come, as one who is moving to a path of the module."""
+"""So long a refusal counts where everybody is waited for: who is moving to a path of the module refuses, and comes."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ announcements and healed above this floor (`algorithm/plan.py`).
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +36,6 @@ from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.leader import Leader
 from dipaco_swarm.swarm.round.questions import Questions
-from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.round.roster import our_index
 from dipaco_swarm.swarm.round.standing import Key, Member, Standing
 from dipaco_swarm.swarm.round.verdicts import Verdicts
@@ -58,7 +58,7 @@ class LeaderLost:
 
 @dataclass(frozen=True)
 class Redirected:
-    """The leader knows of one who comes first and gathers the same round."""
+    """The leader knows of another that gathers the same round."""
 
     leader: str
 
@@ -186,12 +186,11 @@ class Follower:
 
     def _refused(self, message: Refuse, leader: str, contribution: Contribution) -> NotAgreed | Redirected:
         stage, module, version = contribution.group.stage, contribution.group.module, contribution.version
-        if message.leader is not None:
-            order = leader_order(stage, module, version, [leader, message.leader])
-            if order[0] == message.leader:  # which also ends the chase
-                return Redirected(message.leader)
+        if message.leader not in (None, leader):
+            return Redirected(message.leader)
         if message.digest is None:
-            self.failures.note(stage, module, version, leader, until=self._now() + REFUSAL_SECONDS)
+            forgiven = self._now() + REFUSAL_SECONDS if contribution.group.whole else math.inf
+            self.failures.note(stage, module, version, leader, until=forgiven)
         else:
             claim = Claim(message.version, message.digest, message.work)
             self.standing.heard(message.holder or leader, stage, module, Member(int(contribution.path), claim))
