@@ -14,6 +14,7 @@ headers of packets, acknowledgements and encryption.
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -177,6 +178,9 @@ def play(line: str, group: str, minutes: float, rounds: int, *, overlap: bool) -
             story.finish(node, END_SECONDS)  # not Ctrl+C: who leaves in the middle of a round may lose what it gave
             tokens = sum(story.accounts().values(), Account())
             _to_stderr(f"tokens, of each module that they were trained on: {tokens}")
+            if tokens.wrong:
+                kept = shutil.copytree(folder, f"{folder}-kept", ignore=shutil.ignore_patterns("cache", "blobs"))
+                _to_stderr(f"what its peers wrote down is in {kept}")
             return looked.row(line, group, minutes, overlap, tokens)
 
 
