@@ -9,7 +9,8 @@ is of the group
 nobody                                                the round is not made
 
 Lost leaders are in none of them. Among those of a row, `leader_order` says who: the same one to everybody who knows the
-same candidates. Members that know different ones meet by redirects: a leader sends them to one who comes before it.
+same candidates. Members that know different ones meet by redirects: a leader sends them to one who comes before it, or
+whom it has joined itself.
 """
 
 import math
