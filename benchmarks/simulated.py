@@ -71,14 +71,14 @@ def play(seed: int, seconds: float, overlap: bool, aim: Aim = ANYTHING) -> Outco
 
 
 def outcomes(seeds: Sequence[int], seconds: float, jobs: int, *, overlap: bool, aim: Aim) -> Iterator[Outcome]:
+    one, every = partial(play, aim=aim), [overlap or overlaps(seed) for seed in seeds]
     if jobs == 1:
-        yield from (play(seed, seconds, overlap or overlaps(seed), aim) for seed in seeds)
+        yield from map(one, seeds, itertools.repeat(seconds), every)
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dipaco_swarm.testing.stories"])
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=50) as pool:
-        every = [overlap or overlaps(seed) for seed in seeds]
-        yield from pool.map(partial(play, aim=aim), seeds, itertools.repeat(seconds), every)
+        yield from pool.map(one, seeds, itertools.repeat(seconds), every)
 
 
 def sweep(seeds: Sequence[int], seconds: float, jobs: int, *, overlap: bool, aim: Aim, verbose: bool) -> bool:

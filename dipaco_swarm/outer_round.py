@@ -79,7 +79,7 @@ def run_outer_round(
         older, patience = Older(peer.progress[module].base, follow), _patience(peer, module, seconds)
         under_way = peer.swarm.begin_round(contribution, patience=patience, older=older)
         peer.in_flight[module] = InFlight(under_way, parts[module], before[module])
-        _go_ahead(peer, module, parts[module])
+        _go_ahead(peer, module)
 
     # 4. Where a group agreed, everybody in it has taken the same outer step (`outer_step.py`), in a thread of its
     #    swarm's, and puts on top what it has trained since.
@@ -128,12 +128,12 @@ def _part(peer: PathInTraining, module: ModuleId) -> Part:
     return Part(progress.tokens, peer.model.vector(module.level))
 
 
-def _go_ahead(peer: PathInTraining, module: ModuleId, part: Part) -> None:
+def _go_ahead(peer: PathInTraining, module: ModuleId) -> None:
     """Train on from where the round is expected to lead to; what is known of the module stays as it is."""
     if peer.rules.rounds.overlaps:
-        base, local = peer.progress[module].base, peer.model.vector(module.level)
+        base, given = peer.progress[module].base, peer.in_flight[module].part.params
         step = step_at(peer.rules.outer, base.version)
-        peer.model.load(module.level, go_ahead(local, base, part.params, step))
+        peer.model.load(module.level, go_ahead(peer.model.vector(module.level), base, given, step))
 
 
 def _rounds_over(

@@ -37,7 +37,7 @@ def merging(merge: Merge) -> Iterator[None]:
         yield
 
 
-def _stay(peer: PathInTraining, module: ModuleId, part: Part) -> None:
+def _stay(peer: PathInTraining, module: ModuleId) -> None:
     """The path goes on from where it is."""
 
 

@@ -19,6 +19,7 @@ from dipaco_swarm.swarm.interface import Residual
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.training.checkpoint import load
 from dipaco_swarm.training.early import run_of
+from tests.long import cases
 
 from .conftest import write_run_file
 
@@ -41,9 +42,7 @@ class Ends(Screen):
                 self._stop.request()
 
 
-@pytest.mark.parametrize(
-    "codec", ["int8", pytest.param("int4", marks=pytest.mark.long), pytest.param("e3m0", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("codec", cases("int8", long=["int4", "e3m0"]))
 def test_error_feedback_is_in_the_checkpoint_and_goes_on_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
 ) -> None:

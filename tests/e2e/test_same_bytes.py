@@ -14,6 +14,7 @@ from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest, signer_of
 from dipaco_swarm.simulate import final_states, simulate
 from dipaco_swarm.swarm.libp2p.identity import load_identity
+from tests.long import cases
 
 from .conftest import Commands, write_run_file
 
@@ -26,7 +27,7 @@ def read_manifest(file: Path) -> Manifest:
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("overlap_steps", [0, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize("overlap_steps", cases(0, long=[3]))
 def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(
     commands: Commands, tmp_path: Path, overlap_steps: int
 ) -> None:

@@ -10,8 +10,7 @@ from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
 from dipaco_swarm.testing.world import World
-
-from .seeds import seeds
+from tests.long import cases
 
 PATHS = 4
 PEERS = 8
@@ -24,7 +23,7 @@ AWAY_SECONDS = 20.0
 LOST_SHARE = 0.05
 
 
-@pytest.mark.parametrize("seed", seeds(long=(0, 1)))
+@pytest.mark.parametrize("seed", cases(long=(0, 1)))
 def test_lives_of_ten_rounds_lose_less_than_a_twentieth(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
     world = World(seed, PLAN, tmp_path / "world")

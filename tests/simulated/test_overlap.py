@@ -17,8 +17,7 @@ from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
 from dipaco_swarm.testing.stories import tell
 from dipaco_swarm.testing.world import World
-
-from .seeds import seeds
+from tests.long import cases
 
 TABLE = ((0, 0), (0, 1), (1, 0), (1, 1))
 ROUNDS = 4
@@ -26,7 +25,7 @@ SLOW = Line(up=5e4, down=25e4)
 """A module of 300,000 parameters takes it more than half of the time that a round trains."""
 
 
-@pytest.mark.parametrize("seed", seeds(0, long=(1, 2)))
+@pytest.mark.parametrize("seed", cases(0, long=(1, 2)))
 def test_without_faults_nothing_forks_and_nothing_is_lost(tmp_path: Path, seed: int) -> None:
     outcome = tell(seed, tmp_path, faulty=False, seconds=60.0, overlap=True)
     assert not outcome.violations
@@ -35,7 +34,7 @@ def test_without_faults_nothing_forks_and_nothing_is_lost(tmp_path: Path, seed: 
     assert outcome.commits > 0
 
 
-@pytest.mark.parametrize("seed", seeds(203, 1015, long=(200, 201, 202, 204)))
+@pytest.mark.parametrize("seed", cases(203, 1015, long=(200, 201, 202, 204)))
 def test_whatever_breaks_every_token_is_accounted_for_and_all_are_one_again(tmp_path: Path, seed: int) -> None:
     outcome = tell(seed, tmp_path, seconds=90.0, overlap=True)
     assert outcome.faults
@@ -63,7 +62,7 @@ def play_to_the_end(plan: Plan, folder: Path, line: Line) -> dict[ModuleId, str]
     return last
 
 
-@pytest.mark.parametrize("codec", ["fp32", pytest.param("int8", marks=pytest.mark.long), "int4"])
+@pytest.mark.parametrize("codec", cases("fp32", "int4", long=["int8"]))
 def test_results_that_come_a_fixed_number_of_steps_late_are_the_same_on_every_line(tmp_path: Path, codec: str) -> None:
     plan = Plan(
         (StagePlan(TABLE, rounds=ROUNDS),),

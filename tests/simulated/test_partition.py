@@ -9,8 +9,7 @@ from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
 from dipaco_swarm.testing.volunteer import SimulatedPeer
 from dipaco_swarm.testing.world import World
-
-from .seeds import seeds
+from tests.long import cases
 
 PATHS = 4
 PLAN = Plan((StagePlan(tuple((0, path) for path in range(PATHS))),), inner_steps=20)
@@ -19,7 +18,7 @@ TOGETHER_SECONDS = 120.0
 APART_SECONDS = 240.0
 
 
-@pytest.mark.parametrize("seed", seeds(0, long=(1, 2)))
+@pytest.mark.parametrize("seed", cases(0, long=(1, 2)))
 def test_the_work_of_three_is_not_replaced_by_that_of_a_fast_one(tmp_path: Path, seed: int) -> None:
     world = World(seed, PLAN, tmp_path / "world")
     versions: dict[str, int] = {}

@@ -15,8 +15,7 @@ from dipaco_swarm.testing.network import Line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
 from dipaco_swarm.testing.world import World
-
-from .seeds import seeds
+from tests.long import cases
 
 ROUNDS = 6
 PLAN = Plan(
@@ -130,7 +129,7 @@ APART = (
 """Seeds in which peers that move meanwhile waited for each other for ever."""
 
 
-@pytest.mark.parametrize("seed", seeds(*APART, long=range(10)))
+@pytest.mark.parametrize("seed", cases(*APART, long=range(10)))
 def test_peers_that_choose_their_paths_meet_in_every_round(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)
     world = World(seed, CHOOSING, tmp_path / "world")

@@ -8,6 +8,7 @@ import pytest
 
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.reduction import leader_order
+from tests.long import cases
 
 from .member import MODULE
 from .processes import Process, group
@@ -81,7 +82,7 @@ def test_a_member_killed_at_any_moment_of_a_reduce_costs_nobody_anything(
         print(f"of {MOMENTS}: {committed} committed, {kept} kept; fault-free {duration:.1f} s, slowest {slowest:.1f} s")  # noqa: T201
 
 
-@pytest.mark.parametrize("frozen", [pytest.param("a member", marks=pytest.mark.long), "the leader"])
+@pytest.mark.parametrize("frozen", cases("the leader", long=["a member"]))
 def test_a_frozen_member_is_left_out_in_bounded_time(
     tmp_path: Path, make_libp2p_swarms: Callable[[int], list[NetworkedSwarm]], frozen: str
 ) -> None:

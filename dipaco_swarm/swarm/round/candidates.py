@@ -78,8 +78,6 @@ class LeaderFailures:
         )
 
     def _about(self, stage: int, module: ModuleId, version: int) -> dict[str, list[float]]:
-        known, failures = self._of.get((stage, module), (-1, defaultdict[str, list[float]](list)))
-        if known != version:
-            failures = defaultdict(list)
-            self._of[stage, module] = version, failures
-        return failures
+        if (stage, module) not in self._of or self._of[stage, module][0] != version:
+            self._of[stage, module] = version, defaultdict(list)
+        return self._of[stage, module][1]
