@@ -318,11 +318,12 @@ def _make_optimizer(model: PathModel, config: InnerConfig, *, eight_bit: bool) -
         return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
     import bitsandbytes  # takes a second, and only machines with CUDA need it
 
-    # Rows of an embedding get gradients of very different sizes, which blocks of 8-bit moments do not survive.
+    # Rows of an embedding get gradients of very different sizes, which blocks of 8-bit moments do not survive. The
+    # manager knows parameters by their `id`, which may have been that of an embedding that a peer has moved away from.
     manager = bitsandbytes.optim.GlobalOptimManager.get_instance()
     for group in model.parameter_groups():
-        if group.kind == "embedding":
-            manager.override_config([parameter for _, parameter in group.parameters], "optim_bits", 32)
+        for _, parameter in group.parameters:
+            manager.override_config(parameter, "optim_bits", 32 if group.kind == "embedding" else 8)
     optimizer: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(groups, lr=config.learning_rate, betas=betas)
     return optimizer
 
