@@ -1,5 +1,6 @@
 # make demo    a whole swarm on this machine, end to end
 # make test    the tests
+# make fast    those that start no network daemons
 # make long    the long tests: every kind of trouble, played with real processes
 # make check   format, lint, types, layers, and pages that are written from the code
 # make bench   the benchmarks
@@ -9,13 +10,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test long check bench
+.PHONY: demo test fast long check bench
 
 demo: .venv/.installed
 	$(BIN)/dipaco-swarm demo
 
 test: .venv/.installed
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+fast: .venv/.installed
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not swarm"
 
 long: .venv/.installed
 	$(BIN)/pytest -m long

@@ -5,6 +5,7 @@ look for new ones: `pytest --hypothesis-profile=search`.
 """
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterator
 
@@ -27,9 +28,19 @@ def pytest_configure() -> None:
     torch.set_num_threads(1)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long tests first: then the workers end at about the same time."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of real daemons first: then the workers end at about the same time. Long ones only where `-m` says so."""
     items.sort(key=lambda item: item.get_closest_marker("swarm") is None)
+    if "long" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
+def pytest_collection_finish() -> None:
+    """A million objects of the libraries live as long as the tests: nobody has to look again which of them are used."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.chaos.lab import MAX_HOSTS, NAMESPACES, Host, Lab, LabError, Link
 
+pytestmark = pytest.mark.swarm
 needs_namespaces = pytest.mark.usefixtures("namespaces_here")
 PORT = 4000
 

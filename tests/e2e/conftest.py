@@ -19,6 +19,8 @@ from dipaco_swarm.cli.words import EXIT_NOT_WHOLE
 from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import Round
+from dipaco_swarm.operator import operator
+from dipaco_swarm.peer import manifest_watch, volunteer
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.training import checkpoint
@@ -272,6 +274,9 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeWorld]:
     """Worlds over some invented texts in two alphabets: `make(stages, documents=200, min_peers=1)`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(operator, "TICK_SECONDS", 0.2)  # a whole run takes seconds here
+    monkeypatch.setattr(volunteer, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(manifest_watch, "MANIFEST_PAUSES", (0.2, *manifest_watch.MANIFEST_PAUSES))
     worlds: list[World] = []
     with contextlib.ExitStack() as hubs, ThreadPoolExecutor(8) as pool:
 

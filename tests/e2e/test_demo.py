@@ -83,6 +83,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.swarm
 def test_ctrl_c_ends_every_process_in_five_seconds(tmp_path: Path) -> None:
     out = tmp_path / "out"
     program = "from dipaco_swarm.cli.swarm import main; main()"

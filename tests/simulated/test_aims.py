@@ -10,7 +10,7 @@ from dipaco_swarm.testing.stories import tell
 from tests.long import cases
 
 SECONDS = 60.0
-SHORT = ("stopped when ready", "cut while giving")
+SHORT = ("stopped when ready",)
 """The others only in the long suite."""
 
 

@@ -21,8 +21,8 @@ from tests.long import cases
 
 TABLE = ((0, 0), (0, 1), (1, 0), (1, 1))
 ROUNDS = 4
-SLOW = Line(up=5e4, down=25e4)
-"""A module of 300,000 parameters takes it more than half of the time that a round trains."""
+SLOW = Line(up=17e3, down=83e3)
+"""A module of 100,000 parameters takes it more than half of the time that a round trains."""
 
 
 @pytest.mark.parametrize("seed", cases(0, long=(1, 2)))
@@ -114,7 +114,7 @@ class Overlapped:
     """... and wrote down."""
 
 
-PLAN = Plan((StagePlan(TABLE),), inner_steps=10, codec="int8", parameters=300_000)
+PLAN = Plan((StagePlan(TABLE),), inner_steps=10, codec="int8", parameters=100_000)
 
 
 @pytest.fixture(scope="module")

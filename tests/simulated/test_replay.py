@@ -13,10 +13,11 @@ from dipaco_swarm.testing.stories import tell
 SEED = 114
 SECONDS = 25.0
 AGAIN = f"""
-import json, sys
+import gc, json, sys
 from pathlib import Path
 from dipaco_swarm.testing.stories import tell
 
+gc.freeze()
 told = tell({SEED}, Path(sys.argv[1]), seconds={SECONDS})
 print(json.dumps([told.trace, told.virtual_seconds, told.commits]))
 """

@@ -27,6 +27,7 @@ from dipaco_swarm.swarm.round.decision import Commit, Decision, Drop, Memory, Ro
 from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.timing import Timing
 from tests.hub import until
+from tests.long import cases
 
 from .conftest import MakeSwarms
 
@@ -104,7 +105,7 @@ def test_a_group_agrees_on_the_weighted_mean(make_swarms: MakeSwarms) -> None:
         assert [span.effective_paths for span in result.spans] == pytest.approx([1.6])  # 1 / (9/16 + 1/16)
 
 
-@pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4", "e3m0"])
+@pytest.mark.parametrize("codec", cases("fp32", "int4", long=["bf16", "int8", "e3m0"]))
 def test_members_get_the_same_bytes_whatever_the_codec(make_swarms: MakeSwarms, codec: str) -> None:
     swarms = make_swarms(3)
     weights = group(1 / 3, 1 / 3, 1 / 3)

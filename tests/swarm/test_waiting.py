@@ -16,6 +16,7 @@ from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.wire import Roster
 from tests.hub import Hub, hear, until
+from tests.long import cases
 
 MODULE = ModuleId(0, 0)
 NAMES = ("one", "other", "third")
@@ -121,7 +122,7 @@ def test_a_paced_round_goes_on_without_who_stands_still() -> None:
         assert set(outcome.contributors) == set(NAMES) - {MEMBER}
 
 
-@pytest.mark.parametrize("victim", [LEADER, MEMBER])
+@pytest.mark.parametrize("victim", cases(LEADER, long=[MEMBER]))
 def test_a_synchronous_round_does_not_wait_for_who_cannot_be_dialled_any_more(victim: str) -> None:
     network = LocalNetwork(timing=TIMING)
     with Hub(network=network) as hub:
