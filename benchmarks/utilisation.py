@@ -72,6 +72,8 @@ USAGE_SECONDS = 300.0
 
 def compute_by_sleeping(step_seconds: float) -> None:
     """An inner step of this process moves a few parameters, and takes so long."""
+    noise = torch.Generator()
+    noise.seed()  # else all processes move alike: of two peers alone, both would come to the same bytes
 
     def step(
         trainer: InnerTrainer, optimizer: torch.optim.Optimizer, batch: Tensor, stop: Callable[[], bool]
@@ -81,7 +83,7 @@ def compute_by_sleeping(step_seconds: float) -> None:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     row = parameter.view(-1)[:1024]
-                    row.add_(torch.randn(len(row)), alpha=1e-3)
+                    row.add_(torch.randn(len(row), generator=noise), alpha=1e-3)
         trainer._steps_done += 1
         return StepReport(trainer._steps_done, 5.0, 1e-3, batch.numel(), step_seconds)
 
@@ -178,7 +180,7 @@ def play(line: str, group: str, minutes: float, rounds: int, *, overlap: bool) -
             story.finish(node, END_SECONDS)  # not Ctrl+C: who leaves in the middle of a round may lose what it gave
             tokens = sum(story.accounts().values(), Account())
             _to_stderr(f"tokens, of each module that they were trained on: {tokens}")
-            if tokens.wrong:
+            if tokens.wrong or tokens.lost:
                 kept = shutil.copytree(folder, f"{folder}-kept", ignore=shutil.ignore_patterns("cache", "blobs"))
                 _to_stderr(f"what its peers wrote down is in {kept}")
             return looked.row(line, group, minutes, overlap, tokens)
