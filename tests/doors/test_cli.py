@@ -2,9 +2,9 @@
 
 import importlib
 import os
+import resource
 import subprocess
 import sys
-import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,15 +81,14 @@ def test_help_loads_neither_torch_nor_hivemind(door: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_help_answers_in_well_under_half_a_second() -> None:
+def test_help_takes_well_under_half_a_second_of_a_processor() -> None:
     def seconds() -> float:
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert typed("peer.py", "--help").returncode == 0
-        return time.perf_counter() - started
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert (
-        min(seconds() for _ in range(5)) < 0.5
-    )  # 0.1 s on an idle machine; the fastest of five, as tests share theirs
+    assert min(seconds() for _ in range(5)) < 0.5  # 0.1 s; a processor that others use as well is slower
 
 
 # ------------------------------------------------------------------------------------------------------ run files, init
