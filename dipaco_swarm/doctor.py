@@ -17,16 +17,20 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from dipaco_swarm.errors import NodeError, UnreachableError
+from dipaco_swarm.events import words
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.settings import default_home
 from dipaco_swarm.swarm.timing import Timing
+
+if TYPE_CHECKING:
+    from dipaco_swarm.swarm.libp2p.outside import RunPath
 
 GIB = 2**30
 DISK_GIB = 5  # checkpoints of a 150M path with optimizer state take 2-3, the token cache the rest
@@ -35,6 +39,14 @@ KNOCK_SECONDS = 5.0
 HELP_SECONDS = 20.0
 ANYWHERE = "/ip4/0.0.0.0/tcp/0"
 CLOCK_NOTE_SECONDS = 5.0
+PROGRAM_BYTES = 500_000_000
+MEMORY_BYTES = 38
+"""A parameter of a path, at most, beside activations: on a CPU, in a round, while a checkpoint is written..."""
+GPU_BYTES, BESIDE_GPU_BYTES = 10, 22
+"""... and with a GPU, which has the parameters, their gradients, and their moments in eight bits."""
+DISK_BYTES = 96
+"""The checkpoint, and the next one; two agreed states, and the next one; averages of six rounds."""
+LONG_ROUND_SECONDS = 600.0
 
 Verdict = Literal["ok", "note", "bad"]
 
@@ -200,7 +212,7 @@ def _available_memory() -> int | None:
 
 
 def _disk(home: Path) -> Check:
-    there = next(folder for folder in (home, *home.parents) if folder.exists())
+    there = _there(home)
     free = shutil.disk_usage(there).free
     seen = f"{free / GIB:.1f} GiB free under {there}"
     if not os.access(there, os.W_OK):
@@ -210,6 +222,11 @@ def _disk(home: Path) -> Check:
             "disk", "note", seen, f"small runs fit; for others free {DISK_GIB} GiB or choose a disk with --home"
         )
     return Check("disk", "ok", seen)
+
+
+def _there(home: Path) -> Path:
+    """The folder, or what is there of the way to it."""
+    return next(folder for folder in (home, *home.parents) if folder.exists())
 
 
 def _clock(ahead: float | None) -> Check:
@@ -282,6 +299,10 @@ def _from_outside(address: RunAddress, listen: str) -> Iterator[Check]:
         return
     yield _clock(outside.clock_ahead)
     yield _version(outside.our_version, outside.version)
+    if outside.path is not None:
+        home = default_home(address.name, "peer")
+        yield _path(outside.path, _available_memory(), shutil.disk_usage(_there(home)).free, _free_on_gpu())
+        yield _round(outside.path, outside.bytes_up)
     yield _dialling_in(outside.seen_at, outside.port, tried=outside.tried, relayed=outside.relayed, listen=listen)
 
 
@@ -290,6 +311,43 @@ def _version(ours: str, theirs: str) -> Check:
         return Check("version", "ok", f"{ours}, as the bootstrap node")
     advice = "peers of different versions may not understand each other: install the run's, or ask the operator"
     return Check("version", "note", f"{ours} here, {theirs} at the bootstrap node", advice)
+
+
+def _path(path: "RunPath", available: int | None, free: int, on_gpu: int | None) -> Check:
+    """Whether a path of the run fits. Bytes of memory, of disk, and of the GPU's; None: unknown, or there is none."""
+    on_device = GPU_BYTES * path.parameters
+    memory = PROGRAM_BYTES + (MEMORY_BYTES if on_gpu is None else BESIDE_GPU_BYTES) * path.parameters
+    on_disk = DISK_BYTES * path.parameters
+    needs = f"{words.size(memory)} of memory, {words.size(on_disk)} of disk"
+    if on_gpu is not None:
+        needs = f"{words.size(on_device)} on the GPU, {needs}"
+    seen = f"{words.count(path.parameters)} parameters: {needs}, and what a batch takes"
+    places = (("memory", available, memory), ("disk", free, on_disk), ("memory of the GPU", on_gpu, on_device))
+    small = [what for what, there, needed in places if there is not None and there < needed]
+    if small:
+        advice = f"too little {' and '.join(small)}: make room, or take another machine for this run"
+        return Check("path", "bad", seen, advice)
+    return Check("path", "ok", seen)
+
+
+def _round(path: "RunPath", bytes_up: float | None) -> Check:
+    """How long this machine's line needs for a round, in which training goes on."""
+    sends = f"sends up to {words.size(path.round_bytes)}"
+    if bytes_up is None:
+        return Check("a round", "note", sends, "how fast this line is could not be told: the node took too long")
+    seconds = path.round_bytes / bytes_up
+    seen = f"{sends}: {words.how_long(seconds)} at the {bytes_up * 8 / 1e6:.1f} Mbit/s that this line sends now"
+    if seconds > LONG_ROUND_SECONDS:
+        advice = "others may make rounds without this machine, and it brings its part to the next: a faster line helps"
+        return Check("a round", "note", seen, advice)
+    return Check("a round", "ok", seen)
+
+
+def _free_on_gpu() -> int | None:
+    """Bytes; None: there is no GPU."""
+    import torch
+
+    return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
 
 
 def _dialling_in(seen_at: str, port: int | None, *, tried: bool, relayed: bool, listen: str) -> Check:

@@ -310,6 +310,7 @@ class ManifestIs(Message):
 # a peer and a bootstrap node -----------------------------------------------------------------------------------------
 
 MAX_PORTS = 4
+MAX_BALLAST = 1 << 18
 Port = Annotated[int, Field(gt=0, lt=1 << 16)]
 
 
@@ -318,6 +319,8 @@ class Hello(Message):
 
     kind: Literal["hello"] = "hello"
     ports: tuple[Port, ...] = Field(default=(), max_length=MAX_PORTS)
+    ballast: Annotated[bytes, Field(max_length=MAX_BALLAST)] = b""
+    """Means nothing: how long it takes shows how fast our line is."""
 
 
 class Welcome(Message):

@@ -14,10 +14,19 @@ from dipaco_swarm.doctor import Check, Report, examine
 from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.libp2p import outside
-from dipaco_swarm.swarm.libp2p.outside import Outside
+from dipaco_swarm.swarm.libp2p.outside import Outside, RunPath
 
+LARGE = RunPath(parameters=150_000_000, round_bytes=300_000_000)
 SEEN = Outside(
-    seen_at="11.2.0.2", port=4002, tried=True, relayed=False, clock_ahead=0.3, version="0.1.0", our_version="0.1.0"
+    seen_at="11.2.0.2",
+    port=4002,
+    tried=True,
+    relayed=False,
+    clock_ahead=0.3,
+    version="0.1.0",
+    our_version="0.1.0",
+    bytes_up=2.5e6,
+    path=RunPath(parameters=1_000_000, round_bytes=2_000_000),
 )
 
 
@@ -67,6 +76,8 @@ def test_a_bootstrap_node_that_listens_is_found(monkeypatch: pytest.MonkeyPatch)
     report = asked(monkeypatch, SEEN)
     assert check_of(report, "bootstrap node").verdict == "ok"
     assert {check_of(report, name).verdict for name in ("port", "clock", "version", "dialling in")} == {"ok"}
+    assert "1.0 million parameters" in check_of(report, "path").seen
+    assert check_of(report, "a round").verdict == "ok"
     assert "11.2.0.2 port 4002" in check_of(report, "dialling in").seen
 
 
@@ -105,6 +116,29 @@ def test_another_version_a_taken_port_and_a_silent_node_come_with_advice(monkeyp
     assert check_of(old, "dialling in").verdict == "note"
     for report in (taken, silent, old):
         assert all(check.advice for check in report.checks if check.verdict != "ok")
+
+
+def test_a_path_that_fits_says_what_it_takes_and_one_that_does_not_says_of_what_there_is_too_little() -> None:
+    gib = doctor.GIB
+    roomy, tight = doctor._path(LARGE, 8 * gib, 20 * gib, None), doctor._path(LARGE, 4 * gib, 2 * gib, None)
+    assert (roomy.verdict, tight.verdict) == ("ok", "bad")
+    assert roomy.seen.startswith("150 million parameters: 6.2 GB of memory, 14.4 GB of disk")
+    assert "too little memory and disk:" in tight.advice
+    on_gpu = doctor._path(LARGE, 5 * gib, 20 * gib, 1 * gib)
+    assert on_gpu.seen.startswith("150 million parameters: 1.5 GB on the GPU, 3.8 GB of memory")
+    assert "too little memory of the GPU:" in on_gpu.advice
+    assert doctor._path(LARGE, None, 20 * gib, None).verdict == "ok"
+
+
+def test_a_round_takes_as_long_as_the_line_needs() -> None:
+    assert doctor._round(LARGE, 2.5e6) == Check(
+        "a round", "ok", "sends up to 300 MB: 2 min at the 20.0 Mbit/s that this line sends now"
+    )
+    slow, unknown = doctor._round(LARGE, 1e5), doctor._round(LARGE, None)
+    assert (slow.verdict, unknown.verdict) == ("note", "note")
+    assert "50 min at the 0.8 Mbit/s" in slow.seen
+    assert slow.advice
+    assert unknown.advice
 
 
 def test_no_bootstrap_node_at_all_is_bad_and_says_what_to_do() -> None:

@@ -175,6 +175,9 @@ def test_the_doctor_is_told_how_this_machine_looks_from_outside(make_libp2p_swar
     assert seen is not None
     assert (seen.seen_at, seen.port, seen.version) == ("127.0.0.1", port, seen.our_version)
     assert abs(seen.clock_ahead) < 5
+    assert seen.bytes_up is not None
+    assert seen.bytes_up > 1e5
+    assert seen.path is None  # there is no manifest yet
 
 
 # ---------------------------------------------------------------------------------------------------------- bandwidth

@@ -163,13 +163,16 @@ class Node:
         except (*UNREACHED, ValueError) as error:
             log.debug("%s does not answer: %s", address, error)
 
-    async def ask(self, bootstrap: str, ports: Sequence[int] = ()) -> Welcome | None:
-        """How the node at this address sees us, having knocked at these ports; None when it does not say."""
+    async def ask(self, bootstrap: str, ports: Sequence[int] = (), ballast: bytes = b"") -> Welcome | None:
+        """How the node at this address sees us, having knocked at these ports; None when it does not say.
+
+        `ballast`: sent along, for whoever wants to know how long that takes.
+        """
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 await self._connections.connect(name_in(bootstrap), [bootstrap])
                 async with self.dial(name_in(bootstrap), reach.PROTOCOL) as stream:
-                    await stream.send(Hello(ports=tuple(ports)))
+                    await stream.send(Hello(ports=tuple(ports), ballast=ballast))
                     answer = await stream.receive()
         except (*UNREACHED, ValueError, RemoteDataError) as error:
             log.debug("%s does not say how it sees us: %s", bootstrap, error)

@@ -2,22 +2,47 @@
 
 import asyncio
 import contextlib
+import logging
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.run.address import RunAddress
-from dipaco_swarm.swarm.addresses import is_relayed
+from dipaco_swarm.run.signature import open_manifest
+from dipaco_swarm.swarm.addresses import is_relayed, name_in
+from dipaco_swarm.swarm.libp2p.connections import UNREACHED
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
+from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.libp2p.reachability import our_version, ports_of
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.libp2p.starting import open_door
+from dipaco_swarm.swarm.round.codecs.codec import codec_of
+from dipaco_swarm.swarm.states.store import store_protocol
+from dipaco_swarm.swarm.wire import MAX_BALLAST, AskBlob, AskManifest, BlobFollows, ManifestIs, Message
 
-VISIT_SECONDS = 25.0
+log = logging.getLogger(__name__)
+
+VISIT_SECONDS = 40.0
 RELAY_SECONDS = 5.0
 """A bootstrap node that relays takes a peer in within a second."""
+PATH_SECONDS = 8.0
+LOADS = (1, 2, 4, 8)
+"""So often the ballast of a question is sent at once, more and more of it..."""
+LOADED_SECONDS = 0.5
+"""... until it takes so long, that a line's speed can be told from it."""
+
+
+@dataclass(frozen=True)
+class RunPath:
+    """What a peer of the run trains, and shares in a round."""
+
+    parameters: int
+    """Of a path: of one module of each level."""
+    round_bytes: int
+    """What a member of a large group sends in a round: its outer gradient, and the averages that it makes, encoded."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +61,10 @@ class Outside:
     """Seconds that our clock is ahead of its."""
     version: str
     our_version: str
+    bytes_up: float | None
+    """Bytes a second that our line sends to it, at least; None: it took too long."""
+    path: RunPath | None
+    """None: it does not say."""
 
 
 def look_from_outside(address: RunAddress, listen: str) -> Outside | None:
@@ -70,6 +99,8 @@ async def _look(address: RunAddress, listen: str) -> Outside | None:
                     break
             else:
                 return None
+            bytes_up = await _bytes_up(node, place)
+            path = await _path(node, name_in(place), address.fingerprint)
             # knocking takes as long as it takes, so the clock is asked before
             knocks = [said for said in await asyncio.gather(*(node.ask(p, ports) for p in address.bootstraps)) if said]
         told = [said.reached for said in knocks if said.reached is not None]
@@ -82,7 +113,52 @@ async def _look(address: RunAddress, listen: str) -> Outside | None:
             clock_ahead=(asked + answered) / 2 - first.time,
             version=first.version,
             our_version=our_version(),
+            bytes_up=bytes_up,
+            path=path,
         )
+
+
+async def _bytes_up(node: Node, place: str) -> float | None:
+    """How fast we send to a bootstrap node, from how much longer a question takes that weighs more."""
+    now = asyncio.get_running_loop().time
+    began = now()
+    if await node.ask(place) is None:
+        return None
+    question = now() - began
+    for load in LOADS:
+        began = now()
+        if None in await asyncio.gather(*(node.ask(place, ballast=bytes(MAX_BALLAST)) for _ in range(load))):
+            return None
+        if (took := now() - began - question) > LOADED_SECONDS:
+            break
+    return load * MAX_BALLAST / max(took, 0.01)
+
+
+async def _path(node: Node, peer: str, run: str) -> RunPath | None:
+    """What is trained in a run. The seed of a module has four bytes for each of its parameters."""
+
+    async def ask(question: Message) -> Message:
+        async with node.dial(peer, store_protocol(run)) as stream:
+            await stream.send(question)
+            return await stream.receive()
+
+    try:
+        async with asyncio.timeout(PATH_SECONDS):
+            said = await ask(AskManifest())
+            if not isinstance(said, ManifestIs) or said.signed is None:
+                return None
+            manifest = open_manifest(said.signed, run)
+            stage = manifest.stage
+            modules = [str(ModuleId(level, index)) for level, index in enumerate(stage.table[0])]
+            seeds = [await ask(AskBlob(digest=stage.seeds[module])) for module in modules]
+    except (*UNREACHED, RemoteDataError, ManifestError) as error:
+        log.debug("%s does not say what is trained: %s", peer[-8:], error)
+        return None
+    sizes = [seed.size // 4 for seed in seeds if isinstance(seed, BlobFollows)]
+    if len(sizes) < len(modules):
+        return None
+    codec = codec_of(manifest.config.wire.codec)
+    return RunPath(sum(sizes), 2 * sum(map(codec.encoded_size, sizes)))
 
 
 async def _is_relayed(identity: Identity, address: RunAddress, settings: NodeSettings) -> bool:

@@ -51,6 +51,11 @@ MAX_UNFINISHED = 2
 """States, and blobs, that could not be fetched whole; what has arrived of the last ones is kept for the next time."""
 
 
+def store_protocol(run: str) -> str:
+    """Of the streams on which this run's states, blobs and manifest are asked for. `run`: its fingerprint."""
+    return f"dipaco/1/{run}/store"
+
+
 class Store:
     """Serves states, blobs and the manifest of one run on one node, and fetches them from others."""
 
@@ -58,7 +63,7 @@ class Store:
         self._transport = transport
         self._timing = transport.timing
         self._compute = transport.executor()
-        self._protocol = f"dipaco/1/{run}/store"
+        self._protocol = store_protocol(run)
         self.blobs = blobs
         self.manifest: bytes | None = None
         self._shelf = Shelf(blobs.shelf)
