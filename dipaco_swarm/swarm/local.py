@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import contextvars
 import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from random import Random, SystemRandom
@@ -114,6 +115,8 @@ class LocalStream:
         one = cls(caller.peer, callee.peer, link, caller.meter)
         two = cls(callee.peer, caller.peer, link, callee.meter)
         one.other, two.other = two, one
+        caller.streams.add(one)
+        callee.streams.add(two)
         return one, two
 
     @property
@@ -176,6 +179,10 @@ class LocalStream:
             self._closed = True
             self._link.end(self)
             self._news.set()
+
+    def abandon(self) -> None:
+        """Its process is gone, and closes nothing: whoever clears up what is left of it must not be heard."""
+        self._closed = True
 
     async def _put(self, item: object, size: int) -> None:
         if self._closed or self._ended:
@@ -268,6 +275,7 @@ class LocalTransport:
         self.reachable = reachable
         self.lost = False
         self.executor = executor
+        self.streams: weakref.WeakSet[LocalStream] = weakref.WeakSet()
         self._handlers: dict[str, StreamHandler] = {}
         self._tasks = Tasks()
         self._context: contextvars.Context | None = None

@@ -80,7 +80,9 @@ class SimulatedProcess(ABC):
         assert self.program is not None
         world = self._world
         world.loop.kill(self.owner)
-        world.local.transports.pop(self.name, None)
+        if (transport := world.local.transports.pop(self.name, None)) is not None:
+            for stream in transport.streams:
+                stream.abandon()
         world.network.kill(self.name)
         self.program.kill()
 
