@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from dipaco_swarm.machine.memory import keep_what_is_loaded
 from tests.hub import Hub
 
 # a busy machine is slow to draw inputs, and that says nothing about them
@@ -37,10 +38,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """A million objects of the libraries live as long as the tests: nobody has to look again which of them are used."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
+    """As the programs do: nobody looks again which of a million objects of the libraries are used."""
+    keep_what_is_loaded()
+    gc.set_threshold(10_000, 20, 20)  # simulated swarms make much that is new, and little garbage
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.algorithm.state import ModuleState, vector_to_bytes
 from dipaco_swarm.errors import NodeError
+from dipaco_swarm.run.signature import sign_manifest
 from dipaco_swarm.swarm.interface import Agreed
 from dipaco_swarm.swarm.libp2p import protobuf, relay
 from dipaco_swarm.swarm.libp2p import reachability as reach
@@ -25,6 +27,7 @@ from dipaco_swarm.swarm.libp2p.starting import open_node
 from dipaco_swarm.swarm.libp2p.visibility import places
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.wire import Welcome
+from tests.doors.test_manifest import manifest
 
 from .test_contract import MODULE, gather, group, part, reduce_together
 
@@ -178,6 +181,23 @@ def test_the_doctor_is_told_how_this_machine_looks_from_outside(make_libp2p_swar
     assert seen.bytes_up is not None
     assert seen.bytes_up > 1e5
     assert seen.path is None  # there is no manifest yet
+
+
+@pytest.mark.swarm
+def test_the_doctor_is_told_how_large_a_path_of_the_run_is(
+    make_libp2p_swarms: MakeSwarms, operator_key: Ed25519PrivateKey
+) -> None:
+    (bootstrap,) = make_libp2p_swarms(1)
+    levels = enumerate((1_000, 300_000))
+    seeds = {f"L{level}M0": bootstrap.put_blob(vector_to_bytes(torch.zeros(size))) for level, size in levels}
+    run = manifest()
+    of_run = run.model_copy(update={"stages": (run.stage.model_copy(update={"seeds": seeds}),)})
+    bootstrap.publish_manifest(sign_manifest(of_run, operator_key))
+    seen = look_from_outside(bootstrap.address, LOOPBACK)
+    assert seen is not None
+    assert seen.path is not None
+    assert seen.path.parameters == 301_000
+    assert seen.path.round_bytes == pytest.approx(2 * 301_000, rel=0.05)  # int8, and its scales
 
 
 # ---------------------------------------------------------------------------------------------------------- bandwidth
