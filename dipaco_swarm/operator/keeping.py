@@ -33,6 +33,8 @@ class Keeping:
         """On the disk: there may be many."""
         self._unwritten: set[ModuleId] = set()
         """Modules that are newer in memory than on the disk."""
+        self._turn = 0
+        """Of the modules that are looked at one after the other."""
 
     @property
     def states(self) -> Mapping[ModuleId, ModuleState]:
@@ -59,7 +61,7 @@ class Keeping:
     def catch_up(self, stage: Stage) -> None:
         """Fetch every module whose group has come further than what we hold; those that few have come first."""
         around = self._around
-        around.swarm.look_up(stage.index, list(self._states), timeout=around.swarm.timing.look_up)
+        self._look_up_next(stage)
         newer = {module: found for module in self._states if (found := self._newer(stage, module)) is not None}
         for module in sorted(newer, key=lambda module: newer[module][1]):
             if around.stop():
@@ -79,6 +81,16 @@ class Keeping:
             self._announce(stage)
         if any(self._states[module].mapped for module in newer):
             give_back_freed()
+
+    def _look_up_next(self, stage: Stage) -> None:
+        """Look at one module after the other, so that the directory hears as much of us with a thousand of them.
+
+        All of them are announced by us, and so heard of now and then anyway.
+        """
+        swarm = self._around.swarm
+        self._turn = (self._turn + 1) % len(self._states)
+        module = sorted(self._states)[self._turn]
+        swarm.look_up(stage.index, [module], timeout=swarm.timing.look_up, thorough=False)
 
     def write(self, stage: Stage) -> None:
         """Put on the disk what was fetched. Raises HomeError; what is not there yet stays for the next time."""

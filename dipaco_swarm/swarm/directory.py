@@ -1,16 +1,17 @@
-"""Who is there: our announcements out, the others' in, through the directory of the transport."""
+"""Who is there: what others say in the directory of the transport, and over streams. What we say: `announcing.py`."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm import records
+from dipaco_swarm.swarm.announcing import Announcing, standing
 from dipaco_swarm.swarm.interface import Announcement, PeerName
-from dipaco_swarm.swarm.transport import Transport
+from dipaco_swarm.swarm.transport import Record, Transport
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,24 @@ MAX_MEMBERS = 256
 PAUSE_DECAY = 0.9
 MISSED_WORDS = 3
 """A peer that is silent for this many of its usual intervals counts as asleep."""
+READ_BYTES_A_SECOND = 500.0
+"""Of one group: a large one is read less often."""
+OVERHEAD_BYTES = 130
+"""Of a record, besides its payload: its writer, its signature, its expiration."""
+
+Key = tuple[int, ModuleId]
+"""Stage and module: what announcements are about."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """When a group is read again."""
+
+    since: float
+    """When something was new in it."""
+    due: float
+    pause: float
+    """Seconds from the last reading to that."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +56,9 @@ class Heard:
     direct: float | None = None
     """When it last said itself, over a stream, where it stands."""
 
-    def is_awake(self, now: float, heartbeat: float) -> bool:
-        return now - self.since < MISSED_WORDS * max(self.pause, heartbeat)
+    def is_awake(self, now: float, usual: float) -> bool:
+        """`usual`: seconds after which we would have heard another word."""
+        return now - self.since < MISSED_WORDS * max(self.pause, usual)
 
 
 class Directory:
@@ -51,39 +71,34 @@ class Directory:
         self._run = run
         self.max_members = MAX_MEMBERS
         """Announcements about one module that are listened to."""
-        self._ours: tuple[Announcement, ...] = ()
-        self._said: set[tuple[int, ModuleId]] = set()
-        self._statements: dict[str, bytes] = {}
-        self._addresses: tuple[str, ...] = ()
-        self._heard: dict[tuple[int, ModuleId], dict[PeerName, Heard]] = {}
-        self._lately: dict[tuple[int, ModuleId], dict[PeerName, Heard]] = {}
+        self._announcing = Announcing(transport, run)
+        self._readings: dict[Key, Reading] = {}
+        self._heard: dict[Key, dict[PeerName, Heard]] = {}
+        self._lately: dict[Key, dict[PeerName, Heard]] = {}
         """Who trains a module or did so lately, whoever was heard first comes first."""
-        self._changed = asyncio.Event()
 
     @property
     def ours(self) -> tuple[Announcement, ...]:
-        reduces = self._transport.reachable
-        return tuple(said if said.reduces is reduces else replace(said, reduces=reduces) for said in self._ours)
+        return self._announcing.ours
 
     def say(self, announcements: Sequence[Announcement]) -> None:
-        self._ours = tuple(announcements)
-        self._changed.set()
+        self._announcing.say(announcements)
 
     def state(self, topic: str, statement: bytes) -> None:
-        self._statements[topic] = statement
-        self._changed.set()
+        self._announcing.state(topic, statement)
 
     async def statements(self, topic: str) -> dict[PeerName, bytes]:
         """What live peers say about a topic now."""
         found = await self._transport.records.read(records.topic_key(self._run, topic))
-        said = {peer: records.decode_statement(record.payload) for peer, record in found.items()}
-        return {peer: statement for peer, statement in said.items() if statement is not None}
+        said = {peer: records.decode(records.Statement, record.payload) for peer, record in found.items()}
+        return {peer: each.statement for peer, each in said.items() if each is not None}
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """What was heard last, ours included, sorted by peer; who was not heard of for a lifetime is gone."""
-        now = self._clock.boottime()
+        now, reading = self._clock.boottime(), self._readings.get((stage, module))
+        usual = max(self._timing.heartbeat, reading.pause if reading is not None else 0.0)
         heard = {
-            peer: record.said if record.is_awake(now, self._timing.heartbeat) else replace(record.said, awake=False)
+            peer: record.said if record.is_awake(now, usual) else replace(record.said, awake=False)
             for peer, record in self._holding(stage, module).items()
         }
         heard.pop(self._transport.peer, None)
@@ -91,12 +106,13 @@ class Directory:
         return tuple(heard[peer] for peer in sorted(heard))
 
     async def run(self) -> None:
-        """Repeat what we say and listen to our groups, until cancelled."""
+        """Repeat what we say and listen to our groups, until cancelled; the less often, the longer all is the same."""
         while True:
-            self._changed.clear()
+            news = self._announcing.news
+            news.clear()
             try:
-                self._addresses = await self._transport.addresses()
-                await asyncio.gather(self._tell(), *(self.listen(said.stage, said.module) for said in self._ours))
+                telling = self._announcing.tell(await self._transport.addresses())
+                await asyncio.gather(telling, *(self._listen(said.stage, said.module) for said in self.ours))
                 self.forget()
             except (OSError, EOFError) as error:
                 log.warning("the network of this machine cannot be used just now; trying again every few seconds")
@@ -104,33 +120,7 @@ class Directory:
             with contextlib.suppress(TimeoutError):
                 # peers that started together should not speak together for ever
                 async with asyncio.timeout(self._timing.heartbeat * self._transport.random.uniform(0.8, 1.0)):
-                    await self._changed.wait()
-
-    async def _tell(self) -> None:
-        ours = self.ours
-        about = {(said.stage, said.module) for said in ours}
-        await asyncio.gather(
-            *(self._store(said, self._timing.lifetime) for said in ours),
-            *(self._store_statement(topic, statement) for topic, statement in self._statements.items()),
-            *(self._goodbye(stage, module) for stage, module in sorted(self._said - about)),
-        )
-        self._said = about
-
-    async def _store(self, said: Announcement, lifetime: float) -> None:
-        key = records.group_key(self._run, said.stage, said.module)
-        record = records.encode_announcement(said, self._addresses)
-        if not await self._transport.records.store(key, records.encode(record), lifetime):
-            log.debug("no node of the DHT took our announcement about %s; will try again", said.module)
-
-    async def _store_statement(self, topic: str, statement: bytes) -> None:
-        key, record = records.topic_key(self._run, topic), records.Statement(statement=statement)
-        if not await self._transport.records.store(key, records.encode(record), self._timing.lifetime):
-            log.debug("no node of the DHT took our statement about %s; will try again", topic)
-
-    async def _goodbye(self, stage: int, module: ModuleId) -> None:
-        """Displace our record by one that says we are gone: it expires later, so it wins."""
-        key = records.group_key(self._run, stage, module)
-        await self._transport.records.store(key, records.encode(records.Goodbye()), self._timing.lifetime)
+                    await news.wait()
 
     async def look(self, stage: int, module: ModuleId) -> None:
         """Read the announcements about one module now, where that can be done in a moment."""
@@ -138,11 +128,36 @@ class Directory:
             async with asyncio.timeout(self._timing.answer):
                 await self.listen(stage, module)
 
-    async def listen(self, stage: int, module: ModuleId) -> None:
-        """Read the announcements about one module now. One that a read misses counts until it expires."""
-        found = await self._transport.records.read(records.group_key(self._run, stage, module))
-        heard = self._heard.setdefault((stage, module), {})
-        now = self._clock.boottime()
+    async def _listen(self, stage: int, module: ModuleId) -> None:
+        """Read the announcements about one module when it is time."""
+        reading = self._readings.get((stage, module))
+        if reading is None or self._clock.boottime() >= reading.due - self._timing.heartbeat / 2:
+            await self.listen(stage, module, thorough=reading is None)
+
+    async def listen(self, stage: int, module: ModuleId, *, thorough: bool = True) -> None:
+        """Read the announcements about one module now. One that a read misses counts until it expires.
+
+        `thorough`: so that hardly one is missed.
+        """
+        found = await self._transport.records.read(records.group_key(self._run, stage, module), thorough=thorough)
+        key, now = (stage, module), self._clock.boottime()
+        before = self._known(key)
+        self._take(key, found, now)
+        last, size = self._readings.get(key), sum(len(record.payload) + OVERHEAD_BYTES for record in found.values())
+        since = last.since if last is not None and self._known(key) == before else now
+        pause = max(self._timing.pause(now - since), size / READ_BYTES_A_SECOND)
+        self._readings[key] = Reading(since, now + pause, pause)
+
+    def _known(self, key: Key) -> dict[PeerName, object]:
+        """Where everybody in a group stands, without what changes with every step."""
+        return {peer: standing(heard.said) for peer, heard in self._heard.get(key, {}).items()}
+
+    def _take(self, key: Key, found: Mapping[PeerName, Record], now: float) -> None:
+        """What a reading has found."""
+        stage, module = key
+        heard = self._heard.setdefault(key, {})
+        last = self._readings.get(key)
+        late = max(0.0, last.pause - self._timing.calm) if last is not None else 0.0
         for peer in [peer for peer, record in heard.items() if record.until < now and peer not in found]:
             del heard[peer]
         # whom we know comes first, so that a crowd of new names displaces nobody
@@ -162,7 +177,7 @@ class Directory:
             if before is not None and self._is_older_than_direct(said, before, now):
                 said = replace(said, version=before.said.version, digest=before.said.digest, work=before.said.work)
             if before is None or before.expiration != record.expiration:
-                left = self._timing.busy_lifetime if said.catching_up else self._timing.lifetime
+                left = (self._timing.busy_lifetime if said.catching_up else self._timing.lifetime) + late
                 if before is None:  # read for the first time, it may be an old one
                     left += min(0.0, record.expiration - self._clock.wall() - self._timing.lifetime)
                 pause = max(now - before.since, PAUSE_DECAY * before.pause) if before is not None else 0.0
@@ -215,12 +230,14 @@ class Directory:
 
     def forget(self) -> None:
         """Let go of groups that are not ours, and that nobody has been in for long."""
-        ours = {(said.stage, said.module) for said in self._ours}
+        ours = {(said.stage, said.module) for said in self.ours}
         long_ago = self._clock.boottime() - self._timing.long_ago
         for groups in (self._heard, self._lately):
             for group in [group for group in groups if group not in ours]:
                 if all(max(record.since, record.until) < long_ago for record in groups[group].values()):
                     del groups[group]
+        for group in [group for group in self._readings if group not in self._heard]:
+            del self._readings[group]
 
     def peers(self) -> list[PeerName]:
         """Everybody else that was heard of, each once."""
@@ -234,5 +251,4 @@ class Directory:
         return {peer: record for peer, record in heard.items() if now < record.until}
 
     async def farewell(self) -> None:
-        self._ours = ()
-        await self._tell()
+        await self._announcing.farewell()

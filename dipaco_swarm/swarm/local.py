@@ -247,7 +247,7 @@ class LocalRecords:
         self._network.directory.setdefault(key, {})[self._peer] = record
         return True
 
-    async def read(self, key: str) -> dict[PeerName, Record]:
+    async def read(self, key: str, *, thorough: bool = True) -> dict[PeerName, Record]:
         return dict(self._network.live(key))
 
 

@@ -157,11 +157,11 @@ class NetworkedSwarm:
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         return self._directory.members(stage, module)
 
-    def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float) -> None:
+    def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float, thorough: bool = True) -> None:
         """Read the announcements about these modules from the DHT now; `members` then answers for them."""
 
         async def all_of_them() -> None:
-            await asyncio.gather(*(self._directory.listen(stage, module) for module in modules))
+            await asyncio.gather(*(self._directory.listen(stage, module, thorough=thorough) for module in modules))
 
         self._calls.run(all_of_them(), timeout)
 

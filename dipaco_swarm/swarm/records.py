@@ -1,18 +1,20 @@
 """Records in the directory: small, short-lived, checked when they are read. What they say, and under which key.
 
-Nobody can write in another's name (`transport.Records`). What a stranger can still do is add entries of its own;
-readers take at most `limits.max_members` of them and depend on no single one.
+Nobody can write in another's name, nor move a record to another key (`transport.Records`): so a record says neither
+who wrote it nor what it is about. It is the bare values of its fields, in their order: it is read far more often than
+anything else in the swarm. What a stranger can still do is add entries of its own; readers take at most
+`limits.max_members` of them and depend on no single one.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgpack
 from pydantic import Field, ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
-from dipaco_swarm.swarm.wire import Count, Digest, Message, ModuleName, Peer
+from dipaco_swarm.swarm.wire import Count, Hash, Message
 
 MAX_RECORD_BYTES = 2048
 MAX_LIFETIME_SECONDS = 120.0
@@ -23,27 +25,25 @@ CLOCK_TOLERANCE_SECONDS = 30.0
 
 MAX_ADDRESSES = 4
 _PLACE = r"(/[a-z0-9]+/[^/,\s]{1,64})"
-Address = Annotated[str, Field(pattern=rf"^{_PLACE}{{2,6}}(/p2p-circuit{_PLACE}{{1}})?$", max_length=300)]
+Place = Annotated[str, Field(pattern=rf"^{_PLACE}{{2,6}}(/p2p-circuit)?$", max_length=300)]
+"""Of the peer that writes, without its name at the end."""
 
 
 class AnnouncementRecord(Message):
-    """An `Announcement` as it is stored."""
+    """An `Announcement` as it is stored, under the key of its module group."""
 
-    peer: Peer
-    stage: Count
-    module: ModuleName
     path: Count | None
     version: Count
-    digest: Digest
-    work: Count = 0
+    digest: Hash
+    work: Count
     tokens: Count
     tokens_per_second: float = Field(ge=0)
     loss: float | None
     reduces: bool
     moves: bool
-    catching_up: bool = False
+    catching_up: bool
     role: Literal["trains", "holds", "keeps"]
-    addresses: tuple[Address, ...] = Field(default=(), max_length=MAX_ADDRESSES)
+    places: tuple[Place, ...] = Field(max_length=MAX_ADDRESSES)
     """Where the peer can be dialled. libp2p's own search for a peer forgets and fails; this does not."""
 
 
@@ -63,7 +63,26 @@ class Statement(Message):
 class Goodbye(Message):
     """I am not there any more."""
 
-    goodbye: bool = True
+    goodbye: Literal[True] = True
+
+
+R = TypeVar("R", bound=Message)
+
+
+def encode(payload: Message) -> bytes:
+    """What is stored of a payload."""
+    return bytes(msgpack.packb(list(payload.model_dump().values()), use_bin_type=True))
+
+
+def decode(kind: type[R], payload: bytes) -> R | None:
+    """The payload in a record; None when it is malformed, or another kind."""
+    try:
+        values = msgpack.unpackb(payload, raw=False, use_list=False)
+        if not isinstance(values, tuple) or len(values) != len(kind.model_fields):
+            return None
+        return kind.model_validate(dict(zip(kind.model_fields, values, strict=True)))
+    except (ValueError, TypeError, ValidationError, msgpack.exceptions.UnpackException):
+        return None
 
 
 def is_goodbye(payload: bytes) -> bool:
@@ -78,31 +97,16 @@ def topic_key(run: str, topic: str) -> str:
     return f"{run}/topic/{topic}"
 
 
-def decode_statement(payload: bytes) -> bytes | None:
-    """The statement in a record, or None when it is malformed."""
-    try:
-        return Statement.model_validate(msgpack.unpackb(payload, raw=False)).statement
-    except (ValueError, TypeError, ValidationError, msgpack.exceptions.UnpackException):
-        return None
-
-
 def manifest_key(run: str) -> str:
     return f"{run}/manifest"
 
 
-def encode(payload: Message) -> bytes:
-    """What is stored of a payload."""
-    return bytes(msgpack.packb(payload.model_dump(), use_bin_type=True))
-
-
-def encode_announcement(said: Announcement, addresses: Sequence[str]) -> AnnouncementRecord:
-    return AnnouncementRecord(
-        peer=said.peer,
-        stage=said.stage,
-        module=str(said.module),
+def encode_announcement(said: Announcement, addresses: Sequence[str]) -> bytes:
+    """`addresses`: where its peer can be dialled, each with its name at the end."""
+    record = AnnouncementRecord(
         path=said.path,
         version=said.version,
-        digest=said.digest,
+        digest=bytes.fromhex(said.digest),
         work=said.work,
         tokens=said.tokens,
         tokens_per_second=said.tokens_per_second,
@@ -111,33 +115,25 @@ def encode_announcement(said: Announcement, addresses: Sequence[str]) -> Announc
         moves=said.moves,
         catching_up=said.catching_up,
         role=said.role.value,
-        addresses=tuple(addresses[:MAX_ADDRESSES]),
+        places=tuple(address.removesuffix(_ending(said.peer)) for address in addresses[:MAX_ADDRESSES]),
     )
-
-
-_GOODBYE = encode(Goodbye())
+    return encode(record)
 
 
 def decode_announcement(
     signer: str, payload: bytes, stage: int, module: ModuleId
 ) -> tuple[Announcement, tuple[str, ...]] | None:
-    """A stored announcement and the peer's addresses; None when it is malformed, or in another's name or place."""
-    try:
-        fields = msgpack.unpackb(payload, raw=False, use_list=False)
-        record = AnnouncementRecord.model_validate(fields)
-    except (ValueError, TypeError, ValidationError, msgpack.exceptions.UnpackException):
-        return None
-    if record.peer != signer or record.stage != stage or record.module != str(module):
-        return None
-    if (record.role == "trains") == (record.path is None):
+    """What a peer has stored about a module, and its addresses; None when it is malformed."""
+    record = decode(AnnouncementRecord, payload)
+    if record is None or (record.role == "trains") == (record.path is None):
         return None
     said = Announcement(
-        peer=PeerName(record.peer),
-        stage=record.stage,
+        peer=PeerName(signer),
+        stage=stage,
         module=module,
         path=None if record.path is None else PathIndex(record.path),
         version=record.version,
-        digest=record.digest,
+        digest=record.digest.hex(),
         work=record.work,
         tokens=record.tokens,
         tokens_per_second=record.tokens_per_second,
@@ -147,4 +143,12 @@ def decode_announcement(
         catching_up=record.catching_up,
         role=Role(record.role),
     )
-    return said, record.addresses
+    return said, tuple(place + _ending(signer) for place in record.places)
+
+
+def _ending(peer: str) -> str:
+    """Of the addresses of a peer."""
+    return f"/p2p/{peer}"
+
+
+_GOODBYE = encode(Goodbye())

@@ -12,7 +12,7 @@ class Timing:
     """Seconds. The defaults are for home lines; a swarm in one process may use shorter ones."""
 
     heartbeat: float = 5.0
-    """A peer repeats its announcements, and reads those of its groups, this often."""
+    """A peer repeats its announcements, and reads those of its groups, this often while something changes there."""
     pulse: float = 0.5
     """Both ends of a quiet control stream say this often that they are alive."""
     answer: float = 4.0
@@ -25,9 +25,14 @@ class Timing:
     # membership: announcements in the directory
 
     @property
+    def calm(self) -> float:
+        """The same where nothing has changed for long."""
+        return 3 * self.heartbeat
+
+    @property
     def lifetime(self) -> float:
-        """An announcement outlives its peer by at most this; six heartbeats, so that a busy minute loses nobody."""
-        return 6 * self.heartbeat
+        """An announcement outlives its peer by at most this; three words, so that a busy minute loses nobody."""
+        return 3 * self.calm
 
     @property
     def busy_lifetime(self) -> float:
@@ -44,10 +49,13 @@ class Timing:
         """Who has lost the bootstrap nodes knocks there this often, and follows the manifest not much less often."""
         return 2 * self.heartbeat
 
-    @property
-    def manifest_pause(self) -> float:
-        """Between two looks for a newer manifest."""
-        return 0.6 * self.heartbeat
+    def pause(self, unchanged: float) -> float:
+        """Until something is said or read again that has been the same for so long: at most a tenth of that."""
+        return min(self.calm, max(self.heartbeat, 0.1 * unchanged))
+
+    def manifest_pause(self, unchanged: float) -> float:
+        """Between two looks for a newer manifest, when there was none for so long."""
+        return 0.6 * self.pause(unchanged)
 
     @property
     def look_up(self) -> float:

@@ -90,8 +90,11 @@ class Records(Protocol):
         """Write under our own name, displacing what we wrote before; False when nobody took it."""
         ...
 
-    async def read(self, key: str) -> Mapping[PeerName, Record]:
-        """All live records under a key, by writer. May be some seconds old, and may miss some."""
+    async def read(self, key: str, *, thorough: bool = True) -> Mapping[PeerName, Record]:
+        """All live records under a key, by writer. May be some seconds old, and may miss some.
+
+        `thorough`: asked of everybody who has them, so that it misses fewer; otherwise of one of those.
+        """
         ...
 
 

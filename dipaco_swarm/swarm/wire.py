@@ -295,16 +295,19 @@ class BlobFollows(Message):
 
 
 class AskManifest(Message):
-    """Send the newest manifest that you have."""
+    """Send the newest manifest that you have, unless it is the one that I have."""
 
     kind: Literal["ask-manifest"] = "ask-manifest"
+    have: Hash | None
+    """Its SHA-256."""
 
 
 class ManifestIs(Message):
-    """The manifest as the operator signed it; None: we have none."""
+    """The manifest as the operator signed it; None: we have none, or the same."""
 
     kind: Literal["manifest"] = "manifest"
     signed: bytes | None
+    same: bool = False
 
 
 # a peer and a bootstrap node -----------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class SimulatedRecords:
         del entries[:-KEPT]
         return True
 
-    async def read(self, key: str) -> Mapping[PeerName, Record]:
+    async def read(self, key: str, *, thorough: bool = True) -> Mapping[PeerName, Record]:
         directory = self._directory
         await asyncio.sleep(directory.random.uniform(*READ_SECONDS))
         now = asyncio.get_running_loop().time()

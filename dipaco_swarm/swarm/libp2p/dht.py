@@ -5,23 +5,37 @@ the value is msgpack `[payload, signature]`, and the signature covers key, expir
 in another's name, replay a record later, overwrite a whole dictionary, or pin one for ever.
 """
 
+import asyncio
 import contextlib
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from random import Random
+from typing import Any
 
 import msgpack
 from hivemind.dht import DHTNode
 from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
-from hivemind.p2p import P2PHandlerError
+from hivemind.p2p import P2PHandlerError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
+from hivemind.utils import MSGPackSerializer
+from hivemind.utils.timed_storage import ValueWithExpiration
 
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
 from dipaco_swarm.swarm.records import CLOCK_TOLERANCE_SECONDS, MAX_LIFETIME_SECONDS, MAX_RECORD_BYTES
 from dipaco_swarm.swarm.transport import Record
+
+HOLDERS = 5
+"""Nodes that have the records of a key: those nearest to it."""
+REMEMBERED = 2 * HOLDERS
+"""Nodes near a key that we remember, for when some of them go."""
+SILENT_SECONDS = 60.0
+"""Who did not answer is not asked again for so long."""
+MAX_KEYS = 1024
 
 
 def _signed_part(key_id: bytes, expiration: float, payload: bytes) -> bytes:
@@ -50,31 +64,117 @@ class SignedRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is u
 
 
 class DhtRecords:
-    """`transport.Records` in hivemind's Kademlia DHT."""
+    """`transport.Records` in hivemind's Kademlia DHT: at the nodes that are nearest to a key, which are remembered.
 
-    def __init__(self, node: DHTNode, identity: Identity, clock: Clock) -> None:
+    hivemind walks to a key each time, over twenty nodes, of which each names twenty. Here the walk is for when nobody
+    is known there: those who answer name the nodes near the key along with its records, so that who has come nearer
+    since is noticed.
+    """
+
+    def __init__(self, node: DHTNode, identity: Identity, clock: Clock, random: Random) -> None:
         self._node = node
         self._identity = identity
         self._clock = clock
+        self._random = random
+        self._near: dict[DHTID, dict[DHTID, PeerID]] = {}
+        """Key -> the nodes nearest to it, the nearest first."""
+        self._silent: dict[DHTID, float] = {}
+        """Nodes that did not answer, and when."""
 
     async def store(self, key: str, payload: bytes, lifetime: float) -> bool:
-        expiration = self._clock.wall() + lifetime
-        signature = self._identity.sign(_signed_part(DHTID.generate(source=key).to_bytes(), expiration, payload))
-        with _network_of_this_machine():
-            value = [payload, signature]
-            return bool(await self._node.store(key, value, expiration, subkey=self._identity.peer))
+        key_id, expiration = DHTID.generate(source=key), self._clock.wall() + lifetime
+        signature = self._identity.sign(_signed_part(key_id.to_bytes(), expiration, payload))
+        value = MSGPackSerializer.dumps([payload, signature])
 
-    async def read(self, key: str) -> dict[PeerName, Record]:
-        """Signatures were checked on the way in."""
+        async def store_at(holder: DHTID, peer: PeerID) -> bool | None:
+            if holder == self._node.node_id:
+                return bool(self._node.protocol.storage.store(key_id, value, expiration, subkey=self._identity.peer))
+            said = await self._node.protocol.call_store(peer, [key_id], [value], expiration, [self._identity.peer])
+            return said[0] if said else None
+
         with _network_of_this_machine():
-            found = await self._node.get(key, latest=True)
-        if found is None or not isinstance(found.value, Mapping):
-            return {}
-        return {
-            PeerName(peer): Record(entry.value[0], entry.expiration_time)
-            for peer, entry in found.value.items()
-            if isinstance(peer, str) and isinstance(entry.value, list | tuple) and len(entry.value) == 2
-        }
+            return any(await self._ask(key_id, HOLDERS, store_at))
+
+    async def read(self, key: str, *, thorough: bool = True) -> dict[PeerName, Record]:
+        """Signatures were checked on the way in."""
+        key_id = DHTID.generate(source=key)
+        found: dict[PeerName, Record] = {}
+
+        async def find_at(holder: DHTID, peer: PeerID) -> bool | None:
+            if holder == self._node.node_id:
+                entry = self._node.protocol.storage.get(key_id)
+            else:
+                said = await self._node.protocol.call_find(peer, [key_id])
+                if said is None:
+                    return None
+                entry, near = said[key_id]
+                self._learn(key_id, near)
+            for writer, record in _records_in(entry):
+                if writer not in found or found[writer].expiration < record.expiration:
+                    found[writer] = record
+            return True
+
+        with _network_of_this_machine():
+            await self._ask(key_id, HOLDERS if thorough else 1, find_at)
+        return found
+
+    async def _ask(
+        self, key_id: DHTID, count: int, ask: Callable[[DHTID, PeerID], Awaitable[bool | None]]
+    ) -> list[bool]:
+        """What so many holders of a key answer, any of them where it is fewer than all.
+
+        Who does not answer is passed over for a while; where most do not, the key's holders are looked for anew.
+        """
+        for _ in range(2):
+            holders = self._holders(key_id)
+            if len(holders) < min(HOLDERS, self._known()):
+                holders = await self._walk(key_id)
+            asked = self._random.sample(holders, min(count, len(holders)))
+            answers = await asyncio.gather(*(ask(*holder) for holder in asked))
+            for (node_id, _peer), answer in zip(asked, answers, strict=True):
+                if answer is None:
+                    self._silent[node_id] = self._clock.monotonic()
+            answered = [answer for answer in answers if answer is not None]
+            if 2 * len(answered) > len(asked):
+                return answered
+        return answered
+
+    def _holders(self, key_id: DHTID) -> list[tuple[DHTID, PeerID]]:
+        """Those that we know of, the nearest first."""
+        now = self._clock.monotonic()
+        self._silent = {node_id: since for node_id, since in self._silent.items() if now - since < SILENT_SECONDS}
+        near = self._near.get(key_id, {}).items()
+        return [(node_id, peer) for node_id, peer in near if node_id not in self._silent][:HOLDERS]
+
+    def _known(self) -> int:
+        """How many nodes may hold something, as far as we know: ourselves, and those that hivemind knows."""
+        return len(self._node.protocol.routing_table.uid_to_peer_id) + (not self._node.protocol.client_mode)
+
+    async def _walk(self, key_id: DHTID) -> list[tuple[DHTID, PeerID]]:
+        """Look for the nodes nearest to a key."""
+        found = await self._node.find_nearest_nodes(
+            [key_id], k_nearest=REMEMBERED, beam_size=REMEMBERED, exclude_self=self._node.protocol.client_mode
+        )
+        self._near.pop(key_id, None)
+        self._learn(key_id, found[key_id])
+        for oldest in list(self._near)[:-MAX_KEYS]:
+            del self._near[oldest]
+        return self._holders(key_id)
+
+    def _learn(self, key_id: DHTID, nodes: Mapping[DHTID, PeerID]) -> None:
+        """Remember the nearest of these and of those that we know."""
+        near = {**self._near.get(key_id, {}), **nodes}
+        self._near[key_id] = {node_id: near[node_id] for node_id in sorted(near, key=key_id.xor_distance)[:REMEMBERED]}
+
+
+def _records_in(entry: ValueWithExpiration[Any] | None) -> Iterator[tuple[PeerName, Record]]:
+    """What a node has under a key, by writer."""
+    if entry is None or not isinstance(entry.value, DictionaryDHTValue):
+        return
+    for writer, (value, expiration) in entry.value.items():
+        said = MSGPackSerializer.loads(value)
+        if isinstance(writer, str) and isinstance(said, list | tuple) and len(said) == 2:
+            yield PeerName(writer), Record(said[0], expiration)
 
 
 @contextlib.contextmanager

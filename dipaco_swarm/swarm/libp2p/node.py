@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import cached_property
 from random import Random, SystemRandom
 
 from hivemind.dht import DHTNode
@@ -70,9 +71,9 @@ class Node:
     def peer(self) -> PeerName:
         return self.identity.peer
 
-    @property
+    @cached_property
     def records(self) -> DhtRecords:
-        return DhtRecords(self.dht, self.identity, self.clock)
+        return DhtRecords(self.dht, self.identity, self.clock, self.random)
 
     @property
     def reachable(self) -> bool:

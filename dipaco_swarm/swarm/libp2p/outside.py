@@ -144,7 +144,7 @@ async def _path(node: Node, peer: str, run: str) -> RunPath | None:
 
     try:
         async with asyncio.timeout(PATH_SECONDS):
-            said = await ask(AskManifest())
+            said = await ask(AskManifest(have=None))
             if not isinstance(said, ManifestIs) or said.signed is None:
                 return None
             manifest = open_manifest(said.signed, run)

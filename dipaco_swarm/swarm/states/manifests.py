@@ -4,9 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-import msgpack
-from pydantic import ValidationError
-
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.signature import open_manifest
@@ -69,7 +66,9 @@ class Manifests:
             self._following.start(self._look_now_and_then())
 
     async def _look_now_and_then(self) -> None:
-        """Look for newer manifests now and then, until cancelled."""
+        """Look for newer manifests now and then, until cancelled; the less often, the longer there was none."""
+        clock = self._transport.clock
+        known, since = self._store.manifest, clock.boottime()
         while True:
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
@@ -79,8 +78,12 @@ class Manifests:
                 self._refused = error
             except (UnreachableError, OSError, EOFError) as error:
                 log.debug("no newer manifest: %s", error)  # a TimeoutError is an OSError
-            pause = self._transport.timing.manifest_pause if self._store.manifest else FIRST_PAUSE_SECONDS
-            await asyncio.sleep(pause)
+            if self._store.manifest is None:
+                await asyncio.sleep(FIRST_PAUSE_SECONDS)
+                continue
+            if self._store.manifest != known:
+                known, since = self._store.manifest, clock.boottime()
+            await asyncio.sleep(self._transport.timing.manifest_pause(clock.boottime() - since))
 
     async def newest(self) -> bytes | None:
         """Ask the bootstrap nodes and some peers directly, else the directory; None when nobody has one.
@@ -134,12 +137,6 @@ class Manifests:
 
     async def _from_directory(self) -> bytes | None:
         found = await self._transport.records.read(records.manifest_key(self._address.fingerprint))
-        best: records.ManifestRecord | None = None
-        for found_record in found.values():
-            try:
-                record = records.ManifestRecord.model_validate(msgpack.unpackb(found_record.payload, raw=False))
-            except (ValueError, TypeError, ValidationError):
-                continue
-            if best is None or record.revision > best.revision:
-                best = record
+        said = [records.decode(records.ManifestRecord, record.payload) for record in found.values()]
+        best = max((each for each in said if each is not None), key=lambda each: each.revision, default=None)
         return None if best is None else await self._store.fetch_blob(self._known_peers(), best.digest)

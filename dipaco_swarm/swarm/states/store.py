@@ -10,6 +10,7 @@ is kept as far as it came, and goes on there when it is asked for again.
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 from collections import Counter
@@ -116,8 +117,9 @@ class Store:
                 await self._send_average(stream, message)
             case AskBlob():
                 await self._send_blob(stream, message)
-            case AskManifest():
-                await stream.send(ManifestIs(signed=self.manifest))
+            case AskManifest(have=have):
+                same = have is not None and have == self._digest_of_manifest()
+                await stream.send(ManifestIs(signed=None if same else self.manifest, same=same))
             case _:
                 await stream.send(NotHere())
                 raise RemoteDataError(stream.peer, f"asks the store for {type(message).__name__}")
@@ -260,12 +262,18 @@ class Store:
                     del self._unfinished_blobs[oldest]
         return data
 
+    def _digest_of_manifest(self) -> bytes | None:
+        return None if self.manifest is None else hashlib.sha256(self.manifest).digest()
+
     async def ask_manifest(self, peer: str) -> bytes | None:
+        """The manifest that a peer has; None when it has none."""
         async with self._transport.dial(peer, self._protocol) as stream:
-            await stream.send(AskManifest())
+            await stream.send(AskManifest(have=self._digest_of_manifest()))
             async with asyncio.timeout(self._timing.dial):
                 answer = await stream.receive()
-            return answer.signed if isinstance(answer, ManifestIs) else None
+        if not isinstance(answer, ManifestIs):
+            return None
+        return self.manifest if answer.same else answer.signed
 
 
 async def _while_it_comes(
