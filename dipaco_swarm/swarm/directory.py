@@ -141,23 +141,22 @@ class Directory:
         """
         found = await self._transport.records.read(records.group_key(self._run, stage, module), thorough=thorough)
         key, now = (stage, module), self._clock.boottime()
-        before = self._known(key)
-        self._take(key, found, now)
-        last, size = self._readings.get(key), sum(len(record.payload) + OVERHEAD_BYTES for record in found.values())
+        size = sum(len(record.payload) + OVERHEAD_BYTES for record in found.values())
+        by_size = size / READ_BYTES_A_SECOND
+        before, last = self._known(key), self._readings.get(key)
+        self._take(key, found, now, late=max(0.0, by_size - self._timing.calm))
         since = last.since if last is not None and self._known(key) == before else now
-        pause = max(self._timing.pause(now - since), size / READ_BYTES_A_SECOND)
+        pause = max(self._timing.pause(now - since), by_size)
         self._readings[key] = Reading(since, now + pause, pause)
 
     def _known(self, key: Key) -> dict[PeerName, object]:
         """Where everybody in a group stands, without what changes with every step."""
         return {peer: standing(heard.said) for peer, heard in self._heard.get(key, {}).items()}
 
-    def _take(self, key: Key, found: Mapping[PeerName, Record], now: float) -> None:
-        """What a reading has found."""
+    def _take(self, key: Key, found: Mapping[PeerName, Record], now: float, late: float) -> None:
+        """What a reading has found. `late`: seconds by which the next one comes later than one of a small group."""
         stage, module = key
         heard = self._heard.setdefault(key, {})
-        last = self._readings.get(key)
-        late = max(0.0, last.pause - self._timing.calm) if last is not None else 0.0
         for peer in [peer for peer, record in heard.items() if record.until < now and peer not in found]:
             del heard[peer]
         # whom we know comes first, so that a crowd of new names displaces nobody

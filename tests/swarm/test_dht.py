@@ -1,0 +1,70 @@
+"""Records in the real DHT: where they are is remembered."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dipaco_swarm.swarm.interface import PeerName
+from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+
+from .conftest import LOOPBACK
+from .test_weeks import node_of
+
+pytestmark = pytest.mark.swarm
+
+MakeSwarms = Callable[[int], list[NetworkedSwarm]]
+
+
+class Diary:
+    """One swarm's records, and how often it walked to find where they are."""
+
+    def __init__(self, swarm: NetworkedSwarm, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.swarm = swarm
+        self.walks = 0
+        dht = node_of(swarm).dht
+        walk = dht.find_nearest_nodes
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            self.walks += 1
+            return await walk(*args, **options)
+
+        monkeypatch.setattr(dht, "find_nearest_nodes", counted)
+
+    def store(self, payload: bytes) -> bool:
+        return self.swarm._portal.run(node_of(self.swarm).records.store("a key", payload, 60.0))
+
+    def read(self, *, thorough: bool = False) -> dict[PeerName, bytes]:
+        found = self.swarm._portal.run(node_of(self.swarm).records.read("a key", thorough=thorough))
+        return {peer: record.payload for peer, record in found.items()}
+
+
+def test_the_holders_of_a_key_are_looked_for_once_and_again_when_they_go(
+    make_libp2p_swarms: MakeSwarms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make_libp2p_swarms(2)
+    with open_swarm(first.address, tmp_path / "third", LOOPBACK) as third:
+        diaries = [Diary(swarm, monkeypatch) for swarm in (first, second, third)]
+        for number in range(4):
+            for diary in diaries:
+                assert diary.store(b"%d" % number)
+            for diary in diaries:
+                assert diary.read() == {other.swarm.peer: b"%d" % number for other in diaries}
+        known = [diary.walks for diary in diaries]
+        assert max(known) <= 2  # the second one when somebody else was met after the first
+    for diary in diaries[:2]:
+        assert diary.store(b"still here")
+    for diary in diaries[:2]:
+        expected = {first.peer: b"still here", second.peer: b"still here", third.peer: b"3"}
+        assert diary.read() == diary.read(thorough=True) == expected
+    assert max(diary.walks for diary in diaries[:2]) <= 3
+
+
+def test_what_nobody_has_is_nothing(make_libp2p_swarms: MakeSwarms) -> None:
+    (alone,) = make_libp2p_swarms(1)
+    records = node_of(alone).records
+    assert alone._portal.run(records.read("nothing")) == {}
+    assert alone._portal.run(records.store("something", b"x", 60.0))
+    assert {peer for peer in alone._portal.run(records.read("something", thorough=False))} == {alone.peer}
