@@ -42,8 +42,10 @@ def hand_over(
         if not told:
             report(HandingOver(tuple(map(str, alone))))
             told = True
-        # says again that we have them and train no more; whoever speaks also hears what the others say
         swarm.announce(holdings(swarm.peer, stage, states, moves=False))
+        ours_alone = holdings(swarm.peer, stage, {module: states[module] for module in alone}, moves=False)
+        for keeper in sorted({said.peer for said in heard if is_keeper(said)}):
+            swarm.tell(keeper, ours_alone)
         if stop():
             stop.pause(LOOK_SECONDS)  # the event that others wait for here has come already
         else:

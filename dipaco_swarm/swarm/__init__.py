@@ -2,7 +2,8 @@
 
     interface.py    all that a program may ask of the others (`Swarm`)
     networked.py    `Swarm`, over any transport             calls.py        from a program's thread into the loop
-    directory.py    who is there                            groups.py       where we stand in each module group
+    directory.py    who is there                            announcing.py   what we say of ourselves
+    groups.py       where we stand in each module group
     transport.py    what the protocol needs of a network    timing.py       how long things take, five base numbers
     local.py        the transport within one process        libp2p/         the transport over hivemind's daemon
     traffic.py      bytes by purpose, the speed of our line
@@ -16,10 +17,12 @@ Peers
     check record signatures by it. RUN below is the fingerprint of the operator's key.
 
 Records (hivemind's Kademlia DHT; a dictionary a key; subkey = name of the signer)
-    RUN/group/STAGE/MODULE   an announcement: path, version, digest, work, tokens, pace; or a goodbye. Lives 30 s,
-                             repeated every 5 s
+    RUN/group/STAGE/MODULE   an announcement: path, version, digest, work, tokens, pace; or a goodbye. Lives 45 s,
+                             repeated every 5 to 15 s: the less often, the longer it says the same
     RUN/manifest             revision and digest of the manifest; counts only if that blob is signed by the operator
     RUN/topic/TOPIC          a statement of up to 512 bytes: where scores of the routing sample or a snapshot are
+    The five nodes nearest to a key have its records. Who has asked them once remembers them, and from then on reads
+    from one of them; a large group the less often, the more there is to read.
     A value is msgpack [payload, signature]; the signature covers key, expiration and payload. Every node refuses what
     is unsigned, longer than 2 KiB, without a subkey, or meant to live longer than 2.5 minutes.
 

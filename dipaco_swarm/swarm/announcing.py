@@ -65,7 +65,7 @@ class Announcing:
         }
         await asyncio.gather(
             *(self._write(key, words[key], payloads[key]) for key in due),
-            *(self._say_goodbye(key) for key in self._said.keys() - words.keys()),
+            *(self._say_goodbye(key) for key in sorted(self._said.keys() - words.keys())),
         )
 
     def _is_due(self, key: str, words: object) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -121,6 +122,12 @@ class Directory:
                 # peers that started together should not speak together for ever
                 async with asyncio.timeout(self._timing.heartbeat * self._transport.random.uniform(0.8, 1.0)):
                     await news.wait()
+
+    def refresh(self, about: Sequence[Announcement]) -> None:
+        """Read about these modules of ours at once, and not when it is time."""
+        for key in {(said.stage, said.module) for said in about} & self._readings.keys():
+            self._readings[key] = replace(self._readings[key], due=-math.inf)
+        self._announcing.news.set()
 
     async def look(self, stage: int, module: ModuleId) -> None:
         """Read the announcements about one module now, where that can be done in a moment."""

@@ -234,6 +234,10 @@ class Swarm(Protocol):
         """
         ...
 
+    def tell(self, peer: PeerName, holds: Sequence[Announcement]) -> None:
+        """Say to one peer, past the directory, which states we hold, and read soon who else does. Returns at once."""
+        ...
+
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """Live announcements about a module, our own included, sorted by peer. May be some seconds old."""
         ...

@@ -33,6 +33,7 @@ from dipaco_swarm.swarm.interface import (
     Outcome,
     PeerName,
     Residual,
+    Role,
     RoundUnderWay,
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
@@ -45,6 +46,7 @@ from dipaco_swarm.swarm.tasks import Tasks, to_its_end
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Traffic
 from dipaco_swarm.swarm.transport import Portal, Transport
+from dipaco_swarm.swarm.wire import Holding
 
 NEARBY_SECONDS = 10.0
 """For what our own node does, without any other peer."""
@@ -114,9 +116,11 @@ class NetworkedSwarm:
         self._met_before = tuple(met_before)
         self._patience = patience
         self._calls = Calls(portal)
+        self._telling = Tasks()
         self._groups = Groups(transport.peer, directory)
         self._manifests = Manifests(transport, address, store, self._known_peers)
         self._rounds: Rounds | None = None
+        store.on_told = self._told
 
     @property
     def peer(self) -> PeerName:
@@ -153,6 +157,20 @@ class NetworkedSwarm:
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup] = ()) -> None:
         self._groups.announce(announcements, groups)
         self._portal.soon(self._directory.say, tuple(announcements))
+
+    def tell(self, peer: PeerName, holds: Sequence[Announcement]) -> None:
+        for said in holds:
+            self._portal.soon(lambda said=said: self._telling.start(self._store.tell(peer, said)))
+        self._portal.soon(self._directory.refresh, holds)
+
+    def _told(self, peer: str, held: Holding) -> None:
+        """A peer says what it has; what is not about modules of ours is none of our business."""
+        stage, module = held.stage, ModuleId.parse(held.module)
+        if any((said.stage, said.module) == (stage, module) for said in self._directory.ours):
+            name, version, digest, work = PeerName(peer), held.version, held.digest, held.work
+            self._directory.heard_directly(
+                Announcement(name, stage, module, None, version, digest, work, role=Role.HOLDS)
+            )
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         return self._directory.members(stage, module)
@@ -306,6 +324,7 @@ class NetworkedSwarm:
     async def stop(self) -> None:
         """Say goodbye; the node closes afterwards."""
         await self._manifests.stop()
+        await self._telling.end()
         if self._rounds is not None:
             await self._rounds.stop()
         with contextlib.suppress(TimeoutError):

@@ -42,7 +42,7 @@ class Timing:
     @property
     def long_ago(self) -> float:
         """Who was heard since then may be somewhere still; a group in which nobody was is of a stage that is over."""
-        return 20 * self.lifetime
+        return 120 * self.heartbeat
 
     @property
     def in_touch(self) -> float:
@@ -74,8 +74,8 @@ class Timing:
 
     @property
     def clock_tolerance(self) -> float:
-        """A clock that is further off than this makes announcements count for less than two heartbeats."""
-        return self.lifetime - 2 * self.heartbeat
+        """A clock that is further off than this makes announcements expire before they are said a second time."""
+        return self.lifetime - 2 * self.calm
 
     # the failure detector: control streams and questions
 

@@ -294,6 +294,17 @@ class BlobFollows(Message):
     size: Count
 
 
+class Holding(Message):
+    """I train no more, and have this state: whoever wants it may come. There is no answer."""
+
+    kind: Literal["holding"] = "holding"
+    stage: Count
+    module: ModuleName
+    version: Count
+    digest: Digest
+    work: Count
+
+
 class AskManifest(Message):
     """Send the newest manifest that you have, unless it is the one that I have."""
 
@@ -349,7 +360,7 @@ class NotHere(Message):
 AnyMessage = Annotated[
     Join | Refuse | Roster | Reassign | Ready | Commit | Abort | Alive | AskOutcome | OutcomeIs | Exchange
     | Where | Here | AskState | StateIs | AskPiece | AskAverages | AveragesAre | AverageHeader
-    | AskBlob | BlobFollows | AskManifest | ManifestIs
+    | AskBlob | BlobFollows | AskManifest | ManifestIs | Holding
     | Hello | Welcome | NotHere,
     Field(discriminator="kind"),
 ]  # fmt: skip

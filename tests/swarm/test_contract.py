@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -205,6 +206,18 @@ def test_a_goodbye_is_heard(make_swarms: MakeSwarms) -> None:
     gather(swarms, {MODULE: group(0.5, 0.5)}, [0, 1])
     swarms[1].announce([])
     until(lambda: [said.peer for said in _looked_up(swarms[0], MODULE)] == [swarms[0].peer])
+
+
+def test_who_leaves_tells_a_keeper_past_the_directory_what_it_holds(make_swarms: MakeSwarms) -> None:
+    keeper, leaving = make_swarms(2)
+    keeper.announce([Announcement(keeper.peer, 0, MODULE, None, 0, "a" * 64, role=Role.KEEPS)])
+    until(lambda: bool(keeper.members(0, MODULE)))
+    leaving.interrupt()  # after Ctrl+C no other call goes out
+    elsewhere = ModuleId(1, 7)
+    said = Announcement(leaving.peer, 0, MODULE, None, 3, "b" * 64, 500, role=Role.HOLDS)
+    leaving.tell(keeper.peer, [said, replace(said, module=elsewhere)])
+    until(lambda: said in keeper.members(0, MODULE))
+    assert not keeper.members(0, elsewhere)  # what somebody says of modules that are none of ours is not kept
 
 
 def test_a_state_is_fetched_by_its_digest(make_swarms: MakeSwarms) -> None:

@@ -14,14 +14,14 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
-from dipaco_swarm.swarm.interface import Agreed, Older
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Older
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, shelved
 from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
 from dipaco_swarm.swarm.states.blobs import Blobs
@@ -38,6 +38,7 @@ from dipaco_swarm.swarm.wire import (
     AskState,
     AveragesAre,
     BlobFollows,
+    Holding,
     ManifestIs,
     NotHere,
     PackedAverage,
@@ -67,6 +68,8 @@ class Store:
         self._protocol = store_protocol(run)
         self.blobs = blobs
         self.manifest: bytes | None = None
+        self.on_told: Callable[[str, Holding], None] = lambda peer, held: None
+        """Called when a peer says what it has."""
         self._shelf = Shelf(blobs.shelf)
         self._averages = KeptAverages()
         self._successors = Successors(
@@ -120,6 +123,8 @@ class Store:
             case AskManifest(have=have):
                 same = have is not None and have == self._digest_of_manifest()
                 await stream.send(ManifestIs(signed=None if same else self.manifest, same=same))
+            case Holding():
+                self.on_told(stream.peer, message)
             case _:
                 await stream.send(NotHere())
                 raise RemoteDataError(stream.peer, f"asks the store for {type(message).__name__}")
@@ -261,6 +266,17 @@ class Store:
                 for oldest in list(self._unfinished_blobs)[:-MAX_UNFINISHED]:
                     del self._unfinished_blobs[oldest]
         return data
+
+    async def tell(self, peer: str, said: Announcement) -> None:
+        """Tell a peer what we have; nothing comes of it when it cannot be reached."""
+        holding = Holding(
+            stage=said.stage, module=str(said.module), version=said.version, digest=said.digest, work=said.work
+        )
+        try:
+            async with self._transport.dial(peer, self._protocol) as stream:
+                await stream.send(holding)
+        except (ConnectionError, EOFError, TimeoutError) as error:
+            log.debug("peer %s is not told what we have: %s", peer[-8:], error)
 
     def _digest_of_manifest(self) -> bytes | None:
         return None if self.manifest is None else hashlib.sha256(self.manifest).digest()
