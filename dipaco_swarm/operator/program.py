@@ -5,7 +5,7 @@ from contextlib import suppress
 from dipaco_swarm.algorithm.stages import check_tables
 from dipaco_swarm.dashboard.screens import open_screen, recorded
 from dipaco_swarm.events.operator import NodeDown
-from dipaco_swarm.machine.memory import keep_what_is_loaded
+from dipaco_swarm.machine.memory import keep_what_is_loaded, share_heaps
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
@@ -25,6 +25,7 @@ def serve(settings: BootstrapSettings) -> None:
     config = read_run_file(settings.run_file)
     check_tables(config)
     keep_what_is_loaded()
+    share_heaps()
     key, home, workshop = load_operator_key(settings.home), OperatorHome(settings.home), TrainingWorkshop(config)
     node = NodeSettings(settings.listen, settings.announce)
     empty = RunAddress(config.name, fingerprint_of(key.public_key()), ())

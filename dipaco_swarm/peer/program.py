@@ -6,7 +6,7 @@ from dipaco_swarm.dashboard.screens import open_screen, recorded
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.events.volunteer import Joining, Left, NobodyAnswers, NotDialable, Recovered
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
-from dipaco_swarm.machine.memory import keep_what_is_loaded
+from dipaco_swarm.machine.memory import keep_what_is_loaded, share_heaps
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals, until_stopped
@@ -31,6 +31,7 @@ def run_peer(settings: PeerSettings) -> None:
 
     workbench = workbench_of(settings)  # before anything slow: a wrong device should cost no waiting
     keep_what_is_loaded()
+    share_heaps()
     node = NodeSettings(
         listen=settings.listen or DEFAULT_LISTEN,
         reachable=REACHABLE[settings.reachable],
