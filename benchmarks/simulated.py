@@ -77,7 +77,7 @@ def outcomes(seeds: Sequence[int], seconds: float, jobs: int, *, overlap: bool, 
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dipaco_swarm.testing.stories"])
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=50) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:  # Python 3.11 may hang where it renews processes
         yield from pool.map(one, seeds, itertools.repeat(seconds), every)
 
 

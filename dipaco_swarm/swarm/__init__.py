@@ -21,7 +21,7 @@ Records (hivemind's Kademlia DHT; a dictionary a key; subkey = name of the signe
                              repeated every 5 to 15 s: the less often, the longer it says the same
     RUN/manifest             revision and digest of the manifest; counts only if that blob is signed by the operator
     RUN/topic/TOPIC          a statement of up to 512 bytes: where scores of the routing sample or a snapshot are
-    The five nodes nearest to a key have its records. Who has asked them once remembers them, and from then on reads
+    The four nodes nearest to a key have its records. Who has asked them once remembers them, and from then on reads
     from one of them; a large group the less often, the more there is to read.
     A value is msgpack [payload, signature]; the signature covers key, expiration and payload. Every node refuses what
     is unsigned, longer than 2 KiB, without a subkey, or meant to live longer than 2.5 minutes.

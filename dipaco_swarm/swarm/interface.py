@@ -245,7 +245,7 @@ class Swarm(Protocol):
     def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float, thorough: bool = True) -> None:
         """Find out now who is there for these modules; `members` then answers for them too.
 
-        `thorough`: missing nobody, if that can be. Otherwise it costs a fifth.
+        `thorough`: missing nobody, if that can be. Otherwise it costs a quarter.
         """
         ...
 

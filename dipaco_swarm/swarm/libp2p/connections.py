@@ -47,6 +47,10 @@ class Connections:
         """Where a peer said that it can be dialled, best first."""
         return self._addresses.get(peer, ())
 
+    async def exists(self, peer: str) -> bool:
+        """Whether the daemon has a connection to a peer. Raises UNREACHED."""
+        return any(str(known.peer_id) == peer for known in await self._p2p.list_peers())
+
     async def connect(self, peer: str, addresses: Sequence[str]) -> None:
         """Have the daemon connect to a peer at one of these addresses. Raises UNREACHED, and ValueError."""
         bare = [Multiaddr(place_in(address)) for address in addresses]

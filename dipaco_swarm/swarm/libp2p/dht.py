@@ -29,7 +29,7 @@ from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
 from dipaco_swarm.swarm.records import CLOCK_TOLERANCE_SECONDS, MAX_LIFETIME_SECONDS, MAX_RECORD_BYTES
 from dipaco_swarm.swarm.transport import Record
 
-HOLDERS = 5
+HOLDERS = 4
 """Nodes that have the records of a key: those nearest to it."""
 REMEMBERED = 2 * HOLDERS
 """Nodes near a key that we remember, for when some of them go."""

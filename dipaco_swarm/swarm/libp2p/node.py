@@ -154,11 +154,16 @@ class Node:
                 return
         raise nobody_answers(bootstraps, str(failures[0]))
 
-    async def greet(self, address: str) -> None:
-        """Make sure that we and the node at this address know each other, in libp2p and in the DHT."""
+    async def greet(self, address: str, *, anyway: bool = True) -> None:
+        """Make sure that we and the node at this address know each other, in libp2p and in the DHT.
+
+        `anyway`: also where we are connected, and so have met.
+        """
         peer = name_in(address)
         try:
             async with asyncio.timeout(self.timing.dial):
+                if not anyway and await self._connections.exists(peer):
+                    return
                 await self._connections.connect(peer, [address])
                 await self.dht.protocol.call_ping(PeerID.from_base58(peer))
         except (*UNREACHED, ValueError) as error:

@@ -157,10 +157,11 @@ async def _keep_in_touch(node: Node, address: RunAddress, swarm: NetworkedSwarm,
     """
     for times in itertools.count(1):
         await asyncio.sleep(node.timing.in_touch * random.uniform(0.8, 1.0))
-        await asyncio.gather(*(node.greet(place) for place in address.bootstraps))
+        anyway = times % LOOK_EVERY == 0
+        await asyncio.gather(*(node.greet(place, anyway=anyway) for place in address.bootstraps))
         node.let_go()
         _note_who_is_there(node, swarm, address_book)
-        if times % LOOK_EVERY == 0 and address.bootstraps and node.settings.reachable is not False:
+        if anyway and address.bootstraps and node.settings.reachable is not False:
             await node.look(address.bootstraps)
 
 

@@ -34,6 +34,8 @@ class Manifests:
         self._store = store
         self._known_peers = known_peers
         self._following = Tasks()
+        self._hears_node = False
+        """Whether a bootstrap node answered at the last look."""
         self._refused: ManifestError | None = None
         """Why the last look found none that counts."""
 
@@ -88,16 +90,23 @@ class Manifests:
     async def newest(self) -> bytes | None:
         """Ask the bootstrap nodes and some peers directly, else the directory; None when nobody has one.
 
-        Who has a manifest asks one other peer, any: so a newer one is everywhere after some looks, whoever is gone.
+        Who has a manifest asks one other peer, any, while no bootstrap node answers: so a newer one is everywhere after
+        some looks, whoever is gone.
         Raises UnreachableError when everybody who answers takes part in other runs only, ManifestError when the one
         manifest that was found is not signed by the run's operator.
         """
         bootstraps = [name_in(place) for place in self._address.bootstraps]
         others = self._known_peers()
         first = self._store.manifest is None
-        some = others[:FIRST_PEERS] if first else self._transport.random.sample(others, k=min(1, len(others)))
-        peers = dict.fromkeys((*bootstraps, *some))
-        found = await asyncio.gather(*(self._ask(peer) for peer in peers if peer != self._transport.peer))
+        if first:
+            some = others[:FIRST_PEERS]
+        else:
+            some = self._transport.random.sample(others, k=min(len(others), 0 if self._hears_node else 1))
+        peers = [peer for peer in dict.fromkeys((*bootstraps, *some)) if peer != self._transport.peer]
+        found = await asyncio.gather(*(self._ask(peer) for peer in peers))
+        self._hears_node = any(
+            answer is not None for peer, answer in zip(peers, found, strict=True) if peer in bootstraps
+        )
         if found and self._store.manifest is None and all(isinstance(answer, NotOfThisRun) for answer in found):
             raise UnreachableError(self._address.nobody_knows_it)
         answers = [answer for answer in found if isinstance(answer, bytes)]
