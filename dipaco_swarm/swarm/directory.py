@@ -216,6 +216,9 @@ class Directory:
                 digest=said.digest,
                 work=said.work,
             )
+        reading = self._readings.get(key)
+        if reading is not None and (before is None or standing(before.said) != standing(said)):
+            self._readings[key] = replace(reading, since=now)  # where something happens, more will
         expiration, pause = (before.expiration, before.pause) if before is not None else (0.0, 0.0)
         until = max(now + self._timing.lifetime, before.until if before is not None else 0.0)
         self._note(key, Heard(said, expiration, until, now, pause, direct=now))

@@ -68,3 +68,16 @@ def test_what_nobody_has_is_nothing(make_libp2p_swarms: MakeSwarms) -> None:
     assert alone._portal.run(records.read("nothing")) == {}
     assert alone._portal.run(records.store("something", b"x", 60.0))
     assert {peer for peer in alone._portal.run(records.read("something", thorough=False))} == {alone.peer}
+
+
+def test_after_a_break_of_our_own_line_the_holders_are_asked_again(
+    make_libp2p_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diary, other = (Diary(swarm, monkeypatch) for swarm in make_libp2p_swarms(2))
+    assert diary.store(b"before")
+    assert other.store(b"too")
+    records = node_of(diary.swarm).records
+    (near,) = records._near.values()
+    records._silent = dict.fromkeys(near, records._clock.monotonic())  # nobody has answered while it was broken
+    assert diary.store(b"after")
+    assert other.read(thorough=True) == {diary.swarm.peer: b"after", other.swarm.peer: b"too"}

@@ -151,11 +151,12 @@ class DhtRecords:
         return len(self._node.protocol.routing_table.uid_to_peer_id) + (not self._node.protocol.client_mode)
 
     async def _walk(self, key_id: DHTID) -> list[tuple[DHTID, PeerID]]:
-        """Look for the nodes nearest to a key."""
+        """Look for the nodes nearest to a key; who was silent may be there again, as after a break of our own line."""
         found = await self._node.find_nearest_nodes(
             [key_id], k_nearest=REMEMBERED, beam_size=REMEMBERED, exclude_self=self._node.protocol.client_mode
         )
         self._near.pop(key_id, None)
+        self._silent = {node_id: since for node_id, since in self._silent.items() if node_id not in found[key_id]}
         self._learn(key_id, found[key_id])
         for oldest in list(self._near)[:-MAX_KEYS]:
             del self._near[oldest]
