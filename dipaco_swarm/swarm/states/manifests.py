@@ -35,7 +35,7 @@ class Manifests:
         self._known_peers = known_peers
         self._following = Tasks()
         self._hears_node = False
-        """Whether a bootstrap node answered at the last look."""
+        """Whether a bootstrap node had a manifest for us at the last look."""
         self._refused: ManifestError | None = None
         """Why the last look found none that counts."""
 
@@ -100,12 +100,14 @@ class Manifests:
         first = self._store.manifest is None
         if first:
             some = others[:FIRST_PEERS]
+        elif self._hears_node:
+            some = []
         else:
-            some = self._transport.random.sample(others, k=min(len(others), 0 if self._hears_node else 1))
+            some = self._transport.random.sample(others, k=min(1, len(others)))
         peers = [peer for peer in dict.fromkeys((*bootstraps, *some)) if peer != self._transport.peer]
         found = await asyncio.gather(*(self._ask(peer) for peer in peers))
         self._hears_node = any(
-            answer is not None for peer, answer in zip(peers, found, strict=True) if peer in bootstraps
+            isinstance(answer, bytes) for peer, answer in zip(peers, found, strict=True) if peer in bootstraps
         )
         if found and self._store.manifest is None and all(isinstance(answer, NotOfThisRun) for answer in found):
             raise UnreachableError(self._address.nobody_knows_it)
