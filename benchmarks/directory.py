@@ -19,7 +19,7 @@ from benchmarks.chaos import crew as crews
 from benchmarks.chaos.crew import Member
 from benchmarks.chaos.lab import Lab
 from benchmarks.chaos.story import Story, Verdict, run_file
-from benchmarks.utilisation import LINES, RENTED, compute_by_sleeping
+from benchmarks.utilisation import LINES, RENTED, compute_by_sleeping, to_stderr
 from dipaco_swarm.events.usage import Usage
 
 AIM_KB = 2.0
@@ -58,7 +58,7 @@ def play(count: int, seconds: float) -> float:
     with tempfile.TemporaryDirectory(prefix="dipaco-directory-") as name, Lab() as lab:
         folder = Path(name)
         with crews.Crew(folder) as crew:
-            story = Story(lab, crew, config, 0, folder / "cache", Verdict(), _to_stderr)
+            story = Story(lab, crew, config, 0, folder / "cache", Verdict(), to_stderr)
             story.prelude = partial(compute_by_sleeping, STEP_SECONDS)
             node = story.bootstrap(RENTED)
             peers = [story.peer(f"peer-{i}", i, LINES["home"]) for i in range(count)]
@@ -67,7 +67,7 @@ def play(count: int, seconds: float) -> float:
             before = [_counted(member) for member in (node, *peers)]
             story.pause(seconds)
             after = [_counted(member) for member in (node, *peers)]
-            told = [[usage for usage in peer.reported(Usage)] for peer in peers]
+            told = [peer.reported(Usage) for peer in peers]
     of_node, *of_peers = (
         [(now - then) / seconds for now, then in zip(late, early, strict=True)]
         for late, early in zip(after, before, strict=True)
@@ -88,10 +88,6 @@ def play(count: int, seconds: float) -> float:
 def _counted(member: Member) -> tuple[int, int, int]:
     line = member.line.counters()
     return line.bytes_out, line.bytes_in, line.packets_out
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -168,7 +168,7 @@ def play(line: str, group: str, minutes: float, rounds: int, *, overlap: bool) -
     with tempfile.TemporaryDirectory(prefix="dipaco-utilisation-") as name, Lab() as lab:
         folder = Path(name)
         with crews.Crew(folder) as crew:
-            story = Story(lab, crew, config, 0, folder / "cache", Verdict(), _to_stderr)
+            story = Story(lab, crew, config, 0, folder / "cache", Verdict(), to_stderr)
             story.prelude = partial(compute_by_sleeping, 60 * minutes / SCALE / INNER_STEPS)
             node = story.bootstrap(RENTED)
             paths = range(PEERS[group])
@@ -179,10 +179,10 @@ def play(line: str, group: str, minutes: float, rounds: int, *, overlap: bool) -
             looked.end()
             story.finish(node, END_SECONDS)  # not Ctrl+C: who leaves in the middle of a round may lose what it gave
             tokens = sum(story.accounts().values(), Account())
-            _to_stderr(f"tokens, of each module that they were trained on: {tokens}")
+            to_stderr(f"tokens, of each module that they were trained on: {tokens}")
             if tokens.wrong or tokens.lost:
                 kept = shutil.copytree(folder, f"{folder}-kept", ignore=shutil.ignore_patterns("cache", "blobs"))
-                _to_stderr(f"what its peers wrote down is in {kept}")
+                to_stderr(f"what its peers wrote down is in {kept}")
             return looked.row(line, group, minutes, overlap, tokens)
 
 
@@ -254,7 +254,7 @@ def _last_usage(peer: Member) -> Usage:
     return told[-1] if told else Usage(0.0, 0.0, 0, {}, {})
 
 
-def _to_stderr(line: str) -> None:
+def to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

@@ -33,7 +33,8 @@ Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map,
     dipaco/1/RUN/exchange   Exchange, then pieces both ways: contributions in, averages out    a member and a reducer
     dipaco/1/RUN/store      AskState -> StateIs, then AskPiece -> its bytes, as often as wanted;
                             AskAverages -> AveragesAre: which blobs lead from a state that we have to the one we want;
-                            AskBlob -> BlobFollows and bytes; AskManifest -> ManifestIs; otherwise NotHere
+                            AskBlob -> BlobFollows and bytes; AskManifest -> ManifestIs; otherwise NotHere.
+                            Holding: I leave, and have this state; no answer
     dipaco/1/hello          Hello -> Welcome         how do you see me, can you dial me    a peer and a bootstrap node
 
 Behind a router

@@ -5,15 +5,14 @@ from dataclasses import replace
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm import records
-from dipaco_swarm.swarm.directory import OVERHEAD_BYTES, READ_BYTES_A_SECOND, Directory
+from dipaco_swarm.swarm.directory import OVERHEAD_BYTES, READ_BYTES_A_SECOND
 from dipaco_swarm.swarm.interface import Announcement, PeerName
-from dipaco_swarm.swarm.local import LocalNetwork, LocalTransport
-from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Record
 from tests.clocks import HandClock
 
+from .directories import TIMING, directory_over
+
 MODULE = ModuleId(0, 0)
-TIMING = Timing()
 SAID = Announcement(PeerName("us"), 0, MODULE, PathIndex(0), 1, "a" * 64)
 
 
@@ -41,9 +40,7 @@ class World:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.records = Written()
-        transport = LocalTransport(LocalNetwork(timing=TIMING, clock=self.clock), "us")
-        transport.records = self.records
-        self.directory = Directory(transport, "run")
+        self.directory = directory_over(self.records, self.clock)
         self.directory.say([SAID])
 
     def heartbeats(self, count: int) -> tuple[int, int]:

@@ -7,16 +7,14 @@ import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm import records
-from dipaco_swarm.swarm.directory import Directory
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.libp2p import opening
-from dipaco_swarm.swarm.local import LocalNetwork, LocalTransport
-from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Record
 from tests.clocks import HandClock
 
+from .directories import TIMING, directory_over
+
 MODULE = ModuleId(0, 0)
-TIMING = Timing()
 
 
 def said_by(peer: str, catching_up: bool = False, stage: int = 0) -> bytes:
@@ -43,9 +41,7 @@ class World:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.records = Written()
-        transport = LocalTransport(LocalNetwork(timing=TIMING, clock=self.clock), "us")
-        transport.records = self.records
-        self.directory = Directory(transport, "run")
+        self.directory = directory_over(self.records, self.clock)
 
     def says(self, peer: str, later: float = 0.0, catching_up: bool = False) -> None:
         """Its record, written `later` than its last one, by its own clock."""

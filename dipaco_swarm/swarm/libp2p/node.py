@@ -154,7 +154,7 @@ class Node:
                 return
         raise nobody_answers(bootstraps, str(failures[0]))
 
-    async def greet(self, address: str, *, anyway: bool = True) -> None:
+    async def greet(self, address: str, *, anyway: bool) -> None:
         """Make sure that we and the node at this address know each other, in libp2p and in the DHT.
 
         `anyway`: also where we are connected, and so have met.
