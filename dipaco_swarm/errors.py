@@ -100,9 +100,19 @@ def nobody_answers(bootstraps: Sequence[str], detail: str) -> UnreachableError:
 
 
 class RemoteDataError(Exception):
-    """A peer sent bytes that break the protocol."""
+    """A peer sent bytes that break the protocol. The reason may quote what it sent, and is made printable."""
 
     def __init__(self, peer: str, reason: str) -> None:
-        super().__init__(f"peer {peer[-8:]}: {reason}")
+        reason = printable(reason)
+        super().__init__(f"peer {printable(peer[-8:])}: {reason}")
         self.peer = peer
         self.reason = reason
+
+
+SHOWN_CHARACTERS = 200
+
+
+def printable(text: str) -> str:
+    """A text of others as it may be shown: no control characters, which a terminal would obey, and short."""
+    shown = "".join(char if char.isprintable() else "?" for char in text[:SHOWN_CHARACTERS])
+    return shown if len(text) <= SHOWN_CHARACTERS else f"{shown}…"

@@ -17,6 +17,8 @@ from dipaco_swarm.errors import ManifestError
 PIECE_BYTES = 1 << 22
 """Large enough that messages and hops between threads cost nothing, small enough to give a slow holder few of them."""
 HASH_BYTES = 32
+MAX_WORK = (1 << 62) - 1
+"""More tokens than all runs together; a history that says that it has more has this much."""
 
 
 @dataclass(frozen=True)

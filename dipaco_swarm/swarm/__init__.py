@@ -9,7 +9,8 @@
     traffic.py      bytes by purpose, the speed of our line
     round/          one outer round: member, leader, exchange of pieces, arithmetic, codec, failure detector
     states/         module states, blobs and the manifest: kept, served, fetched
-    wire.py         messages, checked at the border         records.py      what stands in the directory
+    wire.py         messages, made of fields.py             framing.py      their bytes, checked at the border
+    records.py      what stands in the directory
     tasks.py, threads.py   background tasks; work beside the event loop
 
 Peers

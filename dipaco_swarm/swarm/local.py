@@ -18,6 +18,8 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import address_of
+from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm
 from dipaco_swarm.swarm.states.blobs import Blobs
@@ -35,7 +37,6 @@ from dipaco_swarm.swarm.transport import (
     Stream,
     StreamHandler,
 )
-from dipaco_swarm.swarm.wire import Message, PieceHeader
 
 
 class TimingWithin(Timing):

@@ -13,8 +13,21 @@ import msgpack
 from pydantic import Field, ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.swarm.fields import (
+    MAX_SPEED,
+    MAX_TOKENS,
+    Digest,
+    Hash,
+    Index,
+    Loss,
+    Message,
+    Speed,
+    Tokens,
+    Version,
+    Work,
+    at_most,
+)
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
-from dipaco_swarm.swarm.wire import Count, Hash, Message
 
 MAX_RECORD_BYTES = 2048
 MAX_LIFETIME_SECONDS = 120.0
@@ -24,7 +37,7 @@ CLOCK_TOLERANCE_SECONDS = 30.0
 
 
 MAX_ADDRESSES = 4
-_PLACE = r"(/[a-z0-9]+/[^/,\s]{1,64})"
+_PLACE = r"(/[a-z0-9]+/[A-Za-z0-9._:%-]{1,64})"
 Place = Annotated[str, Field(pattern=rf"^{_PLACE}{{2,6}}(/p2p-circuit)?$", max_length=300)]
 """Of the peer that writes, without its name at the end."""
 
@@ -32,13 +45,13 @@ Place = Annotated[str, Field(pattern=rf"^{_PLACE}{{2,6}}(/p2p-circuit)?$", max_l
 class AnnouncementRecord(Message):
     """An `Announcement` as it is stored, under the key of its module group."""
 
-    path: Count | None
-    version: Count
+    path: Index | None
+    version: Version
     digest: Hash
-    work: Count
-    tokens: Count
-    tokens_per_second: float = Field(ge=0)
-    loss: float | None
+    work: Work
+    tokens: Tokens
+    tokens_per_second: Speed
+    loss: Loss | None
     reduces: bool
     moves: bool
     catching_up: bool
@@ -50,8 +63,8 @@ class AnnouncementRecord(Message):
 class ManifestRecord(Message):
     """Where the newest manifest is: the operator's node says so."""
 
-    revision: Count
-    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    revision: Index
+    digest: Digest
 
 
 class Statement(Message):
@@ -77,7 +90,7 @@ def encode(payload: Message) -> bytes:
 def decode(kind: type[R], payload: bytes) -> R | None:
     """The payload in a record; None when it is malformed, or another kind."""
     try:
-        values = msgpack.unpackb(payload, raw=False, use_list=False)
+        values = msgpack.unpackb(payload, raw=False, use_list=False, strict_map_key=True)
         if not isinstance(values, tuple) or len(values) != len(kind.model_fields):
             return None
         return kind.model_validate(dict(zip(kind.model_fields, values, strict=True)))
@@ -108,8 +121,8 @@ def encode_announcement(said: Announcement, addresses: Sequence[str]) -> bytes:
         version=said.version,
         digest=bytes.fromhex(said.digest),
         work=said.work,
-        tokens=said.tokens,
-        tokens_per_second=said.tokens_per_second,
+        tokens=at_most(MAX_TOKENS, said.tokens),
+        tokens_per_second=at_most(MAX_SPEED, said.tokens_per_second),
         loss=said.loss,
         reduces=said.reduces,
         moves=said.moves,

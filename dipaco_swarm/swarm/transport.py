@@ -14,10 +14,11 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from dipaco_swarm.machine.clock import Clock
+from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Meter, Purpose
-from dipaco_swarm.swarm.wire import Message, PieceHeader
 
 T = TypeVar("T")
 

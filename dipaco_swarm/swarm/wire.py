@@ -1,51 +1,47 @@
-"""What travels on a stream between two peers: messages, checked at the border, and the headers of raw runs of bytes.
+"""What travels on a stream between two peers: the messages. How their bytes are made and read: `framing.py`.
 
-A message is a 4-byte length and a msgpack map with a `kind`; every kind is a frozen, strictly typed value below.
-Anything that does not fit raises RemoteDataError, which names the peer. No pickle, nothing is executed.
+Every kind is a frozen, strictly typed value; the ranges of its numbers, and how long its texts may be, are in
+`fields.py`. To add a kind is to write its class here.
 """
 
-import struct
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-import msgpack
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field
 
 from dipaco_swarm.algorithm.state import HASH_BYTES, num_pieces
-from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
+from dipaco_swarm.swarm.fields import (
+    MAX_MEMBERS,
+    MAX_PIECES,
+    MAX_STATE_PARAMETERS,
+    Digest,
+    Hash,
+    Index,
+    Message,
+    ModuleName,
+    Norm,
+    Parameters,
+    Peer,
+    Reason,
+    RoundId,
+    Scale,
+    Seconds,
+    Size,
+    Speed,
+    Time,
+    Tokens,
+    Version,
+    Weight,
+    Word,
+    Work,
+)
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK
-
-MAX_MESSAGE_BYTES = 1 << 20
-"""Large enough for a roster of 256 members and a decision about 10,000 pieces; a longer message is refused."""
-
-MAX_MEMBERS = 1024
-"""More than a module group has; larger masks and rosters are refused."""
-
-MAX_STATE_PARAMETERS = 1 << 32
-"""Of one module."""
 
 MAX_BASES = 4
 """States that a peer has and may go on from."""
 
 MAX_SPANS = 1 << 14
 """Parts of an average with other members in them."""
-
-LENGTH = struct.Struct("<I")
-PIECE = struct.Struct("<IIII")
-MAX_MASK_BYTES = MAX_MEMBERS // 8
-
-
-class Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-Peer = Annotated[str, Field(max_length=80)]
-ModuleName = Annotated[str, Field(pattern=r"^L\d{1,4}M\d{1,6}$")]
-Count = Annotated[int, Field(ge=0, lt=1 << 62)]
-Hash = Annotated[bytes, Field(min_length=32, max_length=32)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-"""Of a state or a blob, in hexadecimal."""
 
 
 # rounds: a member and the leader -------------------------------------------------------------------------------------
@@ -55,22 +51,22 @@ class Join(Message):
     """Member -> leader: count me in."""
 
     kind: Literal["join"] = "join"
-    stage: Count
+    stage: Index
     module: ModuleName
-    version: Count
+    version: Version
     digest: Digest
     """Of the state that the outer gradient starts from; a round has one."""
-    work: Count
+    work: Work
     """Behind that state."""
-    path: Count
-    tokens: Count
-    norm: float = Field(ge=0)
+    path: Index
+    tokens: Tokens
+    norm: Norm
     """Length of the whole outer gradient; reducers hold us to it."""
-    parameters: int = Field(gt=0, lt=1 << 40)
+    parameters: Parameters
     reduces: bool
-    uplink: float = Field(default=0.0, ge=0)
+    uplink: Speed = 0.0
     """Bytes a second that its line takes; 0: not known yet."""
-    patience: float = Field(ge=0)
+    patience: Seconds
     """Seconds this member is willing to wait for others who are alive but not there yet."""
 
 
@@ -78,10 +74,10 @@ class Refuse(Message):
     """Leader -> member: not this time, or not with me. The rest is where the group stands, where that is known."""
 
     kind: Literal["refuse"] = "refuse"
-    reason: Annotated[str, Field(max_length=200)]
-    version: Count
+    reason: Reason
+    version: Version
     digest: Digest | None = None
-    work: Count = 0
+    work: Work = 0
     holder: Peer | None = None
     """Who says that it is there."""
     leader: Peer | None = None
@@ -92,10 +88,10 @@ class RosterEntry(Message):
     """A member as the roster has it: what it said when it joined, and what follows from that for all alike."""
 
     peer: Peer
-    path: Count
-    tokens: Count
-    norm: float = Field(ge=0)
-    scale: float = Field(gt=0, le=1)
+    path: Index
+    tokens: Tokens
+    norm: Norm
+    scale: Scale
     """Norm clipping: what this contribution is multiplied with."""
     reduces: bool
 
@@ -104,10 +100,10 @@ class Roster(Message):
     """Leader -> members: who takes part, in which order, and who reduces which piece."""
 
     kind: Literal["roster"] = "roster"
-    round_id: Annotated[bytes, Field(min_length=16, max_length=16)]
+    round_id: RoundId
     members: tuple[RosterEntry, ...] = Field(min_length=1, max_length=MAX_MEMBERS)
-    piece_parameters: int = Field(gt=0)
-    owners: tuple[Count, ...] = Field(min_length=1)
+    piece_parameters: Parameters
+    owners: tuple[Index, ...] = Field(min_length=1, max_length=MAX_PIECES)
     """For each piece of the vector, the index in `members` of its reducer."""
 
 
@@ -115,17 +111,17 @@ class Reassign(Message):
     """Leader -> members: these members are gone; their pieces have new owners, in a new generation."""
 
     kind: Literal["reassign"] = "reassign"
-    gone: tuple[Peer, ...]
-    generation: int = Field(gt=0)
-    pieces: dict[int, int]
-    """piece -> index in `members` of its new owner"""
+    gone: tuple[Peer, ...] = Field(max_length=MAX_MEMBERS)
+    generation: Index = Field(gt=0)
+    pieces: tuple[tuple[Index, Index], ...] = Field(max_length=MAX_PIECES)
+    """Each a piece, and the index in `members` of its new owner."""
 
 
 class Ready(Message):
     """Member -> leader: I hold every piece of the average; these are their digests."""
 
     kind: Literal["ready"] = "ready"
-    generation: Count
+    generation: Index
     digest: Hash
     """Over all pieces in order: their bytes and the masks of who is in them."""
 
@@ -134,8 +130,8 @@ class Commit(Message):
     """Leader -> members: everybody who is alive holds the same bytes; take the outer step."""
 
     kind: Literal["commit"] = "commit"
-    round_id: Annotated[bytes, Field(min_length=16, max_length=16)]
-    generation: Count
+    round_id: RoundId
+    generation: Index
     digest: Hash
 
 
@@ -143,7 +139,7 @@ class Abort(Message):
     """Leader -> members: this round is off; nothing changes. Or, to one of them: it is off for you."""
 
     kind: Literal["abort"] = "abort"
-    reason: Annotated[str, Field(max_length=200)]
+    reason: Reason
     others_go_on: bool = False
     """They may commit with our contribution."""
 
@@ -155,7 +151,7 @@ class Alive(Message):
     awaits_contributions: tuple[Peer, ...] = Field(default=(), max_length=MAX_MEMBERS)
     """To the pieces that we reduce."""
     awaits_averages: tuple[Peer, ...] = Field(default=(), max_length=MAX_MEMBERS)
-    moved: Count = 0
+    moved: Size = 0
     """Bytes of pieces received in this round so far."""
 
 
@@ -163,7 +159,7 @@ class AskOutcome(Message):
     """Member -> member, when the leader is lost: did you commit this round? Asking also forbids it from now on."""
 
     kind: Literal["ask-outcome"] = "ask-outcome"
-    round_id: Annotated[bytes, Field(min_length=16, max_length=16)]
+    round_id: RoundId
 
 
 class OutcomeIs(Message):
@@ -180,7 +176,7 @@ class Exchange(Message):
     """Contributor -> reducer: pieces follow; send me the averages of yours on this stream."""
 
     kind: Literal["exchange"] = "exchange"
-    round_id: Annotated[bytes, Field(min_length=16, max_length=16)]
+    round_id: RoundId
 
 
 # states, blobs, and who is where -------------------------------------------------------------------------------------
@@ -190,12 +186,12 @@ class Where(Message):
     """Are you there, and where do you stand with this module? The round that goes on from this state is gathering."""
 
     kind: Literal["where"] = "where"
-    stage: Count
+    stage: Index
     module: ModuleName
-    version: Count
+    version: Version
     digest: Digest
-    work: Count
-    path: Count | None = None
+    work: Work
+    path: Index | None = None
     """That the asking peer trains; None: it only leads."""
 
 
@@ -203,11 +199,11 @@ class Here(Message):
     """The answer: where we stand, and whom we have joined."""
 
     kind: Literal["here"] = "here"
-    version: Count | None
+    version: Version | None
     """Of the state that we have; None: we neither train this module in this stage nor hold it."""
     digest: Digest | None = None
-    work: Count = 0
-    path: Count | None = None
+    work: Work = 0
+    path: Index | None = None
     """That we train; None: we do not come to rounds of this module."""
     follows: Peer | None = None
     """The leader that we have joined for this round; ourselves if we lead it."""
@@ -217,18 +213,18 @@ class AskState(Message):
     """Do you have this state? More may be asked on the same stream: AskPiece, as often as wanted."""
 
     kind: Literal["ask-state"] = "ask-state"
-    stage: Count
+    stage: Index
     module: ModuleName
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    digest: Digest
 
 
 class StateIs(Message):
     """Yes; and the digests of its pieces, which make up the digest that was asked for."""
 
     kind: Literal["state"] = "state"
-    version: Count
-    parameters: int = Field(gt=0, le=MAX_STATE_PARAMETERS)
-    work: Count
+    version: Version
+    parameters: Parameters
+    work: Work
     hashes: Annotated[bytes, Field(max_length=HASH_BYTES * num_pieces(MAX_STATE_PARAMETERS))]
     """32 bytes for each piece of the parameters, then for each of the momentum."""
 
@@ -244,7 +240,7 @@ class AskAverages(Message):
     """Do you have the averages that lead from one of these states to that one? Each is a blob then (AskBlob)."""
 
     kind: Literal["ask-averages"] = "ask-averages"
-    stage: Count
+    stage: Index
     module: ModuleName
     bases: tuple[Digest, ...] = Field(min_length=1, max_length=MAX_BASES)
     to: Digest
@@ -270,12 +266,12 @@ class AverageHeader(Message):
     kind: Literal["average"] = "average"
     base: Digest
     """Of the state that its outer gradients start from."""
-    work: Count
+    work: Work
     """What the next version has more of it."""
-    parameters: int = Field(gt=0, le=MAX_STATE_PARAMETERS)
-    codec: Annotated[str, Field(max_length=20)]
+    parameters: Parameters
+    codec: Word
     piece_parameters: int = Field(ge=BLOCK, le=MAX_STATE_PARAMETERS)
-    spans: tuple[tuple[Count, Annotated[float, Field(gt=0)]], ...] = Field(min_length=1, max_length=MAX_SPANS)
+    spans: tuple[tuple[Parameters, Weight], ...] = Field(min_length=1, max_length=MAX_SPANS)
     """The parameter before which each ends, and the effective number of paths in it."""
 
 
@@ -283,26 +279,26 @@ class AskBlob(Message):
     """Send this blob, from this byte on."""
 
     kind: Literal["ask-blob"] = "ask-blob"
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    offset: Count = 0
+    digest: Digest
+    offset: Size = 0
 
 
 class BlobFollows(Message):
     """Yes; `size` is that of the whole blob, and its bytes follow from the offset that was asked for."""
 
     kind: Literal["blob"] = "blob"
-    size: Count
+    size: Size
 
 
 class Holding(Message):
     """I train no more, and have this state: whoever wants it may come. There is no answer."""
 
     kind: Literal["holding"] = "holding"
-    stage: Count
+    stage: Index
     module: ModuleName
-    version: Count
+    version: Version
     digest: Digest
-    work: Count
+    work: Work
 
 
 class AskManifest(Message):
@@ -317,7 +313,7 @@ class ManifestIs(Message):
     """The manifest as the operator signed it; None: we have none, or the same."""
 
     kind: Literal["manifest"] = "manifest"
-    signed: bytes | None
+    signed: Annotated[bytes, Field(max_length=1 << 20)] | None
     same: bool = False
 
 
@@ -341,13 +337,13 @@ class Welcome(Message):
     """How you look from here."""
 
     kind: Literal["welcome"] = "welcome"
-    seen_at: Annotated[str, Field(max_length=80)]
+    seen_at: Word
     """/ip4/... or /ip6/...; empty when you come through a relay."""
     reached: tuple[Port, ...] | None = Field(max_length=MAX_PORTS)
     """The ports at which you can be dialled; None: was not asked, or has no time to try."""
-    time: float
+    time: Time
     """Seconds since the epoch, by my clock."""
-    version: Annotated[str, Field(max_length=40)]
+    version: Word
     """Of the program that I run."""
 
 
@@ -355,43 +351,3 @@ class NotHere(Message):
     """We do not have what was asked for."""
 
     kind: Literal["not-here"] = "not-here"
-
-
-AnyMessage = Annotated[
-    Join | Refuse | Roster | Reassign | Ready | Commit | Abort | Alive | AskOutcome | OutcomeIs | Exchange
-    | Where | Here | AskState | StateIs | AskPiece | AskAverages | AveragesAre | AverageHeader
-    | AskBlob | BlobFollows | AskManifest | ManifestIs | Holding
-    | Hello | Welcome | NotHere,
-    Field(discriminator="kind"),
-]  # fmt: skip
-_MESSAGES: TypeAdapter[AnyMessage] = TypeAdapter(AnyMessage)
-
-
-@dataclass(frozen=True)
-class PieceHeader:
-    """Comes before a run of bytes on an exchange stream: a contribution to a piece, or its average."""
-
-    index: int
-    generation: int
-    mask: bytes
-    """Little-endian bits: which roster members are in this average. Empty in a contribution."""
-    size: int
-    """Bytes that follow."""
-
-
-def encode(message: Message) -> bytes:
-    """A message as the bytes that follow its length."""
-    return bytes(msgpack.packb(message.model_dump(), use_bin_type=True))
-
-
-def decode(peer: str, body: bytes) -> Message:
-    """The message in these bytes. Raises RemoteDataError, which names the peer, when they are not one."""
-    try:
-        fields = msgpack.unpackb(body, raw=False, use_list=False, strict_map_key=False)
-        return _MESSAGES.validate_python(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise RemoteDataError(peer, f"sends a malformed message: {where}: {first['msg']}") from None
-    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
-        raise RemoteDataError(peer, f"sends bytes that are not a message: {error}") from None

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from dipaco_swarm.swarm.wire import Exchange, Join, PieceHeader, Ready
+from dipaco_swarm.swarm.framing import PieceHeader
+from dipaco_swarm.swarm.wire import Exchange, Join, Ready
 from dipaco_swarm.testing.aims import ANYTHING, Aim
 from dipaco_swarm.testing.ending import stop
 from dipaco_swarm.testing.process import SimulatedProcess

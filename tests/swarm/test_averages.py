@@ -10,9 +10,10 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.outer_step import follow_averages
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN, Span
+from dipaco_swarm.swarm.framing import LENGTH, encode
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, pack, unpack
-from dipaco_swarm.swarm.wire import LENGTH, AverageHeader, encode
+from dipaco_swarm.swarm.wire import AverageHeader
 from tests.averages import OUTER, PARAMETERS, average_of, chain_from, noise, state_of
 
 MODULE, OTHER = ModuleId(0, 0), ModuleId(1, 0)

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import Agreed, NotAgreed, Outcome, Swarm
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
@@ -26,7 +28,7 @@ from dipaco_swarm.swarm.round.seats import Seat
 from dipaco_swarm.swarm.round.seats import tell as honest
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Stream
-from dipaco_swarm.swarm.wire import Commit, Message, PieceHeader
+from dipaco_swarm.swarm.wire import Commit
 
 from .test_contract import MODULE, gather, group, part, reduce_together
 

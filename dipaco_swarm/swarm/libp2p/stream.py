@@ -1,20 +1,12 @@
 """A libp2p stream: framed messages and raw runs of bytes over a pipe to our daemon."""
 
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.framing import LENGTH, MAX_MASK_BYTES, MAX_MESSAGE_BYTES, PIECE, PieceHeader, decode, encode
 from dipaco_swarm.swarm.libp2p.pipe import Pipe
 from dipaco_swarm.swarm.libp2p.rate_limit import RateLimit
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Meter, Purpose
-from dipaco_swarm.swarm.wire import (
-    LENGTH,
-    MAX_MASK_BYTES,
-    MAX_MESSAGE_BYTES,
-    PIECE,
-    Message,
-    PieceHeader,
-    decode,
-    encode,
-)
 
 STEP_BYTES = 1 << 18
 

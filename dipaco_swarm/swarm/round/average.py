@@ -10,11 +10,12 @@ import torch
 from dipaco_swarm.algorithm.state import vector_bytes
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import Span
+from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import ModuleGroup, PeerName
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.reduction import effective_paths_of, piece_bounds, present_in
 from dipaco_swarm.swarm.transport import Executor
-from dipaco_swarm.swarm.wire import PieceHeader, Roster
+from dipaco_swarm.swarm.wire import Roster
 
 
 class Average:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from dipaco_swarm.machine.clock import Clock
+from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.tasks import end_all
 from dipaco_swarm.swarm.timing import Timing
-from dipaco_swarm.swarm.wire import Message
 
 
 class Channel(Protocol):

@@ -8,12 +8,13 @@ import logging
 import statistics
 from collections.abc import Iterable, Sequence
 
+from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.round import decision
 from dipaco_swarm.swarm.round.decision import decide
 from dipaco_swarm.swarm.round.roster import make_roster
 from dipaco_swarm.swarm.round.seats import Seat, or_a_pulse, tell
 from dipaco_swarm.swarm.transport import Transport
-from dipaco_swarm.swarm.wire import Abort, Alive, Commit, Message, Reassign
+from dipaco_swarm.swarm.wire import Abort, Alive, Commit, Reassign
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class RunningRound:
         for piece, owner in moved.items():
             self._owners[piece] = owner
         self._generation += 1
-        await self._tell_all(Reassign(gone=tuple(names), generation=self._generation, pieces=moved))
+        await self._tell_all(Reassign(gone=tuple(names), generation=self._generation, pieces=tuple(moved.items())))
 
     async def _tell_all(self, message: Message) -> None:
         await tell([self._seats[i] for i in sorted(self._alive)], message, self._timing)

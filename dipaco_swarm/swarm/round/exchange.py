@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.outer import Vector
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
@@ -26,7 +27,7 @@ from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
 from dipaco_swarm.swarm.round.reducer import Reducer
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Stream, Transport
-from dipaco_swarm.swarm.wire import Alive, Exchange, PieceHeader, Reassign, Roster
+from dipaco_swarm.swarm.wire import Alive, Exchange, Reassign, Roster
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +135,9 @@ class PieceExchange:
 
     def reassign(self, order: Reassign) -> None:
         """Members are gone: stop waiting for them, and redo their pieces with the new owners."""
-        for piece, owner in order.pieces.items():
-            if not (0 <= piece < len(self.average.owners) and 0 <= owner < len(self.roster.members)):
+        pieces = dict(order.pieces)
+        for piece, owner in pieces.items():
+            if piece >= len(self.average.owners) or owner >= len(self.roster.members):
                 raise RemoteDataError("leader", f"reassigns piece {piece} to member {owner}; there is no such thing")
         index_of = {member.peer: i for i, member in enumerate(self.roster.members)}
         gone = {index_of[peer] for peer in order.gone if peer in index_of} - {self._me}
@@ -143,8 +145,8 @@ class PieceExchange:
         for member in gone & self._exchanges.keys():
             self._exchanges.pop(member).cancel()
         self.generation = order.generation
-        self.average.reassign(order.pieces, order.generation)
-        for piece, owner in order.pieces.items():
+        self.average.reassign(pieces, order.generation)
+        for piece, owner in pieces.items():
             self._send_piece_to(owner, piece)
         self._reducer.go_on_without(gone, order.generation)
 

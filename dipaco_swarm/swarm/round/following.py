@@ -27,6 +27,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
+from dipaco_swarm.swarm.fields import MAX_SECONDS, MAX_SPEED, Message, at_most
 from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome
 from dipaco_swarm.swarm.round.candidates import REFUSAL_SECONDS, LeaderFailures
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader, LocalChannel
@@ -40,7 +41,7 @@ from dipaco_swarm.swarm.round.roster import our_index
 from dipaco_swarm.swarm.round.standing import Key, Member, Standing
 from dipaco_swarm.swarm.round.verdicts import Verdicts
 from dipaco_swarm.swarm.transport import Executor, Transport
-from dipaco_swarm.swarm.wire import Abort, Alive, Commit, Join, Message, Ready, Reassign, Refuse, Roster
+from dipaco_swarm.swarm.wire import Abort, Alive, Commit, Join, Ready, Reassign, Refuse, Roster
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +105,8 @@ class Follower:
             norm=norm,
             parameters=len(contribution.gradient),
             reduces=self.transport.reachable,
-            uplink=self.transport.meter.uplink,
-            patience=patience,
+            uplink=at_most(MAX_SPEED, self.transport.meter.uplink),
+            patience=at_most(MAX_SECONDS, patience),
         )
         answered, began = False, self._now()
         key = (group.stage, group.module, contribution.version)

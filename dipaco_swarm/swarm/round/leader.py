@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.swarm.fields import MAX_MEMBERS
 from dipaco_swarm.swarm.round import closing
 from dipaco_swarm.swarm.round.channels import Channel
 from dipaco_swarm.swarm.round.closing import GatheringView, close
@@ -22,7 +23,7 @@ from dipaco_swarm.swarm.round.seats import Seat, or_a_pulse, tell
 from dipaco_swarm.swarm.round.standing import Key, Member, Standing
 from dipaco_swarm.swarm.tasks import Tasks, end_all
 from dipaco_swarm.swarm.transport import Transport
-from dipaco_swarm.swarm.wire import MAX_MEMBERS, Here, Join, Refuse
+from dipaco_swarm.swarm.wire import Here, Join, Refuse
 
 MAX_GATHERINGS = 1024
 """Rounds that one peer leads at once, however many strangers open some."""

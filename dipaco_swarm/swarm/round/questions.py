@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.standing import Key, Member, Standing
 from dipaco_swarm.swarm.transport import Transport
-from dipaco_swarm.swarm.wire import AskOutcome, Commit, Here, Message, OutcomeIs, Where
+from dipaco_swarm.swarm.wire import AskOutcome, Commit, Here, OutcomeIs, Where
 
 log = logging.getLogger(__name__)
 

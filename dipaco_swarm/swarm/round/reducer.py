@@ -2,17 +2,19 @@
 
 import asyncio
 import logging
+import math
 
 from torch import Tensor
 
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
 from dipaco_swarm.swarm.round.reduction import is_acceptable, length_of, mask_of, piece_average
 from dipaco_swarm.swarm.transport import Executor, Stream
-from dipaco_swarm.swarm.wire import PieceHeader, Roster
+from dipaco_swarm.swarm.wire import Roster
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ class Reducer:
         self._arrived: dict[int, dict[int, memoryview]] = {}
         """piece -> member -> its contribution; the first one counts."""
         self._lengths: dict[int, float] = {}
-        """member -> squared length of what we accepted of it so far."""
+        """member -> length of what we accepted of it so far."""
         self._left: set[int] = set()
         """Members from whom nothing more is to come."""
         self._reduced: dict[int, Finished] = {}
@@ -150,9 +152,9 @@ class Reducer:
             entry = self._roster.members[member]
             contribution = self._codec.decode(arrived.pop(member), stop - start)
             # pieces of a member together must not be longer than the whole gradient it claimed
-            squared = self._lengths.get(member, 0.0) + length_of(contribution) ** 2
-            if is_acceptable(squared, entry):
-                self._lengths[member] = squared
+            length = math.hypot(self._lengths.get(member, 0.0), length_of(contribution))
+            if is_acceptable(length, entry):
+                self._lengths[member] = length
                 accepted[member] = contribution
             else:
                 log.warning("left out a contribution of peer %s: not finite, or longer than it said", entry.peer[-8:])

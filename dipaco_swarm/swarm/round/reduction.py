@@ -133,9 +133,9 @@ def length_of(contribution: Tensor) -> float:
     return math.hypot(float(torch.linalg.vector_norm(rows, dtype=torch.float64)), float(rest))
 
 
-def is_acceptable(squared_length: float, member: RosterEntry) -> bool:
+def is_acceptable(length: float, member: RosterEntry) -> bool:
     """Whether what a member sent to one reducer is finite and no longer than the whole gradient it claimed."""
-    return squared_length <= (member.norm * NORM_TOLERANCE) ** 2 + 1e-24
+    return length <= member.norm * NORM_TOLERANCE + 1e-12
 
 
 def claimed_norm(codec: Codec, gradient: Vector, left_over: Tensor | None) -> float:

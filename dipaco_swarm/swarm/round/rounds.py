@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.fields import MAX_NORM
 from dipaco_swarm.swarm.interface import Contribution, ModuleGroup, NotAgreed, Outcome
 from dipaco_swarm.swarm.round.candidates import Candidates, LeaderFailures, may_redirect, next_leader
 from dipaco_swarm.swarm.round.codecs.codec import Codec
@@ -94,7 +95,7 @@ class Rounds:
         Cancelled after the others have our part, it still returns, and says so.
         """
         norm = await self._compute.in_order(self._norm, contribution)
-        if not norm < float("inf"):
+        if not norm <= MAX_NORM:
             return NotAgreed("our own outer gradient is not finite; training has diverged on this machine")
         group = contribution.group
         started = self._transport.clock.monotonic()

@@ -5,9 +5,10 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.round.channels import Channel
 from dipaco_swarm.swarm.timing import Timing
-from dipaco_swarm.swarm.wire import Alive, Join, Message, Ready
+from dipaco_swarm.swarm.wire import Alive, Join, Ready
 
 
 @dataclass(eq=False)

@@ -8,9 +8,10 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.strategies import CODECS
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN, EncodedAverage, Span, encoded_sizes
+from dipaco_swarm.swarm.framing import LENGTH, MAX_MESSAGE_BYTES, decode, encode
 from dipaco_swarm.swarm.round.codecs.codec import Buffer
 from dipaco_swarm.swarm.states.shelf import Shelf
-from dipaco_swarm.swarm.wire import LENGTH, MAX_MESSAGE_BYTES, AverageHeader, PackedAverage, decode, encode
+from dipaco_swarm.swarm.wire import AverageHeader, PackedAverage
 
 
 @dataclass(frozen=True, eq=False)

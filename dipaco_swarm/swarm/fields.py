@@ -1,0 +1,80 @@
+"""What a value from others may be: the ranges of numbers, the length of texts. Messages and records are made of these.
+
+Nothing here is a guess about honest values; each bound is far beyond them, and low enough that nothing that is computed
+from such values overflows. What we say of ourselves passes `at_most` where it may be beyond.
+"""
+
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from dipaco_swarm.algorithm.state import MAX_WORK
+
+MAX_MEMBERS = 1024
+"""More than a module group has; larger masks and rosters are refused."""
+
+MAX_STATE_PARAMETERS = 1 << 32
+"""Of one module."""
+
+MAX_PIECES = 1 << 14
+"""Of one vector: the longest one in the largest pieces."""
+
+MAX_INDEX = (1 << 31) - 1
+"""Of a version, a stage, a path, a piece, a generation."""
+
+MAX_TOKENS = 1 << 48
+"""Of one member in one round: all members together are still less than MAX_WORK."""
+
+MAX_NORM = 1e30
+"""Of an outer gradient; its square is still an ordinary number."""
+
+MAX_SPEED = 1e12
+"""Bytes, or tokens, a second."""
+
+MAX_SECONDS = 1e6
+"""Twelve days of patience."""
+
+MAX_TIME = 1e12
+"""Seconds since the epoch."""
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _printable(text: str) -> str:
+    """What is shown on other people's screens has no control characters in it."""
+    if not text.isprintable():
+        raise ValueError("has characters that cannot be printed")
+    return text
+
+
+Printable = AfterValidator(_printable)
+Peer = Annotated[str, Field(min_length=1, max_length=80), Printable]
+Reason = Annotated[str, Field(max_length=200), Printable]
+Word = Annotated[str, Field(max_length=80), Printable]
+ModuleName = Annotated[str, Field(pattern=r"^L\d{1,4}M\d{1,6}$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""Of a state or a blob, in hexadecimal."""
+Hash = Annotated[bytes, Field(min_length=32, max_length=32)]
+RoundId = Annotated[bytes, Field(min_length=16, max_length=16)]
+Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
+Version = Annotated[int, Field(ge=0, le=MAX_INDEX)]
+Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+Work = Annotated[int, Field(ge=0, le=MAX_WORK)]
+Size = Annotated[int, Field(ge=0, lt=1 << 62)]
+Parameters = Annotated[int, Field(gt=0, le=MAX_STATE_PARAMETERS)]
+Norm = Annotated[float, Field(ge=0, le=MAX_NORM)]
+Scale = Annotated[float, Field(gt=0, le=1)]
+Weight = Annotated[float, Field(gt=0, le=MAX_NORM)]
+Loss = Annotated[float, Field(ge=-MAX_NORM, le=MAX_NORM)]
+Speed = Annotated[float, Field(ge=0, le=MAX_SPEED)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+Time = Annotated[float, Field(ge=0, le=MAX_TIME)]
+
+N = TypeVar("N", int, float)
+
+
+def at_most(most: N, value: N) -> N:
+    """A value of our own as we may say it; what is not a number is 0."""
+    return min(value, most) if value >= 0 else most * 0
