@@ -22,7 +22,8 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.outer_step import follow_averages, step_at
 from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due
 from dipaco_swarm.path_in_training import Fetching, InFlight, Pace, PathInTraining
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Older, Outcome, PeerName, Role
+from dipaco_swarm.swarm.fetching import Older
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
 from dipaco_swarm.training.inner import StepReport
 
 ANNOUNCE_SECONDS = 2.0
@@ -266,7 +267,7 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
             continue  # its round tells, or it is coming
         members = peer.swarm.members(peer.stage, module)
         others = [Claim.of(m) for m in members if m.peer != peer.swarm.peer]  # who has just moved on holds it still
-        better = peer.newest.better(module, peer.progress[module].claim, others)
+        better = peer.newest.better(peer.stage, module, peer.progress[module].claim, others)
         if better is not None:
             found.append(CatchUp(module, better))
     return tuple(found)

@@ -13,7 +13,8 @@ from dipaco_swarm.algorithm.progress import ModuleProgress, Part
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.outer_step import step_at
 from dipaco_swarm.run.config import OuterConfig, RoundsConfig
-from dipaco_swarm.swarm.interface import FetchUnderWay, ModuleGroup, RoundUnderWay, Swarm
+from dipaco_swarm.swarm.fetching import FetchUnderWay
+from dipaco_swarm.swarm.interface import ModuleGroup, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
 

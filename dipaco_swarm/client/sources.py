@@ -95,7 +95,7 @@ def _state_in_swarm(swarm: "NetworkedSwarm", manifest: Manifest, module: ModuleI
     members = swarm.members(stage, module)
     claims = [Claim.of(said) for said in members]
     newest = NewestStates(swarm, give_up_after=0.0)  # each state once, the newest first
-    while (claim := newest.better(module, NOTHING, claims)) is not None:
+    while (claim := newest.better(stage, module, NOTHING, claims, timeout=LOOK_UP_SECONDS)) is not None:
         state = newest.fetch(stage, module, claim)
         if state is not None:
             return state

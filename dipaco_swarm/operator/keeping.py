@@ -115,7 +115,7 @@ class Keeping:
         """A newer state that the group has, and how many train on from it; None when ours is the newest."""
         held, swarm = self._states[module], self._around.swarm
         members = [s for s in swarm.members(stage.index, module) if s.peer != swarm.peer]
-        better = self._newest.better(module, Claim.of(held), [Claim.of(s) for s in members])
+        better = self._newest.better(stage.index, module, Claim.of(held), [Claim.of(s) for s in members])
         if better is None:
             return None
         # who trains it will have it a moment from now as well; who has stopped training may be about to leave

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
-from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, resumed
 from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
@@ -26,7 +26,8 @@ from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.peer.workbench import Bench
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
-from dipaco_swarm.swarm.interface import Follow, ModuleGroup, Residual
+from dipaco_swarm.swarm.fetching import Follow
+from dipaco_swarm.swarm.interface import ModuleGroup, Residual
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.inner import InnerState
@@ -110,13 +111,17 @@ class Entering:
             if module in own and Claim.of(own[module]).beats(Claim.of(ours)):
                 ours = own[module]
         newest = NewestStates(around.swarm, follow=follow, give_up_after=around.swarm.timing.unsent)
+        confirmed_by = around.swarm.clock.monotonic() + around.swarm.timing.look_up
         while not around.stop():
             around.swarm.look_up(stage.index, [module], timeout=around.swarm.timing.look_up)
             members = around.swarm.members(stage.index, module)
             others = [Claim.of(said) for said in members if said.peer != around.swarm.peer]
-            better = newest.better(module, Claim.of(ours), others)
+            better = newest.better(stage.index, module, Claim.of(ours), others, timeout=2 * around.swarm.timing.answer)
             if better is None:
-                return ours
+                if better_claim(Claim.of(ours), others) is None or around.swarm.clock.monotonic() > confirmed_by:
+                    return ours
+                around.stop.wait(around.swarm.timing.ask_again)  # who can confirm it may have it in a moment
+                continue
             state = newest.fetch(stage.index, module, better, parameters=len(ours.params), ours=ours)
             if state is not None:
                 around.notices.recovered(f"state of {module}")

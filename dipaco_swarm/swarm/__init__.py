@@ -7,6 +7,7 @@
     transport.py    what the protocol needs of a network    timing.py       how long things take, five base numbers
     local.py        the transport within one process        libp2p/         the transport over hivemind's daemon
     traffic.py      bytes by purpose, the speed of our line
+    vouching.py     which claims are believed               had.py, circle.py   what we have had; whom we know
     round/          one outer round: member, leader, exchange of pieces, arithmetic, codec, failure detector
     states/         module states, blobs and the manifest: kept, served, fetched
     wire.py         messages, made of fields.py             framing.py      their bytes, checked at the border
@@ -35,6 +36,7 @@ Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map,
     dipaco/1/RUN/store      AskState -> StateIs, then AskPiece -> its bytes, as often as wanted;
                             AskAverages -> AveragesAre: which blobs lead from a state that we have to the one we want;
                             AskBlob -> BlobFollows and bytes; AskManifest -> ManifestIs; otherwise NotHere.
+                            AskHad -> HadAre: have you had these states; asked before a claim is believed
                             Holding: I leave, and have this state; no answer
     dipaco/1/hello          Hello -> Welcome         how do you see me, can you dial me    a peer and a bootstrap node
 
@@ -81,6 +83,10 @@ Promises
     - Whoever has a state and is at most six versions behind follows the averages: the reducers' own bytes, as members
       decoded them, and the same outer steps. They are asked for first, and not taken if the state is fewer bytes.
       A state that they make has the digest that was asked for; if not, who named them is not asked for it again.
+    - A claim alone moves nobody. A state is taken when the operator's node has had it, or half of the members that we
+      know and that are there; known is who has contributed to a state that we believe (`algorithm/evidence.py`). A
+      stranger's word counts only where nobody is known: for a newcomer while no operator's node answers, if more than
+      half of all who are there say the same; and for the operator's node, which follows averages only then.
     - A state's digest is over version, length and the digests of its 4 MiB pieces, and StateIs carries these; so each
       piece comes from any holder and is checked alone. Who announces the digest is asked first, keepers before members
       that train, else in random order, up to four at once. Who lies, leaves, sends nothing for 8 to 30 s, or keeps the
@@ -93,13 +99,15 @@ Assumptions
 Against whom
     Strangers who send malformed, oversized, non-finite or too long contributions: left out, named in the log. A scaled
     contribution is clipped to `norm_clip` times the median length. Different averages to different members: nothing
-    commits. Wrong states and blobs: another holder is asked. Records in others' names: refused by every node. Peers
-    that vanish, freeze or crawl at any moment: points 5 and 7. Floods of names: whom we know keeps its place.
+    commits. Versions that nobody else has had: not asked for. Wrong states and blobs: another holder is asked. Records
+    in others' names: refused by every node. Peers that vanish, freeze or crawl at any moment: points 5 and 7. Floods of
+    names: whom we know keeps its place.
 
 What we do not claim
     - Truth of a contribution. Within the bounds, whoever is in the roster moves the mean by its path's weight; many
-      names are many members (there is no defence against a crowd but the operator's). Tokens are claimed, not proven:
-      a replica can push aside the other replicas of its path, not other paths.
+      names are many members (there is no defence against a crowd but the operator's). Who has taken part in a round
+      is known from then on, and half of those whom somebody knows can make it believe anything. Tokens are claimed, not
+      proven: a replica can push aside the other replicas of its path, not other paths.
     - Length is held per reducer: against R reducers together a member can send sqrt(R) times what it claimed.
     - An honest average from a dishonest reducer. All members get the same bytes, and these may be wrong, within nothing
       but the codec's range; only comparing losses would show it. The leader may leave members out.

@@ -7,6 +7,7 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.directory import Directory
 from dipaco_swarm.swarm.interface import Announcement, Contribution, ModuleGroup, PeerName
 from dipaco_swarm.swarm.round.standing import Member, Standing
+from dipaco_swarm.swarm.vouching import Vouching
 
 
 class Groups:
@@ -19,8 +20,15 @@ class Groups:
         self._called: set[tuple[int, ModuleId, int]] = set()
         """Stage, module and version of rounds that somebody gathers."""
 
-    def standing(self) -> Standing:
-        """The same, as the rounds ask for it."""
+    def standing(self, vouching: Vouching) -> Standing:
+        """The same, as the rounds ask for it. `vouching`: which claims of others are believed."""
+
+        def is_believed(stage: int, module: ModuleId, ours: Claim, claim: Claim) -> bool:
+            return claim in vouching.believed(stage, module, ours, [claim])
+
+        async def ask_about(stage: int, module: ModuleId, ours: Claim, claim: Claim) -> bool:
+            return claim in await vouching.check(stage, module, ours, [claim])
+
         return Standing(
             ours=self._ours,
             holds=self._holds,
@@ -31,6 +39,9 @@ class Groups:
             lately=self._directory.lately,
             heard=self._heard,
             look=self._directory.look,
+            has_had=vouching.had.has,
+            is_believed=is_believed,
+            ask_about=ask_about,
         )
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup]) -> None:

@@ -4,7 +4,7 @@ Synchronous on purpose: a training loop is one thread doing one thing. Calls blo
 leaving is ordinary and comes back as a value. Only asking for something that nobody has raises.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType, Protocol
@@ -13,9 +13,11 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.outer import Vector
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
-from dipaco_swarm.algorithm.state import ModuleState, Room
+from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.encoded_average import EncodedAverage, Span
+from dipaco_swarm.swarm.fetching import FetchUnderWay, Older
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Traffic
 
@@ -152,18 +154,6 @@ class NotAgreed:
 
 Outcome = Agreed | NotAgreed
 
-Follow = Callable[[ModuleState, Sequence[EncodedAverage], Room], ModuleState | None]
-"""The state that these averages lead to from this one, each an outer step; None when one starts from another state."""
-
-
-@dataclass(frozen=True, eq=False)
-class Older:
-    """A state that we have, and how averages lead from it to newer ones."""
-
-    state: ModuleState
-    follow: Follow
-    """Called in a thread of the swarm's."""
-
 
 class RoundUnderWay(Protocol):
     """A round of one module that others make with us, while our program does something else."""
@@ -179,21 +169,6 @@ class RoundUnderWay(Protocol):
 
     def cancel(self) -> None:
         """Leave it. If the others may have our part by now, its outcome says so."""
-        ...
-
-
-class FetchUnderWay(Protocol):
-    """A state that others send to us, while our program does something else."""
-
-    @property
-    def is_over(self) -> bool: ...
-
-    def state(self) -> ModuleState | None:
-        """Wait until it is over: the state, verified; None when nobody sent it in time."""
-        ...
-
-    def cancel(self) -> None:
-        """Let go of it; what has arrived is kept for the next asking."""
         ...
 
 
@@ -259,6 +234,15 @@ class Swarm(Protocol):
 
     def is_gathering(self, stage: int, module: ModuleId, version: int) -> bool:
         """Whether somebody gathers the round of this version, so that we should come soon."""
+        ...
+
+    def believed(
+        self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim], *, timeout: float = 0.0
+    ) -> list[Claim]:
+        """Those of others' claims that are better than ours and that enough of those who can tell confirm.
+
+        The others are asked about meanwhile, so that it may be more the next time. `timeout`: seconds to wait for that.
+        """
         ...
 
     # module groups -----------------------------------------------------------------------------------------------

@@ -13,23 +13,24 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.calls import Begun, Calls
+from dipaco_swarm.swarm.circle import Circle
 from dipaco_swarm.swarm.directory import MAX_MEMBERS, Directory
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
+from dipaco_swarm.swarm.fetching import FetchUnderWay, Older
 from dipaco_swarm.swarm.groups import Groups
 from dipaco_swarm.swarm.interface import (
     Agreed,
     Announcement,
     Contribution,
-    FetchUnderWay,
     ModuleGroup,
     NotAgreed,
-    Older,
     Outcome,
     PeerName,
     Residual,
@@ -40,12 +41,14 @@ from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.rounds import Rounds
 from dipaco_swarm.swarm.states.averages import pack
 from dipaco_swarm.swarm.states.blobs import Blobs
+from dipaco_swarm.swarm.states.fetches import Fetches
 from dipaco_swarm.swarm.states.manifests import Manifests
 from dipaco_swarm.swarm.states.store import Store
 from dipaco_swarm.swarm.tasks import Tasks, to_its_end
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Traffic
 from dipaco_swarm.swarm.transport import Portal, Transport
+from dipaco_swarm.swarm.vouching import Vouching
 from dipaco_swarm.swarm.wire import Holding
 
 NEARBY_SECONDS = 10.0
@@ -105,6 +108,7 @@ class NetworkedSwarm:
         address: RunAddress,
         directory: Directory,
         store: Store,
+        vouching: Vouching,
         met_before: Sequence[str] = (),
         patience: float = 1.0,
     ) -> None:
@@ -118,9 +122,12 @@ class NetworkedSwarm:
         self._calls = Calls(portal)
         self._telling = Tasks()
         self._groups = Groups(transport.peer, directory)
+        self._vouching = vouching
+        self._fetches = Fetches(transport, directory, store, vouching, self._bootstrap_peers())
         self._manifests = Manifests(transport, address, store, self._known_peers)
         self._rounds: Rounds | None = None
         store.on_told = self._told
+        store.on_asked_had = vouching.answer
 
     @property
     def peer(self) -> PeerName:
@@ -148,7 +155,7 @@ class NetworkedSwarm:
         self._directory.max_members = max_members
         if self._rounds is not None:
             self._calls.run(self._rounds.stop(), NEARBY_SECONDS)
-        standing = self._groups.standing()
+        standing = self._groups.standing(self._vouching)
         self._rounds = Rounds(self._transport, self._address.fingerprint, codec_of(codec), norm_clip, standing)
         self._calls.run(self._rounds.serve(), NEARBY_SECONDS)
 
@@ -192,6 +199,13 @@ class NetworkedSwarm:
     def is_gathering(self, stage: int, module: ModuleId, version: int) -> bool:
         return self._groups.is_gathering(stage, module, version)
 
+    def believed(
+        self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim], *, timeout: float = 0.0
+    ) -> list[Claim]:
+        if timeout:
+            self._calls.run(self._vouching.check(stage, module, ours, claims), timeout)
+        return self._vouching.believed(stage, module, ours, claims)
+
     # module groups -----------------------------------------------------------------------------------------------
 
     def begin_round(self, contribution: Contribution, *, patience: float, older: Older | None = None) -> RoundUnderWay:
@@ -203,6 +217,9 @@ class NetworkedSwarm:
 
     async def _round(self, rounds: Rounds, contribution: Contribution, patience: float, older: Older | None) -> Outcome:
         outcome = await rounds.run(contribution, patience)
+        group = contribution.group
+        if isinstance(outcome, Agreed):
+            self._vouching.contributed(group.stage, group.module, contribution.digest, outcome.contributors)
         if older is None or not isinstance(outcome, Agreed):
             return outcome
         return await to_its_end(self._store.step(older, outcome))  # it is decided: others go on with what we gave
@@ -224,13 +241,16 @@ class NetworkedSwarm:
     def hold(self, stage: int, module: ModuleId, state: ModuleState) -> None:
         state.digest  # noqa: B018  # computed here, in the caller's thread, not in the loop
         self._portal.soon(self._store.hold, stage, module, state)
+        self._portal.soon(self._vouching.had.note, stage, module, Claim.of(state))
 
     def release(self, stage: int, module: ModuleId) -> None:
         self._portal.soon(self._store.release, stage, module)
+        self._portal.soon(self._vouching.had.forget, stage, module)
 
     def hold_average(self, stage: int, module: ModuleId, average: EncodedAverage, to: str) -> None:
         blob = pack(average, to)  # here, in the caller's thread, not in the loop
         self._portal.soon(self._store.hold_average, stage, module, blob, average.parameters)
+        self._portal.soon(self._vouching.had.note_step, stage, module, average.base, to)
 
     def begin_fetch(
         self,
@@ -242,15 +262,9 @@ class NetworkedSwarm:
         parameters: int | None = None,
         older: Older | None = None,
     ) -> FetchUnderWay:
-        async def in_time() -> ModuleState | None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    made = older and await self._store.make_state(holders, stage, module, digest, older, timeout / 2)
-                    return made or await self._store.fetch_state(holders, stage, module, digest, parameters)
-            return None
-
-        holders = self._holders(stage, module, digest)
-        return _FetchOfOurs(self._calls.begin(in_time()))
+        holders = self._fetches.holders(stage, module, digest)
+        coming = self._fetches.state(holders, stage, module, digest, timeout, parameters, older)
+        return _FetchOfOurs(self._calls.begin(coming))
 
     def fetch_state(
         self,
@@ -264,15 +278,6 @@ class NetworkedSwarm:
     ) -> ModuleState | None:
         under_way = self.begin_fetch(stage, module, digest, timeout=timeout, parameters=parameters, older=older)
         return under_way.state()
-
-    def _holders(self, stage: int, module: ModuleId, digest: str) -> list[str]:
-        """Whom to ask for a state, or for what led to it, in this order."""
-        members = list(self.members(stage, module))
-        self._transport.random.shuffle(members)  # joiners spread over the holders
-        # who announces it first; keepers, which are in no round, before who trains; then who may have had it before
-        members.sort(key=lambda said: (said.digest != digest, said.trains))
-        asked = dict.fromkeys((*(said.peer for said in members), *self._bootstrap_peers()))
-        return [peer for peer in asked if peer != self.peer]
 
     # blobs and the manifest --------------------------------------------------------------------------------------
 
@@ -295,6 +300,7 @@ class NetworkedSwarm:
         return data
 
     def publish_manifest(self, signed: bytes) -> None:
+        self._vouching.is_root = True
         record = self._manifests.take(signed)
         self._calls.run(self._manifests.tell(record), self._transport.timing.stall)
 
@@ -325,6 +331,7 @@ class NetworkedSwarm:
         """Say goodbye; the node closes afterwards."""
         await self._manifests.stop()
         await self._telling.end()
+        await self._vouching.stop()
         if self._rounds is not None:
             await self._rounds.stop()
         with contextlib.suppress(TimeoutError):
@@ -351,16 +358,18 @@ async def networked_swarm(
     met_before: Sequence[str] = (),
     *,
     patience: float = 1.0,
+    circle: Circle | None = None,
 ) -> AsyncIterator[NetworkedSwarm]:
     """A swarm that listens and serves until the block ends; then it says goodbye. To be entered in the loop.
 
     `met_before`: names of peers that may be there, from a life before this one. `patience`: so many times as long as
-    the program says members of a group are waited for.
+    the program says members of a group are waited for. `circle`: whom we know from lives before this one.
     """
     directory = Directory(transport, address.fingerprint)
     store = Store(transport, address.fingerprint, blobs)
     await store.serve()
-    swarm = NetworkedSwarm(portal, transport, address, directory, store, met_before, patience)
+    vouching = Vouching(portal, transport, address, directory, circle or Circle())
+    swarm = NetworkedSwarm(portal, transport, address, directory, store, vouching, met_before, patience)
     background = Tasks()
     background.start(directory.run())
     try:

@@ -7,7 +7,8 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
-from dipaco_swarm.swarm.interface import FetchUnderWay, Follow, Older, Swarm
+from dipaco_swarm.swarm.fetching import FetchUnderWay, Follow, Older
+from dipaco_swarm.swarm.interface import Swarm
 
 STATE_SECONDS = 600.0
 """A holder that has not sent a state by then is not sending it."""
@@ -38,13 +39,20 @@ class NewestStates:
         self._unsent: dict[tuple[ModuleId, Claim], float] = {}
         """State -> when fetching it first failed."""
 
-    def better(self, module: ModuleId, ours: Claim, others: Sequence[Claim]) -> Claim | None:
-        """The state that we should have instead of ours, and can ask for now; None when there is none."""
+    def better(
+        self, stage: int, module: ModuleId, ours: Claim, others: Sequence[Claim], *, timeout: float = 0.0
+    ) -> Claim | None:
+        """The state that we should have instead of ours, and can ask for now; None when there is none.
+
+        `timeout`: seconds to wait for others to confirm what we hear.
+        """
         now = self._swarm.clock.monotonic()
         if now - self._asked_in_vain.get(module, -math.inf) < self._again_after:
             return None
-        believed = [claim for claim in others if self._is_believed(module, claim, now)]
-        return better_claim(ours, believed)
+        sent = [claim for claim in others if self._may_be_sent(module, claim, now)]
+        if better_claim(ours, sent) is None:
+            return None
+        return better_claim(ours, self._swarm.believed(stage, module, ours, sent, timeout=timeout))
 
     def fetch(
         self,
@@ -90,6 +98,6 @@ class NewestStates:
             self._asked_in_vain.pop(module, None)
         return state
 
-    def _is_believed(self, module: ModuleId, claim: Claim, now: float) -> bool:
+    def _may_be_sent(self, module: ModuleId, claim: Claim, now: float) -> bool:
         first = self._unsent.get((module, claim))
         return first is None or now - first < self._give_up_after

@@ -124,6 +124,11 @@ class Timing:
     # states and blobs
 
     @property
+    def undecided(self) -> float:
+        """Where no claim about a module has a majority for this long, the one with more work behind it is taken."""
+        return 3 * self.lifetime
+
+    @property
     def unsent(self) -> float:
         """Before training, an announced state that no holder has sent for this long is given up."""
         return self.lifetime

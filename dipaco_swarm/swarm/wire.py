@@ -40,6 +40,12 @@ from dipaco_swarm.swarm.round.codecs.codec import BLOCK
 MAX_BASES = 4
 """States that a peer has and may go on from."""
 
+MAX_CLAIMS = 8
+"""States that are asked about at once."""
+
+MAX_NAMES = 64
+"""In the answer to that."""
+
 MAX_SPANS = 1 << 14
 """Parts of an average with other members in them."""
 
@@ -207,6 +213,36 @@ class Here(Message):
     """That we train; None: we do not come to rounds of this module."""
     follows: Peer | None = None
     """The leader that we have joined for this round; ourselves if we lead it."""
+
+
+class SaidState(Message):
+    """A state, as its peers announce it."""
+
+    version: Version
+    digest: Digest
+    work: Work = 0
+
+
+class AskHad(Message):
+    """Have you had these states of a module? Asked before a claim is believed; the last is what the asker has."""
+
+    kind: Literal["ask-had"] = "ask-had"
+    stage: Index
+    module: ModuleName
+    states: tuple[SaidState, ...] = Field(min_length=1, max_length=MAX_CLAIMS)
+
+
+class HadAre(Message):
+    """Whether we have had them, one after the other."""
+
+    kind: Literal["had"] = "had"
+    had: tuple[bool, ...] = Field(max_length=MAX_CLAIMS)
+    made: bool = False
+    """Whether we have contributed to any state of the module."""
+    makers: tuple[Peer, ...] = Field(default=(), max_length=MAX_NAMES)
+    """Who has contributed to the first of them that we know this of."""
+    known: tuple[Peer, ...] = Field(default=(), max_length=MAX_NAMES)
+    """Said by a bootstrap node: who is there of those who have made states of this run."""
 
 
 class AskState(Message):

@@ -9,6 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from dipaco_swarm.machine.stopping import Stopping
+from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.swarm.local import LocalTransport
 from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
@@ -114,7 +115,8 @@ class SimulatedProcess(ABC):
         )
         transport.open()
         self._open.push_async_callback(transport.close)
-        swarm = networked_swarm(program, transport, world.address, BlobStore(self.home / "blobs"))
+        circle = Circle(circle_file(self.home, world.address.fingerprint))
+        swarm = networked_swarm(program, transport, world.address, BlobStore(self.home / "blobs"), circle=circle)
         return await self._open.enter_async_context(swarm)
 
     async def _leave(self) -> None:

@@ -9,16 +9,8 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.clock import Clock
-from dipaco_swarm.swarm.interface import (
-    Agreed,
-    Announcement,
-    Contribution,
-    ModuleGroup,
-    Older,
-    Outcome,
-    RoundUnderWay,
-    Swarm,
-)
+from dipaco_swarm.swarm.fetching import Older
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.testing.ledger import Ledger, Place, Version
 

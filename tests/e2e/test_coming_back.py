@@ -14,6 +14,7 @@ import torch
 
 from dipaco_swarm import files
 from dipaco_swarm.algorithm import progress as algorithm_progress
+from dipaco_swarm.algorithm.evidence import Belief
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.progress import Part
 from dipaco_swarm.algorithm.state import ModuleState
@@ -56,6 +57,7 @@ from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome, Role, RoundUnderWay
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.vouching import Vouching
 from dipaco_swarm.training import bank, checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
 from tests.fetches import Over
@@ -634,10 +636,8 @@ def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_
     world.break_off()
 
 
-def test_a_state_that_somebody_claims_and_nobody_sends_stops_nobody(
-    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Timing, "unsent", 0.5)
+def with_a_liar(make_world: MakeWorld) -> World:
+    """A run in which a stranger says that it has a version of every module of a path, and has not."""
     world = make_world(FOUR_PATHS, pacing="paced")
     world.operator().until(Serving)
     liar = world.hub.swarm("a liar")
@@ -647,7 +647,25 @@ def test_a_state_that_somebody_claims_and_nobody_sends_stops_nobody(
         for module in table.modules_of(PathIndex(0))
     ]
     liar.announce(for_all)
-    peer, leave = world.peer("one", 0)
+    return world
+
+
+def test_a_state_that_nobody_confirms_is_asked_for_by_nobody(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Timing, "look_up", 2.0)
+    peer, leave = with_a_liar(make_world).peer("one", 0)
+    peer.until(Round, round=20)
+    assert not peer.reported(StateNotSent)
+    leave()
+
+
+def test_a_state_that_others_confirm_and_nobody_sends_stops_nobody(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Timing, "unsent", 0.5)
+    monkeypatch.setattr(Vouching, "belief_in", lambda *_: Belief.WHOLE)
+    peer, leave = with_a_liar(make_world).peer("one", 0)
     peer.until(StateNotSent, module="L0M0", version=9_000_000, again_seconds=2.0)
     peer.until(Round, round=20)
     assert len(peer.reported(StateNotSent)) <= 2  # once while it joins, once later

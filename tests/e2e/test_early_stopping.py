@@ -515,7 +515,10 @@ def test_guests_serve_what_peers_offer(simulated: Simulated, monkeypatch: pytest
         # all have left, and come back
         keeper = hub.swarm(BOOTSTRAP, BlobStore(simulated.bootstrap / "blobs"))
         keeper.announce(
-            [Announcement(keeper.peer, 1, m, None, 3, simulated.states[m].digest, role=Role.KEEPS) for m in modules]
+            [
+                Announcement(keeper.peer, 1, m, None, state.version, state.digest, state.work, role=Role.KEEPS)
+                for m, state in simulated.states.items()
+            ]
         )
         for module in modules:
             keeper.hold(1, module, simulated.states[module])

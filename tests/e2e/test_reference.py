@@ -27,7 +27,8 @@ from dipaco_swarm.outer_round import (
 from dipaco_swarm.pacing import modules_due
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig, OuterConfig, RoundsConfig
-from dipaco_swarm.swarm.interface import Agreed, Announcement, FetchUnderWay, ModuleGroup, NotAgreed, Outcome
+from dipaco_swarm.swarm.fetching import FetchUnderWay
+from dipaco_swarm.swarm.interface import Agreed, Announcement, ModuleGroup, NotAgreed, Outcome
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings, TrainReport

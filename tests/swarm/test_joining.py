@@ -142,7 +142,7 @@ def outline_of(state: ModuleState, **changed: Any) -> StateIs:
         ({"parameters": 1 << 31}, "is not the one"),
         ({"hashes": bytes(HASH_BYTES * PIECES)}, "is not the one"),
         ({"hashes": b""}, "is not the one"),
-        ({"version": 1 << 61}, "is not the one"),
+        ({"version": 1 << 30}, "is not the one"),
         ({"parameters": 0}, "greater than 0"),
         ({"parameters": 1 << 33}, "less than or equal"),
         ({"hashes": bytes(HASH_BYTES * (num_pieces(1 << 32) + 1))}, "at most"),

@@ -9,7 +9,8 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
-from dipaco_swarm.swarm.interface import Older, Swarm
+from dipaco_swarm.swarm.fetching import Older
+from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.swarm.newest import NewestStates
 from tests.fetches import Over
 
@@ -25,6 +26,7 @@ class Holders:
         self.sent = {claim.digest for claim in sent}
         self.now = 1000.0
         self.clock = self
+        self.doubted: list[Claim] = []
         self.older: Older | None = None
         """What the last one who asked had."""
 
@@ -37,15 +39,20 @@ class Holders:
         self.older = older
         return Over(SEED if digest in self.sent else None)
 
+    def believed(
+        self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim], *, timeout: float
+    ) -> list[Claim]:
+        return [claim for claim in claims if claim not in self.doubted]
+
     def newest(self, *, again_after: float = 0.0, give_up_after: float = float("inf")) -> NewestStates:
         return NewestStates(cast(Swarm, self), again_after=again_after, give_up_after=give_up_after)
 
 
 def test_the_best_state_is_asked_for_and_ours_is_not() -> None:
     newest = Holders([NEWEST]).newest()
-    assert newest.better(MODULE, OURS, [NEWER, NEWEST, OURS]) == NEWEST
-    assert newest.better(MODULE, NEWEST, [NEWER, NEWEST]) is None
-    assert newest.better(MODULE, OURS, []) is None
+    assert newest.better(0, MODULE, OURS, [NEWER, NEWEST, OURS]) == NEWEST
+    assert newest.better(0, MODULE, NEWEST, [NEWER, NEWEST]) is None
+    assert newest.better(0, MODULE, OURS, []) is None
     assert newest.fetch(0, MODULE, NEWEST) is SEED
 
 
@@ -66,10 +73,10 @@ def test_a_module_that_nobody_sent_is_left_alone_for_a_while_and_the_others_are_
     newest = holders.newest(again_after=10)
     assert newest.fetch(0, MODULE, NEWEST) is None
     holders.now += 9.9
-    assert newest.better(MODULE, OURS, [NEWEST]) is None
-    assert newest.better(OTHER, OURS, [NEWEST]) == NEWEST
+    assert newest.better(0, MODULE, OURS, [NEWEST]) is None
+    assert newest.better(0, OTHER, OURS, [NEWEST]) == NEWEST
     holders.now += 0.1
-    assert newest.better(MODULE, OURS, [NEWEST]) == NEWEST
+    assert newest.better(0, MODULE, OURS, [NEWEST]) == NEWEST
 
 
 def test_a_state_that_nobody_sends_for_long_is_not_believed_any_more() -> None:
@@ -78,15 +85,15 @@ def test_a_state_that_nobody_sends_for_long_is_not_believed_any_more() -> None:
     newest.fetch(0, MODULE, NEWEST)
     holders.now += 29
     newest.fetch(0, MODULE, NEWEST)  # it counts from the first time
-    assert newest.better(MODULE, OURS, [NEWER, NEWEST]) == NEWEST
+    assert newest.better(0, MODULE, OURS, [NEWER, NEWEST]) == NEWEST
     holders.now += 1
-    assert newest.better(MODULE, OURS, [NEWER, NEWEST]) == NEWER
+    assert newest.better(0, MODULE, OURS, [NEWER, NEWEST]) == NEWER
 
 
 def test_a_guest_asks_once_for_each_state_the_best_first() -> None:
     newest = Holders([NEWER]).newest(give_up_after=0)
     asked = []
-    while (claim := newest.better(MODULE, Claim(-1, ""), [OURS, NEWER, NEWEST])) is not None:
+    while (claim := newest.better(0, MODULE, Claim(-1, ""), [OURS, NEWER, NEWEST])) is not None:
         asked.append(claim)
         if newest.fetch(0, MODULE, claim) is not None:
             break

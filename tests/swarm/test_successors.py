@@ -12,7 +12,8 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.outer_step import follow_averages, outer_step
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Older, Role, Swarm
+from dipaco_swarm.swarm.fetching import Older
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Role, Swarm
 from dipaco_swarm.swarm.states.averages import pack
 from dipaco_swarm.swarm.states.blob_download import CHUNK
 from dipaco_swarm.swarm.states.store import Store

@@ -15,6 +15,7 @@ from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
+from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.swarm.libp2p.address_book import AddressBook
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
 from dipaco_swarm.swarm.libp2p.node import Node
@@ -61,7 +62,9 @@ def open_swarm(
         stack.push_async_callback(background.end)
         met_before = tuple(name_in(place) for place in before)
         blobs = BlobStore(home / "blobs")
-        swarm = await stack.enter_async_context(networked_swarm(LoopPortal(loop), node, address, blobs, met_before))
+        circle = Circle(circle_file(home, address.fingerprint))
+        joining = networked_swarm(LoopPortal(loop), node, address, blobs, met_before, circle=circle)
+        swarm = await stack.enter_async_context(joining)
         background.start(_keep_in_touch(node, address, swarm, address_book))
         background.start(_until_lost(node, swarm, stop))
         stack.callback(_note_who_is_there, node, swarm, address_book)  # the bootstrap nodes may be down next time

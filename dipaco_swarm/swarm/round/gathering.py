@@ -54,9 +54,8 @@ class Gathering:
         self.listeners.start(self._listen(seat))
         self.changed.set()
 
-    def rebase(self, base: Claim, holder: str) -> None:
-        """Somebody has come with a better state; whoever is here fetches that first."""
-        refusal = ahead_of(self.base, base, holder)
+    def rebase(self, base: Claim, refusal: Refuse) -> None:
+        """Somebody has come with another state, which the round goes on from; who was here is told `refusal`."""
         self.base = base
         for peer in list(self.seats):
             self.listeners.start(tell([self.seats.pop(peer)], refusal, self.transport.timing))
@@ -119,3 +118,8 @@ def ahead_of(base: Claim, better: Claim, holder: str) -> Refuse:
     else:
         reason = f"others have trained more on another version {better.version}; taking theirs"
     return Refuse(reason=reason, version=better.version, digest=better.digest, work=better.work, holder=holder)
+
+
+def unconfirmed(version: int) -> Refuse:
+    """What a peer is told whose state nobody is known to have had, while others go on from one that somebody had."""
+    return Refuse(reason="nobody has confirmed the state that this peer goes on from", version=version)

@@ -16,7 +16,7 @@ from dipaco_swarm.swarm.round.channels import Channel
 from dipaco_swarm.swarm.round.closing import GatheringView, close
 from dipaco_swarm.swarm.round.deciding import RunningRound
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
-from dipaco_swarm.swarm.round.gathering import Gathering, ahead_of
+from dipaco_swarm.swarm.round.gathering import Gathering, ahead_of, unconfirmed
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.round.seats import Seat, or_a_pulse, tell
@@ -112,16 +112,33 @@ class Leader:
             return Refuse(reason="came after the round had begun; the next one counts our progress", version=version)
         if len(gathering.seats) >= MAX_MEMBERS:
             return Refuse(reason="too many peers at once; trying the next round", version=version)
-        if gathering.base.beats(theirs):
-            return ahead_of(theirs, gathering.base, next(iter(gathering.seats), self._transport.peer))
-        if theirs.beats(gathering.base):
-            gathering.rebase(theirs, channel.peer)
+        refusal = self._settle_base(gathering, theirs, channel.peer)
+        if refusal is not None:
+            return refusal
         # nobody waits in two rounds of one module
         for other in self._gatherings.values():
             if other is not gathering and other.key[:2] == key[:2] and not other.closed:
                 other.leave(channel.peer)
         gathering.take(Seat(join, channel))
         return gathering
+
+    def _settle_base(self, gathering: Gathering, theirs: Claim, peer: str) -> Refuse | None:
+        """Who comes goes on from another state than those who are here: one of them is told to fetch the better one.
+
+        Unless nobody confirms that one: then it is theirs who came with it to find that out.
+        """
+        base, (stage, module, version) = gathering.base, gathering.key
+        if base == theirs:
+            return None
+        worse, better = (theirs, base) if base.beats(theirs) else (base, theirs)
+        believed = self._standing.is_believed(stage, module, worse, better)
+        if better == base and (believed or not self._standing.has_had(stage, module, theirs)):
+            first = next(iter(gathering.seats), self._transport.peer)
+            return ahead_of(theirs, base, first) if believed else unconfirmed(version)
+        if better == theirs and not believed:
+            return unconfirmed(version)
+        gathering.rebase(theirs, ahead_of(base, theirs, peer) if better == theirs else unconfirmed(version))
+        return None
 
     async def _lead(self, gathering: Gathering) -> None:
         try:
@@ -208,9 +225,10 @@ class Leader:
             elif answer.version is None or answer.digest is None:
                 gathering.elsewhere.add(peer)
             elif (claim := Claim(answer.version, answer.digest, answer.work)).beats(base):
-                self._doubts.note(key, base, peer)
-                if self._doubts.believes(key, base, peer):
-                    return (claim, peer), None
+                if await self._standing.ask_about(*key[:2], base, claim):
+                    self._doubts.note(key, base, peer)
+                    if self._doubts.believes(key, base, peer):
+                        return (claim, peer), None
                 gathering.elsewhere.add(peer)
             elif answer.path is None:
                 gathering.elsewhere.add(peer)

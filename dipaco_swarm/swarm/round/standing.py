@@ -41,6 +41,12 @@ class Standing:
     """A peer has said itself, over a stream, where it stands."""
     look: Callable[[int, ModuleId], Coroutine[Any, Any, None]]
     """Read now who trains a module."""
+    has_had: Callable[[int, ModuleId, Claim], bool]
+    """Whether we have had this state, not long ago."""
+    is_believed: Callable[[int, ModuleId, Claim, Claim], bool]
+    """Whether somebody's claim, the last argument, is known by now to be better than the state before it."""
+    ask_about: Callable[[int, ModuleId, Claim, Claim], Coroutine[Any, Any, bool]]
+    """The same, once others have been asked."""
 
     def is_whole(self, stage: int, module: ModuleId) -> bool:
         """Whether the rounds of a module wait for everybody."""

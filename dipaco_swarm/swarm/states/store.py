@@ -21,7 +21,8 @@ from functools import partial
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Older
+from dipaco_swarm.swarm.fetching import Older
+from dipaco_swarm.swarm.interface import Agreed, Announcement
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, shelved
 from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
 from dipaco_swarm.swarm.states.blobs import Blobs
@@ -33,11 +34,13 @@ from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
     AskAverages,
     AskBlob,
+    AskHad,
     AskManifest,
     AskPiece,
     AskState,
     AveragesAre,
     BlobFollows,
+    HadAre,
     Holding,
     ManifestIs,
     NotHere,
@@ -70,6 +73,8 @@ class Store:
         self.manifest: bytes | None = None
         self.on_told: Callable[[str, Holding], None] = lambda peer, held: None
         """Called when a peer says what it has."""
+        self.on_asked_had: Callable[[AskHad], HadAre] = lambda asked: HadAre(had=(False,) * len(asked.states))
+        """Called when a peer asks which states we have had."""
         self._shelf = Shelf(blobs.shelf)
         self._averages = KeptAverages()
         self._successors = Successors(
@@ -123,6 +128,8 @@ class Store:
             case AskManifest(have=have):
                 same = have is not None and have == self._digest_of_manifest()
                 await stream.send(ManifestIs(signed=None if same else self.manifest, same=same))
+            case AskHad():
+                await stream.send(self.on_asked_had(message))
             case Holding():
                 self.on_told(stream.peer, message)
             case _:

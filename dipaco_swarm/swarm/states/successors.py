@@ -15,7 +15,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
-from dipaco_swarm.swarm.interface import Follow
+from dipaco_swarm.swarm.fetching import Follow
 from dipaco_swarm.swarm.round.codecs.codec import Buffer
 from dipaco_swarm.swarm.states.averages import KeptAverages, is_cheaper, pack, unpack
 from dipaco_swarm.swarm.states.shelf import Shelf

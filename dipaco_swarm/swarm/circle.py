@@ -1,0 +1,59 @@
+"""Whom a peer knows: names of who has contributed to states of the run, in a file of the home folder.
+
+Their word decides which states are believed (`algorithm/evidence.py`), also in the next life, when everybody who is
+there may be a stranger.
+"""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from dipaco_swarm.files import make_folder, replace_whole
+
+log = logging.getLogger(__name__)
+
+MOST = 4096
+"""Names; who has contributed lately stays."""
+LONGEST = 80
+"""Characters of a name."""
+
+
+def circle_file(home: Path, run: str) -> Path:
+    """`run`: its fingerprint."""
+    return home / f"circle-{run[:16]}.txt"
+
+
+class Circle:
+    """The names; whoever was met last is the last one. Never raises: a file that cannot be used is not used."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        """`file`: None where nothing is kept."""
+        self._file = file
+        self._names = dict.fromkeys(_read(file) if file is not None else ())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def meet(self, names: Iterable[str]) -> None:
+        """These have contributed to a state that we believe."""
+        before = self._names.keys()
+        met = {name: None for name in names if name}
+        is_news = bool(met.keys() - before)
+        self._names = dict(list({**{n: None for n in before if n not in met}, **met}.items())[-MOST:])
+        if is_news and self._file is not None:
+            self._write(self._file)
+
+    def _write(self, file: Path) -> None:
+        try:
+            make_folder(file.parent, durable=False)
+            replace_whole(file, "".join(f"{name}\n" for name in self._names).encode(), durable=False)
+        except OSError as error:
+            log.debug("%s cannot be written: %s", file, error.strerror or error)
+
+
+def _read(file: Path) -> list[str]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [line for line in lines if line.isprintable() and 0 < len(line) <= LONGEST][-MOST:]

@@ -1,0 +1,60 @@
+"""How a peer comes by a state that others have: whom it asks, in which order, and what it takes."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.swarm.directory import Directory
+from dipaco_swarm.swarm.fetching import Older
+from dipaco_swarm.swarm.states.store import Store
+from dipaco_swarm.swarm.transport import Transport
+from dipaco_swarm.swarm.vouching import Vouching
+
+
+class Fetches:
+    """Used in the loop, but for `holders`."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        directory: Directory,
+        store: Store,
+        vouching: Vouching,
+        bootstraps: Sequence[str],
+    ) -> None:
+        """`bootstraps`: names of nodes that may have any state."""
+        self._transport = transport
+        self._directory = directory
+        self._store = store
+        self._vouching = vouching
+        self._bootstraps = tuple(bootstraps)
+
+    def holders(self, stage: int, module: ModuleId, digest: str) -> list[str]:
+        """Whom to ask for a state, or for what led to it, in this order."""
+        members = list(self._directory.members(stage, module))
+        self._transport.random.shuffle(members)  # joiners spread over the holders
+        # who announces it first; keepers, which are in no round, before who trains; then who may have had it before
+        members.sort(key=lambda said: (said.digest != digest, said.trains))
+        asked = dict.fromkeys((*(said.peer for said in members), *self._bootstraps))
+        return [peer for peer in asked if peer != self._transport.peer]
+
+    async def state(
+        self,
+        holders: Sequence[str],
+        stage: int,
+        module: ModuleId,
+        digest: str,
+        timeout: float,  # for all of it; half of it for the averages
+        parameters: int | None,
+        older: Older | None,
+    ) -> ModuleState | None:
+        """See `Swarm.fetch_state`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                made = older and await self._store.make_state(holders, stage, module, digest, older, timeout / 2)
+                if made or not self._vouching.comes_whole(stage, module, digest):
+                    return made or None
+                return await self._store.fetch_state(holders, stage, module, digest, parameters)
+        return None

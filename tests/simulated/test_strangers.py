@@ -1,0 +1,79 @@
+"""Strangers who know the run address: whatever they claim, nobody takes a state of theirs, and the others go on."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from dipaco_swarm.testing import hostile
+from dipaco_swarm.testing.hostile import Forge, Stranger
+from dipaco_swarm.testing.network import home_line
+from dipaco_swarm.testing.process import Machine
+from dipaco_swarm.testing.run import Plan, StagePlan
+from dipaco_swarm.testing.world import World
+from tests.long import cases
+
+PLAN = Plan((StagePlan(((0, 0), (0, 1), (1, 0), (1, 1))),), inner_steps=10)
+ATTACKED_SECONDS = 120.0
+STRANGERS = 3
+
+
+def forged_states_taken(world: World, strangers: list[Stranger]) -> list[str]:
+    """By whom a state of a stranger was taken, or gone on from."""
+    forged = {digest for stranger in strangers for digest in stranger.forged}
+    taken = [
+        f"{peer} is at {at}" for states in world.states().values() for peer, at in states.items() if at[1] in forged
+    ]
+    kept = [f"the node keeps {m}" for m, state in world.operator.kept(0).items() if state.digest in forged]
+    gone_on = [
+        f"version {version.number} of {place[1]} goes on from it"
+        for place, versions in world.ledger.versions.items()
+        for version in versions.values()
+        if version.parent in forged
+    ]
+    return [*taken, *kept, *gone_on]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    cases(
+        (hostile.takeover, "up"),
+        (hostile.far, "down"),
+        (hostile.twin, "restarted"),
+        long=[(hostile.not_a_number, "up"), (hostile.takeover, "restarted"), (hostile.not_a_number, "down")],
+    ),
+)
+def test_a_state_that_only_strangers_vouch_for_is_taken_by_nobody(tmp_path: Path, attack: tuple[Forge, str]) -> None:
+    forge, node = attack
+    chance = Random(f"{forge.__name__}/{node}")
+    world = World(11, PLAN, tmp_path / "world")
+    strangers = [Stranger(world, f"stranger-{n}", Machine(), forge, path=n) for n in range(STRANGERS)]
+    before = versions = 0
+
+    async def story(world: World) -> None:
+        nonlocal before, versions
+        for path in range(4):
+            world.start(f"peer-{path}", path, Machine(home_line(chance)))
+        await asyncio.sleep(ATTACKED_SECONDS)
+        before = sum(map(len, world.ledger.versions.values()))
+        for stranger in strangers:
+            stranger.start()
+        await asyncio.sleep(ATTACKED_SECONDS / 2)
+        if node != "up":
+            world.operator.kill()
+        if node == "restarted":
+            world.operator.start()
+        await asyncio.sleep(ATTACKED_SECONDS / 2)
+        assert await world.until(world.is_one, 60.0), world.apart()
+        versions = sum(map(len, world.ledger.versions.values())) - before
+        taken = forged_states_taken(world, strangers)
+        for stranger in strangers:
+            stranger.kill()
+        assert not taken
+
+    world.play(story)
+    assert all(stranger.forged for stranger in strangers)
+    assert not world.failures()
+    assert not world.ledger.violations
+    assert versions > 0.5 * before, f"{before} versions before, {versions} with strangers"
