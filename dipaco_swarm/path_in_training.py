@@ -1,6 +1,6 @@
 """A path on this machine during one stage: what an outer round works on, and all that it changes."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from dipaco_swarm.run.config import OuterConfig, RoundsConfig
 from dipaco_swarm.swarm.fetching import FetchUnderWay
 from dipaco_swarm.swarm.interface import ModuleGroup, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
-from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
+from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainReport
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Trainer(Protocol):
 
     def train(
         self,
-        batches: Iterator[Tensor],
+        batches: Batches,
         steps: int,
         *,
         stop: Callable[[], bool],
@@ -120,7 +120,7 @@ class PathInTraining:
     rules: RoundRules
     model: Trainable
     trainer: Trainer
-    batches: Iterator[Tensor]
+    batches: Batches
     newest: NewestStates
     """Where newer states of our modules come from."""
     progress: dict[ModuleId, ModuleProgress]

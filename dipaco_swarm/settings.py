@@ -41,6 +41,8 @@ class PeerSettings:
     """Bytes of modules per second that this machine may send; None: as fast as it goes."""
     cpu_share: float = 1.0
     """Of the time of a round that inner steps may take, above 0 and at most 1; for the rest this machine is idle."""
+    disk: int = 20 * 10**9
+    """Bytes that documents read beside training may take."""
 
 
 @dataclass(frozen=True)

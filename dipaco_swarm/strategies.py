@@ -29,6 +29,15 @@ class Choice:
     """`module:attribute` within this package, or the object itself."""
 
 
+def loaded(code: object) -> object:
+    """The object that `Choice.code` names, or is."""
+    if not isinstance(code, str):
+        return code
+    module, _, attribute = code.partition(":")
+    found: object = getattr(import_module(f"{__package__}.{module}"), attribute)
+    return found
+
+
 C = TypeVar("C", bound=Choice)
 
 
@@ -61,12 +70,7 @@ class Choices(Generic[C]):
 
     def load(self, name: str) -> object:
         """The object of a name; the import of its module comes with the first use."""
-        code = self[name].code
-        if not isinstance(code, str):
-            return code
-        module, _, attribute = code.partition(":")
-        found: object = getattr(import_module(f"{__package__}.{module}"), attribute)
-        return found
+        return loaded(self[name].code)
 
     def register(self, choice: C) -> None:
         """Add a choice from outside this package. Raises ValueError when the name is taken."""
@@ -113,15 +117,25 @@ PACING = Choices(
 class SourceChoice(Choice):
     needs_path: bool = True
     """Whether [data] path says what is to be read."""
+    portions: object = None
+    """What divides its documents into portions, `training.documents.Divide`, named like `code`; None: nothing does, and
+    they are read whole."""
+    is_remote: bool = False
+    """Whether the documents are elsewhere: nobody knows how many they are before reading."""
 
 
 SOURCES = Choices(
     "data.source",
     SourceChoice("python", "training.sources.python:read", needs_path=False),
-    SourceChoice("text", "training.sources.files:read_text"),
-    SourceChoice("jsonl", "training.sources.files:read_jsonl"),
-    SourceChoice("parquet", "training.sources.files:read_parquet"),
-    SourceChoice("huggingface", "training.sources.huggingface:read"),
+    SourceChoice("text", "training.sources.files:read_text", portions="training.sources.files:text_portions"),
+    SourceChoice("jsonl", "training.sources.files:read_jsonl", portions="training.sources.files:jsonl_portions"),
+    SourceChoice("parquet", "training.sources.files:read_parquet", portions="training.sources.files:parquet_portions"),
+    SourceChoice(
+        "huggingface",
+        "training.sources.huggingface:read",
+        portions="training.sources.huggingface:portions",
+        is_remote=True,
+    ),
 )
 
 

@@ -8,6 +8,7 @@ import typer
 from dipaco_swarm.cli.words import new_app, path_choice, screen_choice, worded_failures
 
 BYTES_PER_MEGABIT = 1e6 / 8
+BYTES_PER_GIGABYTE = 1e9
 
 app = new_app("Train one path of a DiPaCo run, together with everybody who shares its modules.")
 
@@ -50,6 +51,9 @@ def peer(
     cpu_share: Annotated[
         int, typer.Option(metavar="PERCENT", min=1, max=100, help="How much of the time to compute.")
     ] = 100,
+    disk: Annotated[
+        float, typer.Option(metavar="GB", min=0.1, help="Disk for documents that are read beside training.")
+    ] = 20,
     until_finished: Annotated[bool, typer.Option("--until-finished", help="End when the run has finished.")] = False,
     rounds: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after this many outer rounds.")] = None,
     screen: Annotated[
@@ -77,6 +81,7 @@ def peer(
             reachable=reachable,
             bandwidth=None if bandwidth is None else bandwidth * BYTES_PER_MEGABIT,
             cpu_share=cpu_share / 100,
+            disk=round(disk * BYTES_PER_GIGABYTE),
             device=device,
             micro_batch=micro_batch,
             threads=threads,

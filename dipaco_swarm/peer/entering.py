@@ -67,7 +67,9 @@ class Entering:
         modules = table.modules_of(path)
         self._keeping.keep_manifest()
         around.screen.event(StageBegan(stage.index, path, table.num_paths, tuple(map(str, modules))))
-        bench = around.workbench.prepare(manifest, path, around.fetch, around.screen.event, around.stop)
+        bench = around.workbench.prepare(
+            manifest, path, around.swarm.peer, around.fetch, around.screen.event, around.stop
+        )
         saved = self._keeping.load(stage.index, path)
         at_hand = [left_behind, self._keeping.salvaged]
         rules = _rules(manifest)

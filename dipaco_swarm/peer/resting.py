@@ -1,12 +1,10 @@
 """A machine that its owner uses as well: after each inner step it rests."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
-from torch import Tensor
-
 from dipaco_swarm.path_in_training import Trainer
-from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
+from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainReport
 
 
 class RestingTrainer:
@@ -27,7 +25,7 @@ class RestingTrainer:
 
     def train(
         self,
-        batches: Iterator[Tensor],
+        batches: Batches,
         steps: int,
         *,
         stop: Callable[[], bool],

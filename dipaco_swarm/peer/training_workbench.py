@@ -1,16 +1,18 @@
 """The workbench of a real machine: documents are routed and packed, and torch trains on them."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.events.volunteer import ReadingDocuments, ShardReady
 from dipaco_swarm.machine.stopping import Stopped
+from dipaco_swarm.peer.reading import is_read_beside, open_stream
 from dipaco_swarm.peer.snapshots import LossOf
 from dipaco_swarm.peer.workbench import Bench, Fetch, Tell
 from dipaco_swarm.run.config import RunConfig
@@ -18,13 +20,15 @@ from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.early import score_agreed
-from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
+from dipaco_swarm.training.inner import Batches, InnerTrainer, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.packing import ShardProgress
-from dipaco_swarm.training.routed import Routing, load_routing, shard_recipe
+from dipaco_swarm.training.pieces import EvaluationSet
+from dipaco_swarm.training.reading.stream import Stream
+from dipaco_swarm.training.routed import load_routing, shard_recipe
 from dipaco_swarm.training.scoring import sample_from_bytes, score_sample, scores_to_bytes
 from dipaco_swarm.training.shards import Shard, build_shard
-from dipaco_swarm.training.tokenizer import vocabulary_size
+from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 
 TOLD_EVERY = 2048
 """Documents between two lines about reading them."""
@@ -33,25 +37,42 @@ TOLD_EVERY = 2048
 class TrainingWorkbench:
     """`Workbench` over `training/`."""
 
-    def __init__(self, cache: Path, settings: TrainingSettings) -> None:
-        """`cache`: where tokens, features and shards are kept; all peers of a machine may share it."""
+    def __init__(self, cache: Path, settings: TrainingSettings, disk: int) -> None:
+        """`cache`: where tokens, features and shards are kept; all peers of a machine may share it. `disk`: bytes that
+        documents which are read beside training may take."""
         self._cache = cache
         self._settings = settings
+        self._disk = disk
+        self._stream: Stream | None = None
 
-    def prepare(self, manifest: Manifest, path: PathIndex, fetch: Fetch, tell: Tell, stop: Callable[[], bool]) -> Bench:
+    def prepare(
+        self, manifest: Manifest, path: PathIndex, peer: str, fetch: Fetch, tell: Tell, stop: Callable[[], bool]
+    ) -> Bench:
+        self.close()
         if self._settings.threads is not None:
             torch.set_num_threads(self._settings.threads)
         config = manifest.config
-        routing = load_routing(manifest, manifest.stage, fetch, remember=self._cache / "features")
-        shard = self._shard(manifest, path, routing, tell, stop)
-        network = build_network(config.model, vocabulary_size(routing.tokenizer), config.seed)
-        model = PathModel(network, config.levels)
-        model.to(self._settings.device)
-        return TrainingBench(config, model, InnerTrainer(model, config.inner, self._settings), shard)
+        if is_read_beside(config):
+            stream = open_stream(manifest, path, peer, fetch, tell, self._cache, self._settings, self._disk)
+            self._stream = stream
+            bench = self._bench(manifest, fetch, stream)
+            stream.await_first(stop)
+            return bench
+        return self._bench(manifest, fetch, self._shard(manifest, path, fetch, tell, stop))
 
-    def _shard(
-        self, manifest: Manifest, path: PathIndex, routing: Routing, tell: Tell, stop: Callable[[], bool]
-    ) -> Shard:
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _bench(self, manifest: Manifest, fetch: Fetch, sequences: "Sequences") -> "TrainingBench":
+        config = manifest.config
+        vocabulary = vocabulary_size(load_tokenizer(fetch(manifest.tokenizer)))
+        model = PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
+        model.to(self._settings.device)
+        return TrainingBench(config, model, InnerTrainer(model, config.inner, self._settings), sequences)
+
+    def _shard(self, manifest: Manifest, path: PathIndex, fetch: Fetch, tell: Tell, stop: Callable[[], bool]) -> Shard:
         def on_progress(progress: ShardProgress) -> None:
             if stop():
                 raise Stopped
@@ -59,6 +80,7 @@ class TrainingWorkbench:
                 tell(ReadingDocuments(progress.documents, progress.sequences))
 
         config = manifest.config
+        routing = load_routing(manifest, manifest.stage, fetch, remember=self._cache / "features")
         recipe = shard_recipe(manifest, manifest.stage, path)
         shard = build_shard(
             lambda: read_documents(config.data),
@@ -77,17 +99,25 @@ class TrainingWorkbench:
         return shard
 
 
+class Sequences(Protocol):
+    """What a path is trained on: a `Shard`, or a `Stream` of one."""
+
+    def batches(self, batch_sequences: int, seed: int, start: int = 0) -> Batches: ...
+
+    def slice(self, at_most: int) -> EvaluationSet | None: ...
+
+
 class TrainingBench:
     """`Bench` over `training/`."""
 
-    def __init__(self, config: RunConfig, model: PathModel, trainer: InnerTrainer, shard: Shard) -> None:
+    def __init__(self, config: RunConfig, model: PathModel, trainer: InnerTrainer, sequences: Sequences) -> None:
         self.model = model
         self.trainer = trainer
         self._config = config
-        self._shard = shard
+        self._sequences = sequences
 
-    def batches(self, seed: int, consumed: int) -> Iterator[Tensor]:
-        return self._shard.batches(self._config.inner.batch_sequences, seed, consumed)
+    def batches(self, seed: int, consumed: int) -> Batches:
+        return self._sequences.batches(self._config.inner.batch_sequences, seed, consumed)
 
     def scores(self, sample: bytes) -> bytes:
         config, network = self._config, self.model.network
@@ -95,13 +125,13 @@ class TrainingBench:
         return scores_to_bytes(score_sample(network, pieces, config.router.prefix_tokens))
 
     def loss_on_slice(self, max_sequences: int) -> LossOf | None:
-        pieces = self._shard.slice(max_sequences)
-        if pieces is None:
+        if isinstance(self._sequences, Shard) and self._sequences.held_out is None:
             return None
         prefix = self._config.router.prefix_tokens
 
         def loss_of(base: Mapping[ModuleId, ModuleState]) -> float:
-            return score_agreed(self.model, base, pieces, prefix)
+            pieces = self._sequences.slice(max_sequences)  # of a stream: when they were found
+            return math.nan if pieces is None else score_agreed(self.model, base, pieces, prefix)
 
         return loss_of
 
@@ -110,7 +140,7 @@ def workbench_of(settings: PeerSettings) -> TrainingWorkbench:
     """This machine's workbench as its volunteer wants it. Raises UsageError when torch does not find the device."""
     device = _device(settings.device)
     cache = settings.cache or settings.home / "cache"
-    return TrainingWorkbench(cache, TrainingSettings(device, settings.threads, settings.micro_batch))
+    return TrainingWorkbench(cache, TrainingSettings(device, settings.threads, settings.micro_batch), settings.disk)
 
 
 def _device(choice: str) -> str:

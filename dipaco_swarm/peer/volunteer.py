@@ -7,7 +7,7 @@ situation, asks for the decision, and acts on it.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -106,7 +106,7 @@ class Volunteer:
         _check_path(around.settings.path, config)
         around.swarm.configure_rounds(config.wire.codec, config.limits.norm_clip, config.limits.max_members)
         around.swarm.follow_manifest()
-        with suppress(Stopped):
+        with suppress(Stopped), closing(around.workbench):
             while manifest is not None and not around.stop():
                 post = self._entering.enter(manifest, self._left)
                 try:

@@ -68,6 +68,10 @@ class DataConfig(Frozen):
     """The field that holds a document's text."""
     max_documents: int | None = Field(default=None, gt=0)
     """Read at most this many documents; for trials."""
+    reading: Literal["auto", "whole", "beside"] = "auto"
+    """whole: a path's shard is made before training, and shuffled whole. beside: training begins with the first
+    sequences; the rest is read beside it, and shuffled over a window. auto: beside, where rounds are paced and the
+    documents come in portions and are more than 64 MB."""
     sequence_length: int = Field(default=256, ge=16)
     """Tokens per training sequence."""
     holdout: float = Field(default=0.05, gt=0, lt=0.5)

@@ -1,7 +1,7 @@
 """Training that takes virtual time: a model of some numbers a level, and steps that move them and sleep."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 
 import numpy as np
@@ -13,7 +13,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.peer.snapshots import LossOf
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
+from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainReport
 from dipaco_swarm.training.scoring import Scores, scores_to_bytes
 
 Sleep = Callable[[float], None]
@@ -92,7 +92,7 @@ class SimulatedTrainer:
 
     def train(
         self,
-        batches: Iterator[Tensor],
+        batches: Batches,
         steps: int,
         *,
         stop: Callable[[], bool] = lambda: False,
@@ -121,7 +121,7 @@ class SimulatedBench:
         self.trainer = trainer
         self._sleep = sleep
 
-    def batches(self, seed: int, consumed: int) -> Iterator[Tensor]:
+    def batches(self, seed: int, consumed: int) -> Batches:
         return itertools.repeat(torch.zeros(1, 1, dtype=torch.int64))
 
     def scores(self, sample: bytes) -> bytes:
@@ -163,6 +163,7 @@ class SimulatedWorkbench:
         self,
         manifest: Manifest,
         path: PathIndex,
+        peer: str,
         fetch: Callable[[str], bytes],
         tell: Callable[[Event], None],
         stop: Callable[[], bool],
@@ -182,3 +183,6 @@ class SimulatedWorkbench:
             trained=lambda tokens: self._trained(path, tokens),
         )
         return SimulatedBench(model, trainer, self._sleep)
+
+    def close(self) -> None:
+        """Nothing works beside training."""

@@ -16,7 +16,7 @@ scoring, generation) builds one network. Everything above this floor sees vector
     routed          manifest -> tokenizer, router, features
     pieces          documents -> pieces of at most T tokens; the pieces that nobody trains on
     packing         pieces of one path -> sequences of T tokens
-    shards          the sequences of one path, on disk
+    shards          the sequences of one path, on disk   reading     the same, read beside training
 
     inner           inner steps: AdamW on a shard        checkpoint  what a peer needs to go on after a restart
     bank            module states as files               early       the best snapshot of a path

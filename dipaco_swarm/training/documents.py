@@ -1,6 +1,7 @@
 """The documents of a run: every peer reads them itself, in the same order wherever the files are the same.
 
     DataConfig --read_documents--> Document, Document, ...     split_of(text) -> train | holdout | routing
+    DataConfig --portions_of--> Portion, Portion, ...          the same documents, to be begun anywhere
 
 Where they come from is the business of the sources, one file each in `sources/`. The domain of a document is for
 reports only; nothing is routed by it.
@@ -9,12 +10,13 @@ reports only; nothing is routed by it.
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
 from dipaco_swarm.run.config import DataConfig
-from dipaco_swarm.strategies import SOURCES
+from dipaco_swarm.strategies import SOURCES, loaded
 
 Split = Literal["train", "holdout", "routing"]
 T = TypeVar("T")
@@ -42,6 +44,24 @@ Source = Callable[[DataConfig, Path | None], Iterator[Document]]
 """Reads documents, streaming, always in the same order; never a blank one. The folder is where a relative `data.path`
 starts from, the current one if None. Raises DataError, when the first document is asked for, if there is nothing to
 read."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """A part of the corpus that can be read alone: a range of lines, a row group, some files. The same on every peer
+    that has the same files, so that a portion can be spoken of."""
+
+    name: str
+    domain: str
+    size: int | None
+    """Bytes, as they are stored; None where nobody knows before reading."""
+    read: Callable[[], Iterator[Document]]
+    """Its documents from the first on. Raises DataError."""
+
+
+Divide = Callable[[DataConfig, Path | None], Sequence[Portion]]
+"""The documents of a source as portions: together they have exactly the documents that its `Source` reads. Raises
+DataError."""
 
 
 def split_of(text: str, data: DataConfig) -> Split:
@@ -80,6 +100,21 @@ def read_documents(data: DataConfig, *, base: Path | None = None) -> Iterator[Do
     """
     source = cast(Source, SOURCES.load(data.source))
     return islice(source(data, base), data.max_documents)
+
+
+def is_divided(data: DataConfig) -> bool:
+    """Whether the documents come in portions, so that reading may begin anywhere."""
+    return SOURCES[data.source].portions is not None and data.max_documents is None
+
+
+def portions_of(data: DataConfig, *, base: Path | None = None) -> Sequence[Portion]:
+    """The corpus as a list of portions, the same list wherever the files are the same; never empty.
+
+    A source that nothing divides, and the beginning of one (`data.max_documents`), are one portion. Raises DataError.
+    """
+    if not is_divided(data):
+        return (Portion("all", data.source, None, partial(read_documents, data, base=base)),)
+    return cast(Divide, loaded(SOURCES[data.source].portions))(data, base)
 
 
 # ------------------------------------------------------------------------------------------------ what sources share

@@ -24,6 +24,10 @@ from dipaco_swarm.training.modules import PathModel
 
 log = logging.getLogger(__name__)
 
+Batches = Iterator[Tensor | None]
+"""Training batches, int64 (batch_sequences, sequence_length). None: the next one is not there yet; asked again, after a
+moment of waiting, it may be."""
+
 IGNORED = -100
 """Target of a position that has none; what cross_entropy leaves out."""
 
@@ -137,7 +141,7 @@ class InnerTrainer:
 
     def train(
         self,
-        batches: Iterator[Tensor],
+        batches: Batches,
         steps: int,
         *,
         stop: Callable[[], bool] = lambda: False,
@@ -145,16 +149,20 @@ class InnerTrainer:
     ) -> TrainReport:
         """Take up to `steps` inner steps, one batch each: int64 of shape (batch_sequences, sequence_length).
 
-        `stop` is asked before every micro-batch. A step it interrupts has changed nothing, and its batch is the first
-        of the next call. Raises DataError when the batches run out, and TrainingError when the loss is no longer
-        finite (the step is not taken) or when the device cannot hold even one sequence.
+        `stop` is asked before every micro-batch, and while a batch is not there yet. A step it interrupts has changed
+        nothing, and its batch is the first of the next call. Raises DataError when the batches run out, and
+        TrainingError when the loss is no longer finite (the step is not taken) or when the device cannot hold even one
+        sequence.
         """
         optimizer = self._ready()
         self.model.network.train()
         started = perf_counter()
         taken, tokens, losses = 0, 0, 0.0
         while taken < steps and not stop():
-            report = self._step(optimizer, self._next(batches), stop)
+            batch = self._next(batches)
+            if batch is None:
+                continue
+            report = self._step(optimizer, batch, stop)
             if report is None:
                 break
             taken, tokens, losses = taken + 1, tokens + report.tokens, losses + report.loss
@@ -286,16 +294,18 @@ class InnerTrainer:
             self._optimizer = _make_optimizer(self.model, self.config, eight_bit=self.settings.uses_eight_bit)
         return self._optimizer
 
-    def _next(self, batches: Iterator[Tensor]) -> Tensor:
+    def _next(self, batches: Batches) -> Tensor | None:
+        """The next batch; None when it is not there yet."""
         batch, self._interrupted = self._interrupted, None
-        if batch is None:
-            batch = next(batches, None)
-        if batch is None:
+        if batch is not None:
+            return batch
+        try:
+            return next(batches)
+        except StopIteration:
             raise DataError(
                 f"the path's shard ran out of batches at inner step {self._steps_done}; check that documents of this "
                 "path are left in the run's data"
-            )
-        return batch
+            ) from None
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         for group in self.model.parameter_groups():

@@ -42,17 +42,20 @@ class Routing:
         return self.assign(prefixes)[:, 0]
 
 
-def load_routing(manifest: Manifest, stage: Stage, fetch: Fetch, *, remember: Path | None = None) -> Routing:
+def load_routing(
+    manifest: Manifest, stage: Stage, fetch: Fetch, *, remember: Path | None = None, device: str = "cpu"
+) -> Routing:
     """Fetch and check what a stage's routing needs. Raises ManifestError, or whatever `fetch` raises.
 
     `remember`: a folder for features on disk; all stages, and all peers of a machine, share what was computed once.
+    `device`: where features are computed.
     """
     tokenizer_json = fetch(manifest.tokenizer)
     tokenizer = load_tokenizer(tokenizer_json)
     if stage.router is None:
         return Routing(tokenizer_json, tokenizer, None)
     router = router_from_bytes(fetch(stage.router), len(stage.table))
-    network = feature_network(manifest.config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
+    network = feature_network(manifest.config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch).to(device)
 
     features: Callable[[Indices], Floats] = lambda prefixes: prefix_features(network, prefixes)  # noqa: E731
     if remember is not None:

@@ -101,7 +101,7 @@ class ShardRecipe:
         """The name of the shard in the cache: equal recipes, equal keys."""
         parts = {
             "format": FORMAT,
-            "data": self.data.model_dump(mode="json"),
+            "data": self.data.model_dump(mode="json", exclude={"reading"}),
             "prefix_tokens": self.router_config.prefix_tokens,
             "tokenizer": self.tokenizer,
             "router": self.router,

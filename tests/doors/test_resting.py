@@ -1,13 +1,12 @@
 """`--cpu-share`: a machine that is used by its owner as well."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 
 from dipaco_swarm.peer.resting import RestingTrainer
-from dipaco_swarm.training.inner import InnerState, StepReport, TrainReport
+from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainReport
 
 
 class Steps:
@@ -20,7 +19,7 @@ class Steps:
 
     def train(
         self,
-        batches: Iterator[Tensor],
+        batches: Batches,
         steps: int,
         *,
         stop: Callable[[], bool],

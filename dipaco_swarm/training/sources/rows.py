@@ -1,6 +1,7 @@
 """The rows of one data set as documents, read through Hugging Face `datasets`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from dipaco_swarm.errors import DataError
@@ -8,31 +9,56 @@ from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.training.documents import Document, cut
 
 
-def rows_of(data: DataConfig, domain: str, name: str, settings: dict[str, Any], column: str) -> Iterator[Document]:
-    """The documents of one data set, streaming. `name`, `settings`: for `datasets.load_dataset`. Raises DataError."""
-    import datasets  # takes seconds to import
-
-    where = f'data.source="{data.source}", data.path="{data.path}"'
+@contextmanager
+def worded(data: DataConfig, *more: type[Exception]) -> Iterator[None]:
+    """Whatever cannot be read within the block is a DataError. `more`: what a library raises beside Python's own."""
+    unreadable: tuple[type[Exception], ...] = (OSError, ValueError, RuntimeError, *more)
     try:
-        for row in datasets.load_dataset(name, streaming=True, **settings):
-            yield from cut(_text_of(row, column, where), domain)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        yield
+    except unreadable as error:
         reason = str(error.__cause__ or error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise DataError(
-            f"the documents cannot be read ({where}): {reason}; check that the files are {data.source} and complete, "
-            "or that the name, data.config and data.split exist"
+            f"the documents cannot be read ({_where(data)}): {reason}; check that the files are {data.source} and "
+            "complete, or that the name, data.config and data.split exist"
         ) from error
 
 
-def _text_of(row: dict[str, object], column: str, where: str) -> str:
+def dataset_of(data: DataConfig, name: str, settings: Mapping[str, Any]) -> Any:
+    """A data set to be streamed. `name`, `settings`: for `datasets.load_dataset`. Raises DataError."""
+    import datasets  # takes seconds to import
+
+    with worded(data, datasets.exceptions.DatasetsError):
+        return datasets.load_dataset(name, streaming=True, **settings)
+
+
+def rows_of(data: DataConfig, domain: str, name: str, settings: Mapping[str, Any], column: str) -> Iterator[Document]:
+    """The documents of one data set, streaming. Raises DataError."""
+    yield from documents_in(data, domain, dataset_of(data, name, settings), column)
+
+
+def documents_in(data: DataConfig, domain: str, dataset: Any, column: str) -> Iterator[Document]:
+    """The documents of what `dataset_of` gave, or of a part of it. Raises DataError."""
+    import datasets
+
+    with worded(data, datasets.exceptions.DatasetsError):
+        for row in dataset:
+            yield from cut(text_of(row, column, data), domain)
+
+
+def text_of(row: Mapping[str, object], column: str, data: DataConfig) -> str:
+    """The text of a row. Raises DataError when the column is not there, or holds something else."""
     if column not in row:
-        raise DataError(f'there is no column "{column}" ({where}); data.column can be one of {sorted(row)}')
+        raise DataError(f'there is no column "{column}" ({_where(data)}); data.column can be one of {sorted(row)}')
     text = row[column]
     if text is None:
         return ""
     if not isinstance(text, str):
         raise DataError(
-            f'column "{column}" holds {type(text).__name__}, not text ({where}); '
+            f'column "{column}" holds {type(text).__name__}, not text ({_where(data)}); '
             f"data.column can be one of {sorted(row)}"
         )
     return text
+
+
+def _where(data: DataConfig) -> str:
+    return f'data.source="{data.source}", data.path="{data.path}"'

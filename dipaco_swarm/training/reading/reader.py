@@ -1,0 +1,211 @@
+"""The process that reads beside training:  python -m dipaco_swarm.training.reading.reader JOB
+
+    in    a line for each block that training has come to: its number
+    out   lines of JSON, see `stream.py`: how far reading has come, or why it cannot go on
+
+It makes that block and the next ones, and waits then. It ends when nobody holds the other end of its input any more.
+"""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TextIO
+
+import numpy as np
+
+from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.errors import SwarmError, cannot_write
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.training.documents import portions_of
+from dipaco_swarm.training.encoding import encoder
+from dipaco_swarm.training.packing import Assign
+from dipaco_swarm.training.reading.blocks import Blocks
+from dipaco_swarm.training.reading.cheap import CheapRouting
+from dipaco_swarm.training.reading.making import BlockMaker, Rules
+from dipaco_swarm.training.reading.places import Corpus, Place
+from dipaco_swarm.training.reading.store import BlockStore
+from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, vocabulary_size
+
+LEAD = 2
+"""Blocks that are made before training comes to them."""
+NICE = 10
+"""Training comes first: beside it we get a tenth of a processor that both want."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a reader is to do."""
+
+    manifest: str
+    """As JSON."""
+    path: int
+    start: int
+    """Which portion this peer begins with: any number."""
+    folder: str
+    """Of the stream."""
+    files: str
+    """A folder with the run's files that reading needs, by their digests."""
+    rolling: str
+    """The folder whose blocks may take `disk` bytes in all."""
+    disk: int
+    device: str
+    threads: int | None
+
+
+Say = Callable[[dict[str, object]], None]
+
+
+class Needed:
+    """The block that training has come to."""
+
+    def __init__(self) -> None:
+        self._block: int | None = 0
+        self._changed = threading.Condition()
+
+    @property
+    def block(self) -> int | None:
+        """None: training is over."""
+        return self._block
+
+    def come_to(self, block: int | None) -> None:
+        with self._changed:
+            self._block = block
+            self._changed.notify_all()
+
+    def wait(self, block: int) -> None:
+        """Until training has gone on from this block."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._block != block)
+
+
+def store_of(config: RunConfig, vocabulary: int, folder: Path) -> BlockStore:
+    """The folder of a stream of this run."""
+    dtype = np.dtype("<u2" if vocabulary <= 2**16 else "<u4")
+    length = config.data.sequence_length
+    return BlockStore(folder, Blocks.of(config.inner.batch_sequences, length * dtype.itemsize), length, dtype)
+
+
+@dataclass(frozen=True)
+class Rolling:
+    """How much of the disk blocks may take."""
+
+    folder: Path
+    """Of all streams of this peer."""
+    disk: int
+    """Bytes."""
+
+
+class Reader:
+    """Makes what training needs, and waits."""
+
+    def __init__(self, maker: BlockMaker, store: BlockStore, rolling: Rolling, most_held: int, say: Say) -> None:
+        """`most_held`: pieces to be found that nobody trains on."""
+        self._maker = maker
+        self._store = store
+        self._rolling = rolling
+        self._most_held = most_held
+        self._say = say
+
+    def work(self, needed: Needed) -> None:
+        """Until training is over. Raises SwarmError, and OSError when the disk is full."""
+        while (now := needed.block) is not None:
+            ahead = self._ahead(now)
+            missing = next((block for block in ahead if not self._store.has(block)), None)
+            if missing is not None:
+                self._maker.make(missing)
+                self._store.make_room(self._rolling.folder, self._rolling.disk, ahead)
+                self._say({"made": missing})
+            elif self._most_held and self._store.held is None:
+                self._maker.hold_out(self._most_held)
+                self._say({"held": True})
+            else:
+                needed.wait(now)
+
+    def _ahead(self, now: int) -> list[int]:
+        """Blocks that are to be there; after the last one comes the first again."""
+        end, blocks = self._store.end, self._store.blocks
+        wanted = range(now, now + LEAD + 1)
+        if end is None:
+            return list(wanted)
+        count = blocks.holding(end.sequences - 1) + 1
+        return list(dict.fromkeys(block % count for block in wanted))
+
+
+def reader_of(job: Job, say: Say) -> Reader:
+    """The reader that a job asks for. Raises SwarmError when the documents or the run's files cannot be used."""
+    manifest, files = Manifest.model_validate_json(job.manifest), Path(job.files)
+    config, early = manifest.config, manifest.config.early_stopping
+    tokenizer = load_tokenizer((files / manifest.tokenizer).read_bytes())
+    assign, path = _assign(manifest, job), PathIndex(job.path)
+    length, prefix = config.data.sequence_length, config.router.prefix_tokens
+
+    def tell(place: Place) -> None:
+        said = asdict(place)
+        del said["pending"]
+        say({"place": said})
+
+    store = store_of(config, vocabulary_size(tokenizer), Path(job.folder))
+    maker = BlockMaker(
+        store,
+        Corpus(portions_of(config.data), config.seed, job.start),
+        CheapRouting(encoder(tokenizer), assign, path, length, prefix),
+        Rules(config.data, end_of_text_id(tokenizer), early.share if early is not None else 0.0),
+        tell,
+    )
+    rolling = Rolling(Path(job.rolling), job.disk)
+    return Reader(maker, store, rolling, early.max_sequences if early is not None else 0, say)
+
+
+def _assign(manifest: Manifest, job: Job) -> Assign | None:
+    if manifest.stage.router is None:
+        return None
+    from dipaco_swarm.training.routed import load_routing  # torch and transformers take seconds and memory
+
+    if job.threads is not None:
+        import torch
+
+        torch.set_num_threads(job.threads)
+    files = Path(job.files)
+    return load_routing(
+        manifest, manifest.stage, lambda digest: (files / digest).read_bytes(), device=job.device
+    ).assign
+
+
+def main() -> None:
+    """JOB: a file with a `Job` as JSON."""
+    os.nice(NICE)
+    needed, lock = Needed(), threading.Lock()
+
+    def say(line: dict[str, object]) -> None:
+        with lock:
+            print(json.dumps(line), flush=True)  # noqa: T201 - to the program that started us
+
+    threading.Thread(target=_listen, args=(sys.stdin, needed), daemon=True).start()
+    job = Job(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    try:
+        reader = reader_of(job, say)
+        say({"ready": True})
+        reader.work(needed)
+    except SwarmError as error:
+        say({"error": str(error)})
+    except OSError as error:
+        say({"error": str(cannot_write("the documents of the run", Path(job.folder), error))})
+    sys.exit(2)
+
+
+def _listen(lines: TextIO, needed: Needed) -> None:
+    for line in lines:
+        needed.come_to(int(line))
+    os._exit(0)  # whoever started us is gone
+
+
+if __name__ == "__main__":
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the program that started us
+    main()
