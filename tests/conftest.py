@@ -6,6 +6,7 @@ look for new ones: `pytest --hypothesis-profile=search`.
 
 import contextlib
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from dipaco_swarm.machine.memory import keep_what_is_loaded
+from dipaco_swarm.swarm import border
 from tests.hub import Hub
 
 # a busy machine is slow to draw inputs, and that says nothing about them
@@ -49,6 +51,18 @@ def _no_power_cuts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def mistakes() -> Iterator[list[str]]:
+    """Mistakes of ours that the border has caught: there should be none. A test that makes one on purpose clears it."""
+    caught: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: caught.append(record.getMessage())  # type: ignore[method-assign]
+    border.log.addHandler(handler)
+    yield caught
+    border.log.removeHandler(handler)
+    assert not caught
 
 
 @pytest.fixture

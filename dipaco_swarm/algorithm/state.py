@@ -125,6 +125,12 @@ def num_pieces(parameters: int) -> int:
     return 2 * -(-4 * parameters // PIECE_BYTES)
 
 
+def all_finite(numbers: Tensor) -> bool:
+    """Whether each of these numbers is one, neither infinite nor NaN. fp32, flat."""
+    step = PIECE_BYTES // 4
+    return all(bool(torch.isfinite(numbers[at : at + step]).all()) for at in range(0, len(numbers), step))
+
+
 def vector_bytes(vector: Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, without a copy."""
     return vector.detach().view(torch.uint8).numpy().data

@@ -111,17 +111,21 @@ class Directory:
         while True:
             news = self._announcing.news
             news.clear()
-            try:
-                telling = self._announcing.tell(await self._transport.addresses())
-                await asyncio.gather(telling, *(self._listen(said.stage, said.module) for said in self.ours))
-                self.forget()
-            except (OSError, EOFError) as error:
-                log.warning("the network of this machine cannot be used just now; trying again every few seconds")
-                log.debug("the DHT cannot be used: %s", error)
+            with self._transport.border.guard(self._transport.peer, "says it again"):
+                await self._tell_and_listen()
             with contextlib.suppress(TimeoutError):
                 # peers that started together should not speak together for ever
                 async with asyncio.timeout(self._timing.heartbeat * self._transport.random.uniform(0.8, 1.0)):
                     await news.wait()
+
+    async def _tell_and_listen(self) -> None:
+        try:
+            telling = self._announcing.tell(await self._transport.addresses())
+            await asyncio.gather(telling, *(self._listen(said.stage, said.module) for said in self.ours))
+            self.forget()
+        except (OSError, EOFError) as error:
+            log.warning("the network of this machine cannot be used just now; trying again every few seconds")
+            log.debug("the DHT cannot be used: %s", error)
 
     def refresh(self, about: Sequence[Announcement]) -> None:
         """Read about these modules of ours at once, and not when it is time."""
@@ -162,7 +166,6 @@ class Directory:
 
     def _take(self, key: Key, found: Mapping[PeerName, Record], now: float, late: float) -> None:
         """What a reading has found. `late`: seconds by which the next one comes later than one of a small group."""
-        stage, module = key
         heard = self._heard.setdefault(key, {})
         for peer in [peer for peer, record in heard.items() if record.until < now and peer not in found]:
             del heard[peer]
@@ -170,26 +173,25 @@ class Directory:
         for peer, record in sorted(found.items(), key=lambda entry: (entry[0] not in heard, entry[0])):
             if records.is_goodbye(record.payload):
                 heard.pop(peer, None)
-                self._lately.get((stage, module), {}).pop(peer, None)
-                continue
-            if peer not in heard and len(heard) >= self.max_members:
-                continue
-            decoded = records.decode_announcement(peer, record.payload, stage, module)
-            if decoded is None:
-                log.warning("ignored a malformed announcement of peer %s about %s", peer[-8:], module)
-                continue
-            said, addresses = decoded
-            before = heard.get(peer)
-            if before is not None and self._is_older_than_direct(said, before, now):
-                said = replace(said, version=before.said.version, digest=before.said.digest, work=before.said.work)
-            if before is None or before.expiration != record.expiration:
-                left = (self._timing.busy_lifetime if said.catching_up else self._timing.lifetime) + late
-                if before is None:  # read for the first time, it may be an old one
-                    left += min(0.0, record.expiration - self._clock.wall() - self._timing.lifetime)
-                pause = max(now - before.since, PAUSE_DECAY * before.pause) if before is not None else 0.0
-                direct = before.direct if before is not None else None
-                self._note((stage, module), Heard(said, record.expiration, now + left, now, pause, direct))
-            self._transport.remember(peer, addresses, reachable=said.reduces)
+                self._lately.get(key, {}).pop(peer, None)
+            elif peer in heard or len(heard) < self.max_members:
+                with self._transport.border.guard(peer, "ignored what a peer says"):
+                    self._take_one(key, peer, record, now, late)
+
+    def _take_one(self, key: Key, peer: PeerName, record: Record, now: float, late: float) -> None:
+        """Raises RemoteDataError when it is malformed."""
+        said, addresses = records.decode_announcement(peer, record.payload, *key)
+        before = self._heard[key].get(peer)
+        if before is not None and self._is_older_than_direct(said, before, now):
+            said = replace(said, version=before.said.version, digest=before.said.digest, work=before.said.work)
+        if before is None or before.expiration != record.expiration:
+            left = (self._timing.busy_lifetime if said.catching_up else self._timing.lifetime) + late
+            if before is None:  # read for the first time, it may be an old one
+                left += min(0.0, record.expiration - self._clock.wall() - self._timing.lifetime)
+            pause = max(now - before.since, PAUSE_DECAY * before.pause) if before is not None else 0.0
+            direct = before.direct if before is not None else None
+            self._note(key, Heard(said, record.expiration, now + left, now, pause, direct))
+        self._transport.remember(peer, addresses, reachable=said.reduces)
 
     def lately(self, stage: int, module: ModuleId) -> tuple[PeerName, ...]:
         """Who trained a module not long ago, and was not heard of for a lifetime: gone, or parted from us."""

@@ -18,6 +18,7 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import address_of
+from dipaco_swarm.swarm.border import Border
 from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import PeerName
@@ -273,6 +274,7 @@ class LocalTransport:
         self.random = random or network.random
         self.records: Records = records or LocalRecords(network, self.peer)
         self.meter = Meter(self.clock)
+        self.border = Border(self.clock)
         self.reachable = reachable
         self.lost = False
         self.executor = executor
@@ -320,9 +322,7 @@ class LocalTransport:
 
     async def _handle(self, stream: LocalStream, handler: StreamHandler) -> None:
         try:
-            await handler(stream)
-        except (EOFError, ConnectionError, TimeoutError, RemoteDataError):
-            return  # as over any network: the one who broke off knows
+            await self.border.hear(stream.peer, lambda: handler(stream))
         finally:
             stream.close()
 

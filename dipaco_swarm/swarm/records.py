@@ -13,6 +13,7 @@ import msgpack
 from pydantic import Field, ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.fields import (
     MAX_SPEED,
     MAX_TOKENS,
@@ -79,6 +80,9 @@ class Goodbye(Message):
     goodbye: Literal[True] = True
 
 
+KINDS: tuple[type[Message], ...] = (AnnouncementRecord, Statement, ManifestRecord, Goodbye)
+"""Every record that there is, the most frequent first."""
+
 R = TypeVar("R", bound=Message)
 
 
@@ -96,6 +100,11 @@ def decode(kind: type[R], payload: bytes) -> R | None:
         return kind.model_validate(dict(zip(kind.model_fields, values, strict=True)))
     except (ValueError, TypeError, ValidationError, msgpack.exceptions.UnpackException):
         return None
+
+
+def is_a_record(payload: bytes) -> bool:
+    """Whether it is a record of any kind; what is none is kept by nobody, so that nobody has to read it."""
+    return any(decode(kind, payload) is not None for kind in KINDS)
 
 
 def is_goodbye(payload: bytes) -> bool:
@@ -135,11 +144,11 @@ def encode_announcement(said: Announcement, addresses: Sequence[str]) -> bytes:
 
 def decode_announcement(
     signer: str, payload: bytes, stage: int, module: ModuleId
-) -> tuple[Announcement, tuple[str, ...]] | None:
-    """What a peer has stored about a module, and its addresses; None when it is malformed."""
+) -> tuple[Announcement, tuple[str, ...]]:
+    """What a peer has stored about a module, and its addresses. Raises RemoteDataError when it is malformed."""
     record = decode(AnnouncementRecord, payload)
     if record is None or (record.role == "trains") == (record.path is None):
-        return None
+        raise RemoteDataError(signer, f"says something malformed about {module}")
     said = Announcement(
         peer=PeerName(signer),
         stage=stage,

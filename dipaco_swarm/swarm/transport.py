@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from dipaco_swarm.machine.clock import Clock
+from dipaco_swarm.swarm.border import Border
 from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import PeerName
@@ -137,6 +138,11 @@ class Transport(Protocol):
 
     @property
     def meter(self) -> Meter: ...
+
+    @property
+    def border(self) -> Border:
+        """Where errors in what others send end."""
+        ...
 
     @property
     def reachable(self) -> bool:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.border import Border
 from dipaco_swarm.swarm.libp2p.pipe import Pipe, hand_streams_to, read_stream_info
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.transport import Stream, StreamHandler
@@ -23,9 +23,10 @@ StreamOver = Callable[[str, Pipe, str], contextlib.AbstractContextManager[Stream
 class Incoming:
     """Everything that others open to us."""
 
-    def __init__(self, daemon: str, stream_over: StreamOver) -> None:
+    def __init__(self, daemon: str, stream_over: StreamOver, border: Border) -> None:
         """`daemon`: path of the socket at which it listens to us; we listen for its streams next to it."""
         self._daemon = daemon
+        self._border = border
         self._stream_over = stream_over
         self._socket = f"{daemon}.in"
         self._handlers: dict[str, StreamHandler] = {}
@@ -59,10 +60,8 @@ class Incoming:
         try:
             peer, address, protocol = await read_stream_info(pipe)
             with self._stream_over(peer, pipe, address) as stream:
-                await self._handlers[protocol](stream)
-        except RemoteDataError as error:
-            log.warning("ignored a peer that broke the protocol: %s", error)
-        except (EOFError, ConnectionError, TimeoutError) as error:
-            log.debug("a stream ended early: %s", error)
+                await self._border.hear(peer, lambda: self._handlers[protocol](stream))
+        except (EOFError, ConnectionError) as error:
+            log.debug("a stream ended before it began: %s", error)
         finally:
             pipe.close()

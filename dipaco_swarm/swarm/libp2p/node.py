@@ -21,6 +21,7 @@ from hivemind.p2p import P2P, PeerID
 from dipaco_swarm.errors import RemoteDataError, nobody_answers
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.swarm.addresses import name_in
+from dipaco_swarm.swarm.border import Border
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p import leaks
 from dipaco_swarm.swarm.libp2p import reachability as reach
@@ -65,7 +66,8 @@ class Node:
         self.visibility = Visibility(settings.reachable)
         self._rate_limit = RateLimit(settings.bandwidth)
         self._connections = Connections(p2p, daemon.socket)
-        self._incoming = Incoming(daemon.socket, self._stream_over)
+        self.border = Border(self.clock)
+        self._incoming = Incoming(daemon.socket, self._stream_over, self.border)
 
     @property
     def peer(self) -> PeerName:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
-from dipaco_swarm.algorithm.state import vector_bytes
+from dipaco_swarm.algorithm.state import all_finite, vector_bytes
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import Span
 from dipaco_swarm.swarm.framing import PieceHeader
@@ -80,12 +80,12 @@ class Average:
         return buffer(self.encoded_size(piece))
 
     async def take(self, peer: str, header: PieceHeader, data: memoryview) -> None:
-        """A piece has arrived, from its reducer or from ourselves. Raises RemoteDataError for a malformed mask."""
+        """A piece has arrived, from its reducer or from ourselves. Raises RemoteDataError when it cannot be one."""
         try:
             present_in(header.mask, len(self._roster.members))
+            digest = await self._compute.in_order(self._settle, header, data)
         except ValueError as error:
             raise RemoteDataError(peer, f"sends a malformed average of piece {header.index}: {error}") from None
-        digest = await self._compute.in_order(self._settle, header, data)
         if header.generation == self.made_in[header.index]:
             self._digests[header.index], self._masks[header.index] = digest, header.mask
             self._encoded[header.index] = data
@@ -93,7 +93,10 @@ class Average:
                 self.complete.set()
 
     def _settle(self, header: PieceHeader, data: memoryview) -> bytes:
-        """The digest of a piece's bytes and mask."""
+        """The digest of a piece's bytes and mask. Raises ValueError when it is not finite: nobody is to take that."""
+        start, stop = self.bounds(header.index)
+        if not all_finite(self._codec.decode(data, stop - start)):
+            raise ValueError("not all of its numbers are finite")
         digest = hashlib.sha256(len(header.mask).to_bytes(4, "little") + header.mask)
         digest.update(data)
         return digest.digest()

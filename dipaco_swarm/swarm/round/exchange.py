@@ -70,7 +70,7 @@ class PieceExchange:
         self._residual = residual
         self._tasks = ExchangeTasks()  # the reducer has them too, and must not hold us: we end when nobody does
         self.average = Average(roster, group, codec, len(gradient), compute)
-        self._reducer = Reducer(roster, me, group, codec, self.average, compute, self._tasks)
+        self._reducer = Reducer(roster, me, group, codec, self.average, compute, self._tasks, transport.border)
         self.started = asyncio.Event()
         self.generation = 0
         self._dropped: set[int] = set()
@@ -200,7 +200,7 @@ class PieceExchange:
                             to_send.put_nowait(piece)
                     await both_ways(self._send_contributions(stream, to_send), self._receive_averages(stream, owner))
             except RemoteDataError as error:
-                log.warning("ignored a reducer that broke the protocol: %s", error)
+                self._transport.border.note(error, "ignored a reducer")
                 return
             except (ConnectionError, EOFError) as error:
                 log.debug("exchange with a reducer ended: %s", error)

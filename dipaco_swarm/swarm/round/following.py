@@ -45,6 +45,8 @@ from dipaco_swarm.swarm.wire import Abort, Alive, Commit, Join, Ready, Reassign,
 
 log = logging.getLogger(__name__)
 
+MISTAKE = "a mistake in this program ended it here"
+
 
 @dataclass(frozen=True)
 class LeaderLost:
@@ -127,7 +129,7 @@ class Follower:
             if not answered:
                 self.detector.silent(leader, began, error)
         except RemoteDataError as error:
-            log.warning("ignored a leader that broke the protocol: %s", error)
+            self.transport.border.note(error, "ignored a leader")
         finally:
             self.following.pop(key, None)
         return LeaderLost(leader, answered)
@@ -220,13 +222,14 @@ class Follower:
         )
         outcome: Decision
         try:
-            outcome = await self._exchange_until_decided(
-                channel, ears, exchange, (group.stage, group.module, join.version)
+            key = group.stage, group.module, join.version
+            outcome = await self.transport.border.guarded(
+                channel.peer, self._exchange_until_decided(channel, ears, exchange, key), NotAgreed(MISTAKE)
             )
         except asyncio.CancelledError:
             outcome = NotAgreed("interrupted")
         except RemoteDataError as error:
-            log.warning("ignored a leader that broke the protocol: %s", error)
+            self.transport.border.note(error, "ignored a leader")
             outcome = LeaderLost(channel.peer, answered=True)
         if isinstance(outcome, Abort):
             self.failures.note(group.stage, group.module, join.version, channel.peer)

@@ -1,14 +1,12 @@
 """A round that a peer leads, from the first Join to the end: its seats, and what their members say."""
 
 import asyncio
-import logging
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.channels import HeartbeatReader
 from dipaco_swarm.swarm.round.questions import Questions
@@ -17,8 +15,6 @@ from dipaco_swarm.swarm.round.standing import Key
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.transport import Transport
 from dipaco_swarm.swarm.wire import Alive, Ready, Refuse
-
-log = logging.getLogger(__name__)
 
 MAX_PATIENCE_SECONDS = 6 * 3600.0
 
@@ -96,19 +92,17 @@ class Gathering:
         patience = min(seat.join.patience, MAX_PATIENCE_SECONDS)
         ears = HeartbeatReader(seat.channel, self.transport.clock, self.transport.timing, ask, patience)
         try:
-            while True:
-                message = await ears.hear()
-                if isinstance(message, Alive):
-                    seat.report = message
-                elif isinstance(message, Ready):
-                    seat.ready = message
-                self.changed.set()
-        except (EOFError, TimeoutError, ConnectionError) as error:
-            log.debug("member %s is gone: %s", seat.channel.peer[-8:], error)
-        except RemoteDataError as error:
-            log.warning("dropped a member that broke the protocol: %s", error)
-        seat.gone = True
-        self.changed.set()
+            with self.transport.border.guard(seat.channel.peer, "goes on without a member"):
+                while True:
+                    message = await ears.hear()
+                    if isinstance(message, Alive):
+                        seat.report = message
+                    elif isinstance(message, Ready):
+                        seat.ready = message
+                    self.changed.set()
+        finally:
+            seat.gone = True
+            self.changed.set()
 
 
 def ahead_of(base: Claim, better: Claim, holder: str) -> Refuse:

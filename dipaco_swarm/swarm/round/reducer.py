@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.border import Border
 from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
@@ -34,6 +35,7 @@ class Reducer:
         average: Average,
         compute: Executor,
         tasks: ExchangeTasks,
+        border: Border,
     ) -> None:
         self._roster = roster
         self._me = me
@@ -43,6 +45,7 @@ class Reducer:
         self._mean_of = piece_average(roster.members, group)
         self._compute = compute
         self._tasks = tasks
+        self._border = border
         self.generation = 0
         self._arrived: dict[int, dict[int, memoryview]] = {}
         """piece -> member -> its contribution; the first one counts."""
@@ -83,7 +86,7 @@ class Reducer:
         try:
             await both_ways(self._send_averages(stream, outlet), self._receive_contributions(stream, member))
         except RemoteDataError as error:
-            log.warning("left out a contributor that broke the protocol: %s", error)
+            self._border.note(error, "left out a contributor")
             self._left.add(member)
         except (ConnectionError, EOFError) as error:
             log.debug("exchange with a contributor ended: %s", error)
@@ -138,16 +141,21 @@ class Reducer:
 
     async def _reduce(self, piece: int, arrived: dict[int, memoryview]) -> None:
         generation = self._average.made_in[piece]
-        mask, data = await self._compute.in_order(self._sum, piece, arrived)
+        mask, data, refused = await self._compute.in_order(self._sum, piece, arrived)
+        for peer in refused:
+            said = RemoteDataError(peer, "sent one that is not finite, or longer than it said")
+            self._border.note(said, "left out a contribution")
         header = PieceHeader(piece, generation, mask, len(data))
         self._reduced[piece] = header, data
         for outlet in self._outlets.values():
             outlet.put_nowait((header, data))
         await self._average.take(self._roster.members[self._me].peer, header, data)
 
-    def _sum(self, piece: int, arrived: dict[int, memoryview]) -> tuple[bytes, memoryview]:
+    def _sum(self, piece: int, arrived: dict[int, memoryview]) -> tuple[bytes, memoryview, list[str]]:
+        """Who is in the average of a piece, its bytes, and whose contributions cannot be."""
         start, stop = self._average.bounds(piece)
         accepted: dict[int, Tensor] = {}
+        refused: list[str] = []
         for member in sorted(arrived):
             entry = self._roster.members[member]
             contribution = self._codec.decode(arrived.pop(member), stop - start)
@@ -157,10 +165,10 @@ class Reducer:
                 self._lengths[member] = length
                 accepted[member] = contribution
             else:
-                log.warning("left out a contribution of peer %s: not finite, or longer than it said", entry.peer[-8:])
+                refused.append(entry.peer)
         mean = self._mean_of(accepted)
         mask = mask_of(list(accepted))
         if not self._codec.exact:
-            return mask, self._codec.encode(mean)
+            return mask, self._codec.encode(mean), refused
         self._average.exact[start:stop] = mean
-        return mask, self._average.destination(piece)
+        return mask, self._average.destination(piece), refused

@@ -16,7 +16,7 @@ from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
-from dipaco_swarm.swarm.round.following import Follower, LeaderLost, Redirected
+from dipaco_swarm.swarm.round.following import MISTAKE, Follower, LeaderLost, Redirected
 from dipaco_swarm.swarm.round.leader import Leader
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reduction import claimed_norm
@@ -107,7 +107,8 @@ class Rounds:
                 break
             leader, so_far.sent_to = so_far.sent_to or next_in_line, None
             try:
-                outcome = await self._follower.follow(leader, contribution, norm, patience)
+                attempt = self._follower.follow(leader, contribution, norm, patience)
+                outcome = await self._transport.border.guarded(leader, attempt, NotAgreed(MISTAKE))
             except asyncio.CancelledError:
                 if not so_far.given:
                     raise

@@ -52,7 +52,7 @@ class BlobDownload:
             try:
                 data = await self._take_from(peer, limit, on_progress)
             except RemoteDataError as error:
-                log.warning("ignored a peer that broke the protocol: %s", error)
+                self._transport.border.note(error, "takes a file from somebody else")
             except (ConnectionError, EOFError, TimeoutError) as error:
                 log.info("fetching blob %s without peer %s: %s", self.digest[:8], peer[-8:], str(error) or "no answer")
             else:

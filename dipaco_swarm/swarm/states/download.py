@@ -16,8 +16,10 @@ import statistics
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+import torch
+
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.algorithm.state import HASH_BYTES, ModuleState, Room, StateOutline
+from dipaco_swarm.algorithm.state import HASH_BYTES, ModuleState, Room, StateOutline, all_finite
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.tasks import Tasks, end_all
 from dipaco_swarm.swarm.transport import Stream, Transport
@@ -118,7 +120,7 @@ class Download:
             try:
                 await self._take_from(peer)
             except RemoteDataError as error:
-                log.warning("dropped a holder of %s that broke the protocol: %s", self._module, error)
+                self._transport.border.note(error, f"takes {self._module} from somebody else")
             except (ConnectionError, EOFError, TimeoutError) as error:
                 log.info("fetching %s without peer %s: %s", self._module, peer[-8:], str(error) or "no answer")
             if self.is_complete:
@@ -190,14 +192,14 @@ class Download:
         self._paces.append(self._clock.monotonic() - lane.since)
         await self._settle(lane)
         piece = lane.asked.popleft()
-        lane.checking = piece, asyncio.create_task(self._compute.aside(state.outline.fits, piece, data))
+        lane.checking = piece, asyncio.create_task(self._compute.aside(_is_right, state, piece, data))
 
     async def _settle(self, lane: HolderStream) -> None:
         """Wait for the check that is going on."""
         if lane.checking is None:
             return
         if not await lane.checking[1]:
-            raise RemoteDataError(lane.stream.peer, f"sends a wrong piece of {self._module}")
+            raise RemoteDataError(lane.stream.peer, f"sends a wrong piece of {self._module}, or one that is not finite")
         lane.checking = None
         self._missing -= 1
         self._changed.set()
@@ -230,3 +232,8 @@ class Download:
 
     def _patience(self) -> float:
         return max(self._timing.silence * 2.0**self._given_up, SLOW * statistics.median(self._paces or (0.0,)))
+
+
+def _is_right(state: ModuleState, piece: int, data: memoryview) -> bool:
+    """Whether these are the bytes of that piece, and numbers: who has taken one that is none has lost the module."""
+    return state.outline.fits(piece, data) and all_finite(torch.frombuffer(data, dtype=torch.float32))

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.algorithm.state import ModuleState, all_finite
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.fetching import Follow
@@ -83,7 +83,7 @@ class Successors:
                 if found is None:
                     continue
                 state = await self._compute.aside(self._followed, follow, bases, found)
-                if state is None or state.digest != digest:
+                if state is None or state.digest != digest or not await self._compute.aside(_is_finite, state):
                     wrong.add(chain)
                     raise _misled(peer, module, digest)
                 ends = [*(average.base for average in found[1:]), digest]
@@ -91,7 +91,7 @@ class Successors:
                     self._kept.hold(stage, module, pack(average, to), parameters)
                 return state
             except RemoteDataError as error:
-                log.warning("does without the averages of a peer that broke the protocol: %s", error)
+                self._transport.border.note(error, "does without the averages of a peer")
                 self._liars[peer, digest] = None
                 for oldest in list(self._liars)[:-MAX_LIARS]:
                     del self._liars[oldest]
@@ -141,3 +141,7 @@ def led_on(follow: Follow, base: ModuleState, averages: Sequence[EncodedAverage]
 
 def _misled(peer: str, module: ModuleId, digest: str) -> RemoteDataError:
     return RemoteDataError(peer, f"names averages that do not lead to state {digest[:8]} of {module}")
+
+
+def _is_finite(state: ModuleState) -> bool:
+    return all_finite(state.params) and all_finite(state.momentum)

@@ -1,0 +1,95 @@
+"""Members and strangers that do their worst, each as one identity, in process: nobody else ends, freezes or is lost."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.swarm.interface import Agreed, Announcement, NotAgreed, Role
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.round.average import Average
+from dipaco_swarm.swarm.round.following import MISTAKE
+from dipaco_swarm.swarm.round.reducer import Reducer
+from tests.hub import Hub
+
+from .test_contract import MODULE, gather, group, part, reduce_together
+
+MakeSwarms = Callable[[int], list[NetworkedSwarm]]
+PARAMETERS = 300_000
+
+
+def one_round(swarms: Sequence[NetworkedSwarm], codec: str = "fp32") -> list[Agreed | NotAgreed]:
+    weights = group(*[1 / len(swarms)] * len(swarms))
+    gather(swarms, {MODULE: weights}, range(len(swarms)))
+    for swarm in swarms:
+        swarm.configure_rounds(codec, 4.0)
+    parts = [[part(i, torch.full((PARAMETERS,), i + 1.0), weights)] for i in range(len(swarms))]
+    return [outcome[MODULE] for outcome in reduce_together(swarms, parts)]
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int8"])
+def test_nobody_takes_an_average_that_is_not_a_number(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    swarms = make_local_swarms(4)
+    liar = swarms[1].peer
+    honest = Reducer._send_averages
+    sent: list[int] = []
+
+    class Liar:
+        """A stream on which every average begins with NaN, as a number or as the scale of a block."""
+
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+
+        async def send_piece(self, header: Any, data: memoryview) -> None:
+            sent.append(header.index)
+            await self._stream.send_piece(header, memoryview(b"\x00\x00\xc0\x7f" + bytes(data[4:])))
+
+    async def send_averages(self: Reducer, stream: Any, outlet: Any) -> None:
+        lies = self._roster.members[self._me].peer == liar
+        await honest(self, Liar(stream) if lies else stream, outlet)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Reducer, "_send_averages", send_averages)
+    outcomes = one_round(swarms, codec)
+    assert sent, "nobody lied, which proves nothing"
+    assert all(bool(torch.isfinite(outcome.mean).all()) for outcome in outcomes if isinstance(outcome, Agreed))
+
+
+def test_a_mistake_in_the_middle_of_a_round_ends_the_round_and_nothing_else(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch, mistakes: list[str]
+) -> None:
+    swarms = make_local_swarms(3)
+    unlucky = swarms[2]
+    honest = Average.digest
+
+    def digest(self: Average) -> bytes:
+        assert unlucky._rounds is not None
+        return b"%d" % (1 // 0) if self._compute is unlucky._rounds._compute else honest(self)
+
+    monkeypatch.setattr(Average, "digest", digest)
+    outcomes = one_round(swarms)
+    assert outcomes[2] == NotAgreed(MISTAKE, given=True)
+    assert len(mistakes) >= 1
+    assert all("ZeroDivisionError" in line for line in mistakes)
+    mistakes.clear()
+    monkeypatch.undo()
+    assert all(isinstance(outcome, Agreed) for outcome in one_round(swarms))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["params", "momentum"])
+def test_nobody_takes_a_state_that_is_not_a_number(hub: Hub, bad: float, name: str) -> None:
+    poison = ModuleState(42, torch.ones(3000), torch.ones(3000))
+    getattr(poison, name)[1234] = bad
+    stranger, peer = hub.swarm("stranger"), hub.swarm("peer")
+    stranger.hold(0, MODULE, poison)
+    stranger.announce([Announcement(stranger.peer, 0, MODULE, None, 42, poison.digest, 10**9, role=Role.KEEPS)])
+    peer.look_up(0, [MODULE], timeout=10)
+    assert peer.fetch_state(0, MODULE, poison.digest, timeout=10) is None
+    sound = ModuleState(42, torch.ones(3000), torch.ones(3000))
+    stranger.hold(0, MODULE, sound)
+    assert peer.fetch_state(0, MODULE, sound.digest, timeout=10) is not None
