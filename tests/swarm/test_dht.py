@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
@@ -16,6 +17,10 @@ from .test_weeks import node_of
 pytestmark = pytest.mark.swarm
 
 MakeSwarms = Callable[[int], list[NetworkedSwarm]]
+
+
+def statement(words: bytes) -> bytes:
+    return records.encode(records.Statement(statement=words))
 
 
 class Diary:
@@ -34,11 +39,11 @@ class Diary:
         monkeypatch.setattr(dht, "find_nearest_nodes", counted)
 
     def store(self, payload: bytes) -> bool:
-        return self.swarm._portal.run(node_of(self.swarm).records.store("a key", payload, 60.0))
+        return self.swarm._portal.run(node_of(self.swarm).records.store("a key", statement(payload), 60.0))
 
     def read(self, *, thorough: bool = False) -> dict[PeerName, bytes]:
         found = self.swarm._portal.run(node_of(self.swarm).records.read("a key", thorough=thorough))
-        return {peer: record.payload for peer, record in found.items()}
+        return {peer: records.decode(records.Statement, record.payload).statement for peer, record in found.items()}  # type: ignore[union-attr]
 
 
 def test_the_holders_of_a_key_are_looked_for_once_and_again_when_they_go(
@@ -64,10 +69,10 @@ def test_the_holders_of_a_key_are_looked_for_once_and_again_when_they_go(
 
 def test_what_nobody_has_is_nothing(make_libp2p_swarms: MakeSwarms) -> None:
     (alone,) = make_libp2p_swarms(1)
-    records = node_of(alone).records
-    assert alone._portal.run(records.read("nothing")) == {}
-    assert alone._portal.run(records.store("something", b"x", 60.0))
-    assert {peer for peer in alone._portal.run(records.read("something", thorough=False))} == {alone.peer}
+    directory = node_of(alone).records
+    assert alone._portal.run(directory.read("nothing")) == {}
+    assert alone._portal.run(directory.store("something", statement(b"x"), 60.0))
+    assert {peer for peer in alone._portal.run(directory.read("something", thorough=False))} == {alone.peer}
 
 
 def test_after_a_break_of_our_own_line_the_holders_are_asked_again(
@@ -76,8 +81,8 @@ def test_after_a_break_of_our_own_line_the_holders_are_asked_again(
     diary, other = (Diary(swarm, monkeypatch) for swarm in make_libp2p_swarms(2))
     assert diary.store(b"before")
     assert other.store(b"too")
-    records = node_of(diary.swarm).records
-    (near,) = records._near.values()
-    records._silent = dict.fromkeys(near, records._clock.monotonic())  # nobody has answered while it was broken
+    directory = node_of(diary.swarm).records
+    (near,) = directory._near.values()
+    directory._silent = dict.fromkeys(near, directory._clock.monotonic())  # nobody has answered while it was broken
     assert diary.store(b"after")
     assert other.read(thorough=True) == {diary.swarm.peer: b"after", other.swarm.peer: b"too"}

@@ -26,7 +26,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
-from dipaco_swarm.swarm.records import CLOCK_TOLERANCE_SECONDS, MAX_LIFETIME_SECONDS, MAX_RECORD_BYTES
+from dipaco_swarm.swarm.records import CLOCK_TOLERANCE_SECONDS, MAX_LIFETIME_SECONDS, MAX_RECORD_BYTES, is_a_record
 from dipaco_swarm.swarm.transport import Record
 
 HOLDERS = 4
@@ -43,13 +43,13 @@ def _signed_part(key_id: bytes, expiration: float, payload: bytes) -> bytes:
 
 
 class SignedRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is untyped
-    """Runs in every node of a swarm: refuses records that are unsigned, too big, or meant to live too long."""
+    """Runs in every node of a swarm: refuses what is unsigned, too big, no record, or meant to live long."""
 
     def validate(self, record: DHTRecord) -> bool:
         if len(record.value) > MAX_RECORD_BYTES or not record.subkey:
             return False
-        if record.expiration_time > time.time() + MAX_LIFETIME_SECONDS + CLOCK_TOLERANCE_SECONDS:
-            return False
+        if not 0 < record.expiration_time <= time.time() + MAX_LIFETIME_SECONDS + CLOCK_TOLERANCE_SECONDS:
+            return False  # also what is not a number: it would never expire
         try:
             peer = msgpack.unpackb(record.subkey, raw=False)
             value = msgpack.unpackb(record.value, raw=False)
@@ -58,7 +58,7 @@ class SignedRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is u
         if not (isinstance(peer, str) and isinstance(value, list) and len(value) == 2):
             return False
         payload, signature = value
-        if not (isinstance(payload, bytes) and isinstance(signature, bytes)):
+        if not (isinstance(payload, bytes) and isinstance(signature, bytes) and is_a_record(payload)):
             return False
         return is_signed_by(peer, _signed_part(record.key, record.expiration_time, payload), signature)
 

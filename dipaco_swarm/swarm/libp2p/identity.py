@@ -19,6 +19,8 @@ from dipaco_swarm.files import make_folder, replace_whole
 from dipaco_swarm.swarm.interface import PeerName
 
 KEY_BYTES = 32
+MAX_NAME = 80
+"""Characters; of an Ed25519 key there are 52."""
 _IDENTITY_HASH = 0
 """libp2p's multihash of a message that is short enough to be its own hash."""
 
@@ -51,7 +53,7 @@ def _peer_id(key: bytes) -> bytes:
 def public_key(peer: str) -> Ed25519PublicKey | None:
     """The key inside a peer name; None when the name is not that of an Ed25519 key."""
     try:
-        raw = base58.b58decode(peer)
+        raw = base58.b58decode(peer[:MAX_NAME])  # whose time grows with the square of the length
     except ValueError:
         return None
     key = raw[-KEY_BYTES:]

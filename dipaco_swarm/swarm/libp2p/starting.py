@@ -27,6 +27,7 @@ from dipaco_swarm.swarm.libp2p.dht import SignedRecords
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
 from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
+from dipaco_swarm.swarm.libp2p.storage import bound_storage
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ async def _limit_seen_by_a_visitor(node: Node, places: Sequence[str]) -> int | N
 
 async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
     try:
-        return await DHTNode.create(
+        dht = await DHTNode.create(
             node.p2p,
             # the same after every restart: the others' tables would keep our former ids beside the current one
             node_id=DHTID.generate(source=node.identity.peer),
@@ -166,3 +167,5 @@ async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
         )
     except (RuntimeError, *REFUSED) as error:
         raise nobody_answers(bootstraps, str(error)) from None
+    bound_storage(dht)
+    return dht

@@ -1,0 +1,114 @@
+"""What our node keeps of the DHT for others: hivemind's storage, with bounds.
+
+hivemind keeps whatever is signed until it expires. Names cost nothing, so there are bounds on what one writer has, on
+what stands under one key, and on all of it. What is full takes nothing new, and goes on renewing what is in it: a flood
+pushes nobody out.
+"""
+
+import math
+from typing import Any
+
+from hivemind.dht import DHTNode
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+from hivemind.utils import MSGPackSerializer
+from hivemind.utils.timed_storage import get_dht_time
+
+from dipaco_swarm.swarm.libp2p.identity import MAX_NAME
+from dipaco_swarm.swarm.records import MAX_RECORD_BYTES
+
+MAX_KEYS_A_WRITER = 4096
+"""Under so many keys one peer may write: a keeper says that it has every module of the bank."""
+MAX_WRITERS_A_KEY = 1536
+"""Members of a group, and who says that it is one; more than anybody listens to, and together less than 4 MiB."""
+MAX_RECORDS = 1 << 15
+"""Of all writers under all keys: 64 MiB at the very most."""
+
+
+class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is untyped
+    """`DHTLocalStorage` for records, each of which has a writer, that keeps only so many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of: dict[str, dict[DHTID, float]] = {}
+        """Writer -> key -> when what it wrote there expires."""
+        self._records = 0
+        """How many these are, of which some may have expired."""
+
+    def store(self, key: DHTID, value: Any, expiration_time: float, subkey: str | None = None) -> bool:
+        # hivemind stores its dictionaries by the same name
+        if subkey is None and not isinstance(value, DictionaryDHTValue):
+            return False
+        return bool(super().store(key, value, expiration_time, subkey))
+
+    def store_subkey(self, key: DHTID, subkey: str, value: bytes, expiration_time: float) -> bool:
+        keys = self._of.get(subkey, {})
+        # what is not newer would leave a trace in hivemind's heap all the same, as often as it is sent
+        if expiration_time <= keys.get(key, -math.inf):
+            return False
+        if key not in keys and not self._has_room(key, subkey):
+            return False
+        if not super().store_subkey(key, subkey, value, expiration_time):
+            return False
+        keys = self._of.setdefault(subkey, {})
+        self._records += key not in keys
+        keys[key] = expiration_time
+        return True
+
+    def _has_room(self, key: DHTID, writer: str) -> bool:
+        """Whether something new may be stored."""
+        if len(self._of.get(writer, {})) >= MAX_KEYS_A_WRITER or self._records >= MAX_RECORDS:
+            self._forget_expired()
+        entry = self.get(key)
+        writers = len(entry.value) if entry is not None and isinstance(entry.value, DictionaryDHTValue) else 0
+        mine = len(self._of.get(writer, {}))
+        return mine < MAX_KEYS_A_WRITER and self._records < MAX_RECORDS and writers < MAX_WRITERS_A_KEY
+
+    def _forget_expired(self) -> None:
+        now = get_dht_time()
+        live = ((writer, {k: until for k, until in keys.items() if until > now}) for writer, keys in self._of.items())
+        self._of = {writer: keys for writer, keys in live if keys}
+        self._records = sum(map(len, self._of.values()))
+
+
+def bound_storage(node: DHTNode) -> None:
+    """Have a node keep only so much, from now on."""
+    before, bounded = node.protocol.storage, BoundedStorage()
+    for key, entry in before.items():  # others may have written as soon as it was there
+        for writer, record in entry.value.items() if isinstance(entry.value, DictionaryDHTValue) else ():
+            bounded.store_subkey(key, writer, record.value, record.expiration_time)
+    node.protocol.storage, node.protocol.cache = bounded, BoundedStorage()
+    bound_dictionaries()
+
+
+def bound_dictionaries() -> None:
+    """Have this process read no other dictionaries than those of records."""
+    MSGPackSerializer._ext_type_codes[MSGPackSerializer._ext_types[DictionaryDHTValue]] = _Dictionary
+
+
+class _Dictionary:
+    """How a dictionary that somebody sends is read. hivemind reads any, with keys of any kind.
+
+    A million small entries, or some thousand keys with one hash, would hold up the loop for long.
+    """
+
+    @staticmethod
+    def unpackb(raw: bytes) -> DictionaryDHTValue:
+        """Raises ValueError when it is not one of ours."""
+        _, _, entries = MSGPackSerializer.loads(raw)
+        if not isinstance(entries, list) or len(entries) > MAX_WRITERS_A_KEY:
+            raise ValueError("not a dictionary of records")
+        read = DictionaryDHTValue()
+        with read.freeze():
+            for writer, value, expiration in entries:
+                if not (
+                    isinstance(writer, str)
+                    and isinstance(value, bytes)
+                    and isinstance(expiration, float)
+                    and len(writer) <= MAX_NAME
+                    and len(value) <= MAX_RECORD_BYTES
+                    and math.isfinite(expiration)
+                ):
+                    raise ValueError("not a dictionary of records")
+                read.store(writer, value, expiration)
+        return read

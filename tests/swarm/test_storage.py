@@ -1,0 +1,154 @@
+"""What a node keeps of the DHT for others: only what is a signed record of ours, and only so much of it."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
+from hivemind.utils import MSGPackSerializer
+
+from dipaco_swarm.swarm import records
+from dipaco_swarm.swarm.libp2p import storage
+from dipaco_swarm.swarm.libp2p.dht import SignedRecords, _signed_part
+from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
+from dipaco_swarm.swarm.libp2p.storage import BoundedStorage, bound_dictionaries
+from dipaco_swarm.swarm.records import MAX_RECORD_BYTES
+
+GOODBYE = records.encode(records.Goodbye())
+KEY = DHTID.generate(source="a key")
+
+
+def key(number: int) -> DHTID:
+    return DHTID.generate(source=number)
+
+
+def soon(seconds: float = 60.0) -> float:
+    return time.time() + seconds
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Identity:
+    return load_identity(tmp_path)
+
+
+def signed(writer: Identity, payload: bytes, expiration: float, subkey: Any = None) -> DHTRecord:
+    signature = writer.sign(_signed_part(KEY.to_bytes(), expiration, payload))
+    name = msgpack.packb(writer.peer if subkey is None else subkey)
+    return DHTRecord(KEY.to_bytes(), name, msgpack.packb([payload, signature]), expiration)
+
+
+def test_a_signed_record_is_kept(writer: Identity) -> None:
+    assert SignedRecords().validate(signed(writer, GOODBYE, soon()))
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1e12, 3600.0])
+def test_a_record_does_not_live_for_ever(writer: Identity, seconds: float) -> None:
+    assert not SignedRecords().validate(signed(writer, GOODBYE, soon(seconds)))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x91\xc2",  # as many fields as a goodbye
+        b"\x91" * 1000,
+        b"\x00" * (MAX_RECORD_BYTES + 1),
+        GOODBYE + b"\x00",
+        records.encode(records.Statement(statement=b"x" * 512))[:-1],
+    ],
+)
+def test_what_is_no_record_is_kept_by_nobody(writer: Identity, payload: bytes) -> None:
+    assert not SignedRecords().validate(signed(writer, payload, soon()))
+
+
+@pytest.mark.parametrize("name", ["", 7, ["x"], "x" * 4_000_000, "1" * 52, b"\xff"])
+def test_a_writer_has_the_name_of_its_key(writer: Identity, name: object) -> None:
+    began = time.process_time()
+    assert not SignedRecords().validate(signed(writer, GOODBYE, soon(), name))
+    assert time.process_time() - began < 1
+
+
+def test_one_writer_fills_only_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MAX_KEYS_A_WRITER", 3)
+    kept = BoundedStorage()
+    assert [kept.store_subkey(key(i), "loud", b"x", soon()) for i in range(5)] == [True] * 3 + [False] * 2
+    assert kept.store_subkey(key(0), "loud", b"y", soon(70.0)), "what it has may be renewed"
+    assert kept.store_subkey(key(4), "other", b"x", soon())
+
+
+def test_a_flood_pushes_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MAX_RECORDS", 100)
+    kept = BoundedStorage()
+    assert kept.store_subkey(KEY, "first", b"x", soon())
+    assert sum(kept.store_subkey(key(i), f"name {i}", b"x", soon()) for i in range(1000)) == 99
+    assert kept.store_subkey(KEY, "first", b"y", soon(70.0))
+    assert kept.get(KEY).value.get("first").value == b"y"
+
+
+def test_only_so_many_write_under_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MAX_WRITERS_A_KEY", 10)
+    kept = BoundedStorage()
+    assert sum(kept.store_subkey(KEY, f"name {i}", b"x", soon()) for i in range(100)) == 10
+
+
+def test_what_has_expired_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MAX_RECORDS", 10)
+    kept = BoundedStorage()
+    for i in range(10):
+        assert kept.store_subkey(key(i), f"name {i}", b"x", soon(0.2))
+    assert not kept.store_subkey(KEY, "late", b"x", soon())
+    monkeypatch.setattr(storage, "get_dht_time", lambda: soon(1.0))
+    assert kept.store_subkey(KEY, "late", b"x", soon())
+
+
+def test_a_record_that_is_sent_again_and_again_leaves_no_trace() -> None:
+    kept, expiration = BoundedStorage(), soon()
+    assert kept.store_subkey(KEY, "writer", b"x", expiration)
+    assert not any(kept.store_subkey(KEY, "writer", b"x", expiration) for _ in range(1000))
+    assert len(kept.get(KEY).value.expiration_heap) == 1
+
+
+def test_what_has_no_writer_is_not_kept() -> None:
+    assert not BoundedStorage().store(KEY, b"x", soon())
+
+
+def test_a_dictionary_is_read_as_it_was_written() -> None:
+    bound_dictionaries()
+    written = DictionaryDHTValue()
+    for i in range(5):
+        written.store(f"name {i}", b"%d" % i, soon())
+    read = MSGPackSerializer.loads(MSGPackSerializer.dumps(written))
+    assert isinstance(read, DictionaryDHTValue)
+    assert dict(read.items()) == dict(written.items())
+
+
+def tuple_of_one_hash(number: int) -> msgpack.ExtType:
+    """Of -1 and -2, which have one hash."""
+    numbers = [-1 - (number >> bit & 1) for bit in range(15)]
+    return msgpack.ExtType(MSGPackSerializer._TUPLE_EXT_TYPE_CODE, msgpack.packb(numbers))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param([[tuple_of_one_hash(i), b"", soon()] for i in range(1 << 14)], id="one hash"),
+        pytest.param([["x", b"", math.nan]], id="lives for ever"),
+        pytest.param([["x", b"\x00" * (MAX_RECORD_BYTES + 1), soon()]], id="large"),
+        pytest.param([["x" * 1000, b"", soon()]], id="long name"),
+        pytest.param([[f"{i}", b"", soon()] for i in range(100_000)], id="many"),
+        pytest.param([["x", b""]], id="short"),
+        pytest.param(7, id="no list"),
+    ],
+)
+def test_a_dictionary_of_anything_else_is_refused_at_once(entries: object) -> None:
+    raw = msgpack.packb(msgpack.ExtType(0x50, msgpack.packb([10, soon(), entries])))
+    bound_dictionaries()
+    began = time.process_time()
+    with pytest.raises((ValueError, TypeError)):
+        MSGPackSerializer.loads(raw)
+    assert time.process_time() - began < 1
