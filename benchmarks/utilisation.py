@@ -34,6 +34,8 @@ from benchmarks.chaos.lab import Lab, Link
 from benchmarks.chaos.story import Disappointed, Story, Verdict, run_file
 from benchmarks.chaos.tokens import Account
 from dipaco_swarm.events.usage import Usage
+from dipaco_swarm.strategies import CODECS
+from dipaco_swarm.swarm.round.reduction import MAX_PIECE
 from dipaco_swarm.training.inner import InnerTrainer, StepReport
 
 TRAINED_AIM = 0.95
@@ -71,9 +73,11 @@ USAGE_SECONDS = 300.0
 
 
 def compute_by_sleeping(step_seconds: float) -> None:
-    """An inner step of this process moves a few parameters, and takes so long."""
-    noise = torch.Generator()
-    noise.seed()  # else all processes move alike: of two peers alone, both would come to the same bytes
+    """An inner step of this process moves all parameters anyhow, and takes so long."""
+    generator = torch.Generator()
+    generator.seed()  # else all processes move alike: of two peers alone, both would come to the same bytes
+    # longer than a piece: within what is encoded at once nothing comes twice
+    noise = 1e-3 * torch.randn(2 * MAX_PIECE, generator=generator)
 
     def step(
         trainer: InnerTrainer, optimizer: torch.optim.Optimizer, batch: Tensor, stop: Callable[[], bool]
@@ -82,8 +86,9 @@ def compute_by_sleeping(step_seconds: float) -> None:
         with torch.no_grad():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    row = parameter.view(-1)[:1024]
-                    row.add_(torch.randn(len(row), generator=noise), alpha=1e-3)
+                    for part in parameter.view(-1).split(MAX_PIECE):
+                        begin = int(torch.randint(len(noise) - len(part) + 1, (), generator=generator))
+                        part.add_(noise[begin : begin + len(part)])
         trainer._steps_done += 1
         return StepReport(trainer._steps_done, 5.0, 1e-3, batch.numel(), step_seconds)
 
@@ -154,14 +159,15 @@ HEAD = (
 )
 
 
-def play(line: str, group: str, minutes: float, rounds: int, *, overlap: bool) -> Row:
+def play(line: str, group: str, minutes: float, rounds: int, codec: str, *, overlap: bool) -> Row:
     """One run. Raises Disappointed when its peers do not get to a first version, or stand still in the end."""
     table = GROUPS[group]
     stage = None if table is None else {"router": "k-means", "paths": table}
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "model": MODEL,
         "data": {"max_documents": 200},
         "rounds": {"inner_steps": INNER_STEPS, "overlap": overlap},
+        "wire": {"codec": codec},
     }
     config = run_file("utilisation", stage, {}, changes)
     seconds = max(LEAST_SECONDS, rounds * 60 * minutes / SCALE)
@@ -263,7 +269,7 @@ def played(options: argparse.Namespace) -> Iterator[tuple[str, Row | Disappointe
     for line, group, minutes in product(options.lines, options.groups, options.minutes):
         name = f"{line}, {group}, {minutes:g} min"
         try:
-            yield name, play(line, group, minutes, options.rounds, overlap=not options.blocking)
+            yield name, play(line, group, minutes, options.rounds, options.codec, overlap=not options.blocking)
         except Disappointed as disappointed:
             yield name, disappointed
 
@@ -275,6 +281,7 @@ def main() -> int:
     parser.add_argument("--lines", nargs="+", choices=list(LINES), default=["home"])
     parser.add_argument("--minutes", nargs="+", type=float, default=[1, 5, 30])
     parser.add_argument("--rounds", type=int, default=6, help="so many times the training of a round is played")
+    parser.add_argument("--codec", choices=list(CODECS), default="int8")
     parser.add_argument("--blocking", action="store_true", help="training waits for rounds; no aim is for that")
     options = parser.parse_args()
     if options.quick:

@@ -57,11 +57,11 @@ class HalfPrecision(Codec):
     name = "toy-fp16"
     lengthens = 1 + 2**-10
 
-    def encoded_size(self, count: int) -> int:
+    def most_bytes(self, count: int) -> int:
         return 2 * count
 
-    def encode(self, vector: Tensor) -> memoryview:
-        return vector_bytes(vector.to(torch.float16))
+    def _encode(self, vector: Tensor) -> Sequence[memoryview]:
+        return [vector_bytes(vector.to(torch.float16))]
 
     def _decode(self, data: Buffer, count: int) -> Tensor:
         return torch.frombuffer(data, dtype=torch.float16).to(torch.float32)

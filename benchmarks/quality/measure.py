@@ -303,7 +303,7 @@ def bytes_sent(manifest: Manifest, sizes: list[int], peers: int) -> int:
         table = PathTable(stage.table)
         for module in table.modules:
             members = peers if table.num_paths == 1 else len(table.paths_through(module))
-            encoded = codec_of(manifest.config.wire.codec).encoded_size(sizes[module.level])
+            encoded = codec_of(manifest.config.wire.codec).most_bytes(sizes[module.level])
             total += (stage.rounds or 0) * 2 * (members - 1) * encoded
     return total
 

@@ -55,7 +55,8 @@ A round of one module, from version v to v + 1
        fetch that first.
     3. The roster follows from what the members said (order, clipping, pieces), and every member checks that it does.
     4. Each piece of the vector has one reducer; who has a slow line gets few or none. A contribution counts for a piece
-       when it has arrived completely and has the right size, is finite, and is within the length its sender claimed.
+       when it has arrived completely, unpacks to the right size (which is known before), is finite, and is within the
+       length its sender claimed.
        The reducer sums in roster order, encodes the mean once, and sends these bytes to everybody; it uses them itself.
        Paths weigh as their shards do, less if they have trained on fewer tokens than a full round has.
     5. Who is gone (stream closed, silent for 8 to 30 s) or slow (awaited, as one of few, for 3 times what the others

@@ -64,13 +64,13 @@ class EncodedAverage:
     """Digest and bytes of the blob in which all pieces lie, where they do (`states.averages.pack`)."""
 
     def parts(self) -> Iterator[tuple[int, Tensor]]:
-        """Decoded anew each time. Raises ValueError when a piece has not the size that its parameters take."""
+        """Decoded anew each time. Raises ValueError when a piece is not its parameters."""
         codec = codec_of(self.codec)
-        for piece, data in enumerate(self.pieces):
-            start = piece * self.piece_parameters
-            stop = min(start + self.piece_parameters, self.parameters)
+        starts = range(0, self.parameters, self.piece_parameters)
+        counts = piece_counts(self.parameters, self.piece_parameters)
+        for start, count, data in zip(starts, counts, self.pieces, strict=True):
             # a copy: pieces lie anywhere in what was received, and torch wants numbers at whole addresses
-            yield start, codec.decode(bytearray(data), stop - start)
+            yield start, codec.decode(bytearray(data), count)
 
     @property
     def mean(self) -> Tensor:
@@ -78,8 +78,6 @@ class EncodedAverage:
         return torch.cat([part for _, part in self.parts()])
 
 
-def encoded_sizes(codec: str, parameters: int, piece_parameters: int) -> list[int]:
-    """Bytes of each piece of an average."""
-    size_of = codec_of(codec).encoded_size
-    starts = range(0, parameters, piece_parameters)
-    return [size_of(min(piece_parameters, parameters - start)) for start in starts]
+def piece_counts(parameters: int, piece_parameters: int) -> list[int]:
+    """Parameters of each piece of an average."""
+    return [min(piece_parameters, parameters - start) for start in range(0, parameters, piece_parameters)]

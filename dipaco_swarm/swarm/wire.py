@@ -307,6 +307,8 @@ class AverageHeader(Message):
     parameters: Parameters
     codec: Word
     piece_parameters: int = Field(ge=BLOCK, le=MAX_STATE_PARAMETERS)
+    sizes: tuple[Size, ...] = Field(min_length=1, max_length=MAX_PIECES)
+    """Bytes of each piece."""
     spans: tuple[tuple[Parameters, Weight], ...] = Field(min_length=1, max_length=MAX_SPANS)
     """The parameter before which each ends, and the effective number of paths in it."""
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -32,6 +33,11 @@ def scores_of(params: Mapping[ModuleId, Tensor]) -> Scores:
     return -loss_of(params) * np.arange(1, PIECES + 1, dtype=np.float64)
 
 
+@cache
+def _noise(count: int) -> Tensor:
+    return torch.randn(count, generator=torch.Generator().manual_seed(0))
+
+
 class SimulatedModel:
     """One short vector a level, fp32 (parameters,)."""
 
@@ -49,9 +55,13 @@ class SimulatedModel:
         self._vectors[level] = vector.clone()
 
     def move(self, random: Random) -> None:
-        """What a step does: every peer moves its own way, so that states differ by who is in them."""
+        """What a step does: every peer moves its own way, so that states differ by who is in them.
+
+        All numbers move, so that an outer gradient is as many bytes as a real one.
+        """
         for vector in self._vectors:
-            vector[random.randrange(len(vector))] += random.uniform(-1e-2, 1e-2)
+            start = random.randrange(len(vector))
+            vector.add_(_noise(2 * len(vector))[start : start + len(vector)], alpha=random.uniform(-1e-2, 1e-2))
 
 
 class SimulatedTrainer:

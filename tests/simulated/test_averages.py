@@ -13,7 +13,8 @@ APART = ((0,), (1,))
 """Two paths that share nothing."""
 PARAMETERS = 60_000
 STATE_BYTES = 8 * PARAMETERS
-AVERAGE_BYTES = PARAMETERS
+AVERAGE_BYTES = round(0.915 * PARAMETERS)
+"""With int8."""
 
 
 def traffic(peer: SimulatedPeer) -> Traffic:

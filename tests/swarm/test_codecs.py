@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -11,12 +12,13 @@ from torch import Tensor
 from dipaco_swarm.strategies import CODECS
 from dipaco_swarm.swarm.fields import MAX_NORM
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec, codec_of
+from dipaco_swarm.swarm.round.codecs.packing import packed, unpacked
 from dipaco_swarm.swarm.round.reduction import NORM_TOLERANCE, claimed_norm, is_acceptable, length_of
 from dipaco_swarm.swarm.wire import RosterEntry
 
 ALL = [codec_of(name) for name in CODECS]
 BITS = {"fp32": 32, "bf16": 16, "int8": 8 + 32 / 1024, "int4": 4.25, "e3m0": 4.25}
-"""Of a number, in a vector of whole blocks."""
+"""Of a number, in a vector of whole blocks, before they are packed."""
 SHARED = {"fp32": 1, "bf16": 1, "int8": 1024, "int4": 64, "e3m0": 64}
 """So many numbers have one scale."""
 LOSS = {"fp32": 0.0, "bf16": 2**-8, "int8": 0.5 / 127, "int4": (1 + 2**-8) / 14, "e3m0": (1 + 2**-8) / 4}
@@ -75,7 +77,7 @@ vectors = patterns() | samples() | worst()
 @given(vector=vectors)
 def test_a_vector_comes_back_within_the_codecs_error(codec: Codec, vector: Tensor) -> None:
     data = codec.encode(vector)
-    assert len(data) == codec.encoded_size(len(vector))
+    assert len(data) <= codec.most_bytes(len(vector))
     assert bytes(data) == bytes(codec.encode(vector.clone()))
     decoded = codec.decode(data, len(vector))
     assert decoded.dtype == torch.float32
@@ -98,13 +100,19 @@ def test_e3m0_is_off_by_a_third_of_a_number_or_by_nearly_nothing(vector: Tensor)
         assert bool((error[block] <= allowed).all())
 
 
+def plain(codec: Codec, vector: Tensor) -> memoryview:
+    """The codec's bytes before they are packed."""
+    data, size = codec.encode(vector), codec.most_bytes(len(vector))
+    return data if len(data) == size else memoryview(unpacked(data, size) or b"")
+
+
 @every_codec
 @given(count=st.integers(1, 5000))
 def test_the_size_is_known_from_the_number_of_values(codec: Codec, count: int) -> None:
     blocks = -(-count // SHARED[codec.name])
-    assert len(codec.encode(torch.ones(count))) == codec.encoded_size(count)
-    assert codec.encoded_size(BLOCK * count) == BITS[codec.name] / 8 * BLOCK * count
-    assert codec.encoded_size(count) <= BITS[codec.name] / 8 * blocks * SHARED[codec.name]
+    assert len(plain(codec, torch.ones(count))) == codec.most_bytes(count)
+    assert codec.most_bytes(BLOCK * count) == BITS[codec.name] / 8 * BLOCK * count
+    assert codec.most_bytes(count) <= BITS[codec.name] / 8 * blocks * SHARED[codec.name]
 
 
 @every_codec
@@ -186,7 +194,7 @@ def test_a_scale_that_is_not_finite_is_no_length_that_anybody_claims(
     name: str, vector: Tensor, bad: float, data: st.DataObject
 ) -> None:
     codec = codec_of(name)
-    encoded = codec.encode(vector)
+    encoded = plain(codec, vector)
     blocks = -(-len(vector) // SHARED[name])
     in_it = torch.frombuffer(encoded, dtype=SCALE_TYPES[name], count=blocks)
     in_it[data.draw(st.integers(0, blocks - 1))] = bad
@@ -198,7 +206,7 @@ def test_a_scale_that_is_not_finite_is_no_length_that_anybody_claims(
 @every_codec
 @given(count=st.integers(1, 200), data=st.data())
 def test_any_bytes_of_the_right_size_are_numbers(codec: Codec, count: int, data: st.DataObject) -> None:
-    size = codec.encoded_size(count)
+    size = codec.most_bytes(count)
     decoded = codec.decode(bytearray(data.draw(st.binary(min_size=size, max_size=size))), count)
     assert (decoded.shape, decoded.dtype) == ((count,), torch.float32)
 
@@ -206,10 +214,69 @@ def test_any_bytes_of_the_right_size_are_numbers(codec: Codec, count: int, data:
 @every_codec
 @given(count=st.integers(1, 200), other=st.integers(0, 1000))
 def test_bytes_of_another_size_are_refused(codec: Codec, count: int, other: int) -> None:
-    size = codec.encoded_size(count)
+    size = codec.most_bytes(count)
     data = bytes(other + (other >= size))
     with pytest.raises(ValueError, match=f"^{len(data)} bytes are not {count} parameters in {codec.name}$"):
         codec.decode(data, count)
+
+
+ONLY = {"fp32": 1.0, "bf16": 0.69, "int8": 0.92, "int4": 0.87, "e3m0": 0.87}
+"""Of the unpacked bytes of normal numbers: there are 10.6 bits of news in 16, 7.3 in 8 and 3.4 in 4."""
+
+
+@every_codec
+def test_what_travels_is_what_is_new_in_it(codec: Codec) -> None:
+    vector = 1e-3 * torch.randn(256 * BLOCK, generator=torch.Generator().manual_seed(0))
+    share = len(codec.encode(vector)) / codec.most_bytes(len(vector))
+    assert ONLY[codec.name] - 0.02 < share <= ONLY[codec.name]
+
+
+@given(parts=st.lists(st.binary(max_size=300), min_size=1, max_size=3), often=st.integers(1, 50))
+def test_what_is_packed_comes_back(parts: list[bytes], often: int) -> None:
+    whole = b"".join(part * often for part in parts)
+    data = packed([memoryview(part * often) for part in parts])
+    assert bytes(data if len(data) == len(whole) else unpacked(data, len(whole)) or b"") == whole
+
+
+@every_codec
+@given(data=st.binary(max_size=1000) | st.binary(max_size=1000).map(lambda some: b"\x28\xb5\x2f\xfd" + some))
+def test_bytes_that_were_not_packed_are_refused_or_numbers(codec: Codec, data: bytes) -> None:
+    try:
+        decoded = codec.decode(bytearray(data), 900)
+    except ValueError:
+        return
+    assert (decoded.shape, decoded.dtype) == ((900,), torch.float32)
+
+
+@pytest.mark.parametrize("codec", ALL[1:], ids=lambda codec: str(codec.name))
+def test_a_bomb_is_not_unpacked(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    # a gigabyte of zeros in 32 kB, where a piece has 2 kB at most
+    zeros, frames = bytes(1 << 20), []
+    for compressor, size in (
+        (zstandard.ZstdCompressor(), 1 << 30),
+        (zstandard.ZstdCompressor(write_content_size=False), -1),
+    ):
+        frame = compressor.compressobj(size=size)
+        frames.append(b"".join([*(frame.compress(zeros) for _ in range(1 << 10)), frame.flush()]))
+    said, unsaid = frames
+    monkeypatch.setattr(zstandard, "ZstdDecompressor", None)  # would be an error
+    for bomb in (said, unsaid, said[:1000], unsaid[:1000]):
+        with pytest.raises(ValueError, match="bytes are not 1000 parameters"):
+            codec.decode(bomb, 1000)
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_what_does_not_keep_its_word_about_its_length_is_refused(more: int) -> None:
+    codec, count = codec_of("int8"), 4 * BLOCK
+    size = codec.most_bytes(count)
+    longer = zstandard.ZstdCompressor().compress(bytes(size + more))
+    honest = zstandard.ZstdCompressor().compress(bytes(size))
+    header = zstandard.frame_header_size(longer)
+    liar = honest[: zstandard.frame_header_size(honest)] + longer[header:]
+    assert zstandard.frame_content_size(liar) == size
+    for data in (liar, honest + b"\0", honest[:-1]):
+        with pytest.raises(ValueError, match="bytes are not 4096 parameters in int8"):
+            codec.check(data, count)
 
 
 def test_an_unknown_codec_is_answered_with_those_there_are() -> None:

@@ -43,7 +43,7 @@ class RunPath:
     parameters: int
     """Of a path: of one module of each level."""
     round_bytes: int
-    """What a member of a large group sends in a round: its outer gradient, and the averages that it makes, encoded."""
+    """What a member of a large group sends in a round, at most: its encoded outer gradient, and averages of its own."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ async def _path(node: Node, peer: str, run: str) -> RunPath | None:
     if len(sizes) < len(modules):
         return None
     codec = codec_of(manifest.config.wire.codec)
-    return RunPath(sum(sizes), 2 * sum(map(codec.encoded_size, sizes)))
+    return RunPath(sum(sizes), 2 * sum(map(codec.most_bytes, sizes)))
 
 
 async def _is_relayed(identity: Identity, address: RunAddress, settings: NodeSettings) -> bool:

@@ -46,9 +46,10 @@ class Average:
         """From the first parameter of a piece to before the first of the next one."""
         return piece_bounds(piece, self._roster.piece_parameters, self._parameters)
 
-    def encoded_size(self, piece: int) -> int:
+    def allows(self, piece: int, size: int) -> bool:
+        """Whether a piece, or a contribution to it, may have so many bytes."""
         start, stop = self.bounds(piece)
-        return self._codec.encoded_size(stop - start)
+        return size <= self._codec.most_bytes(stop - start)
 
     def has(self, piece: int) -> bool:
         return piece in self._digests
@@ -72,12 +73,12 @@ class Average:
             self._encoded.pop(piece, None)
             self.complete.clear()
 
-    def destination(self, piece: int) -> memoryview:
-        """Where the bytes of a piece go: with an exact codec they are the mean itself."""
+    def destination(self, piece: int, size: int) -> memoryview:
+        """Where the `size` bytes of a piece go: with an exact codec they are the mean itself."""
         if self._codec.exact:
             start, stop = self.bounds(piece)
-            return vector_bytes(self.exact[start:stop])
-        return buffer(self.encoded_size(piece))
+            return vector_bytes(self.exact[start:stop])[:size]
+        return buffer(size)
 
     async def take(self, peer: str, header: PieceHeader, data: memoryview) -> None:
         """A piece has arrived, from its reducer or from ourselves. Raises RemoteDataError when it cannot be one."""
@@ -93,7 +94,7 @@ class Average:
                 self.complete.set()
 
     def _settle(self, header: PieceHeader, data: memoryview) -> bytes:
-        """The digest of a piece's bytes and mask. Raises ValueError when it is not finite: nobody is to take that."""
+        """The digest of a piece's bytes and mask. Raises ValueError when it is no piece, or not finite: not to be taken."""
         start, stop = self.bounds(header.index)
         if not all_finite(self._codec.decode(data, stop - start)):
             raise ValueError("not all of its numbers are finite")

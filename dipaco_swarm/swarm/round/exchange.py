@@ -216,11 +216,11 @@ class PieceExchange:
         average = self.average
         while (header := await stream.receive_piece_header()) is not None:
             piece = header.index
-            if piece >= len(average.owners) or header.size != average.encoded_size(piece):
+            if piece >= len(average.owners) or not average.allows(piece, header.size):
                 raise RemoteDataError(stream.peer, f"sends {header.size} bytes as the average of piece {piece}")
             # outdated, or repeated on a new stream: read and forgotten
             wanted = average.is_current(header, owner) and not average.has(piece)
-            data = average.destination(piece) if wanted else buffer(header.size)
+            data = average.destination(piece, header.size) if wanted else buffer(header.size)
             await stream.receive_into(data)
             if wanted and average.is_current(header, owner):
                 await average.take(stream.peer, header, data)

@@ -112,9 +112,8 @@ class Reducer:
                 raise RemoteDataError(stream.peer, f"contributes to piece {piece}, which does not exist")
             if average.owners[piece] != self._me and header.generation <= self.generation:
                 raise RemoteDataError(stream.peer, f"contributes to piece {piece}, which is not ours to reduce")
-            size = average.encoded_size(piece)
-            if header.size != size:
-                raise RemoteDataError(stream.peer, f"contributes {header.size} bytes to piece {piece} of {size}")
+            if not average.allows(piece, header.size):
+                raise RemoteDataError(stream.peer, f"contributes {header.size} bytes to piece {piece}, which has fewer")
             data = buffer(header.size)
             await stream.receive_into(data)
             self.take(member, piece, data)
@@ -143,7 +142,7 @@ class Reducer:
         generation = self._average.made_in[piece]
         mask, data, refused = await self._compute.in_order(self._sum, piece, arrived)
         for peer in refused:
-            said = RemoteDataError(peer, "sent one that is not finite, or longer than it said")
+            said = RemoteDataError(peer, "sent one that is no piece, not finite, or longer than it said")
             self._border.note(said, "left out a contribution")
         header = PieceHeader(piece, generation, mask, len(data))
         self._reduced[piece] = header, data
@@ -158,7 +157,11 @@ class Reducer:
         refused: list[str] = []
         for member in sorted(arrived):
             entry = self._roster.members[member]
-            contribution = self._codec.decode(arrived.pop(member), stop - start)
+            try:
+                contribution = self._codec.decode(arrived.pop(member), stop - start)
+            except ValueError:
+                refused.append(entry.peer)
+                continue
             # pieces of a member together must not be longer than the whole gradient it claimed
             length = math.hypot(self._lengths.get(member, 0.0), length_of(contribution))
             if is_acceptable(length, entry):
@@ -171,4 +174,4 @@ class Reducer:
         if not self._codec.exact:
             return mask, self._codec.encode(mean), refused
         self._average.exact[start:stop] = mean
-        return mask, self._average.destination(piece), refused
+        return mask, self._codec.encode(self._average.exact[start:stop]), refused

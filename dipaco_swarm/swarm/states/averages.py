@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.strategies import CODECS
-from dipaco_swarm.swarm.encoded_average import MAX_CHAIN, EncodedAverage, Span, encoded_sizes
+from dipaco_swarm.swarm.encoded_average import MAX_CHAIN, EncodedAverage, Span, piece_counts
 from dipaco_swarm.swarm.framing import LENGTH, MAX_MESSAGE_BYTES, decode, encode
-from dipaco_swarm.swarm.round.codecs.codec import Buffer
+from dipaco_swarm.swarm.round.codecs.codec import Buffer, codec_of
 from dipaco_swarm.swarm.states.shelf import Shelf
 from dipaco_swarm.swarm.wire import AverageHeader, PackedAverage
 
@@ -55,6 +55,7 @@ def _packed(average: EncodedAverage) -> list[Buffer]:
         parameters=average.parameters,
         codec=average.codec,
         piece_parameters=average.piece_parameters,
+        sizes=tuple(map(len, average.pieces)),
         spans=tuple((span.stop, span.effective_paths) for span in average.spans),
     )
     said = encode(header)
@@ -72,15 +73,20 @@ def unpack(peer: str, data: Buffer, parameters: int) -> EncodedAverage:
     header = decode(peer, bytes(data[LENGTH.size : LENGTH.size + length]))
     if not isinstance(header, AverageHeader) or header.parameters != parameters or header.codec not in CODECS:
         raise RemoteDataError(peer, f"names a blob that is not an average of {parameters} parameters")
-    sizes = encoded_sizes(header.codec, parameters, header.piece_parameters)
+    codec, counts = codec_of(header.codec), piece_counts(parameters, header.piece_parameters)
     at = LENGTH.size + length
     stops = [stop for stop, _ in header.spans]
-    if len(data) != at + sum(sizes) or stops != sorted({*stops}) or stops[0] < 1 or stops[-1] != parameters:
+    fits = len(header.sizes) == len(counts) and len(data) == at + sum(header.sizes)
+    if not fits or stops != sorted({*stops}) or stops[0] < 1 or stops[-1] != parameters:
         raise RemoteDataError(peer, "names an average whose pieces do not fit its module")
     pieces = []
-    for size in sizes:
+    for size, count in zip(header.sizes, counts, strict=True):
         pieces.append(memoryview(data)[at : at + size])
         at += size
+        try:
+            codec.check(pieces[-1], count)
+        except ValueError as error:
+            raise RemoteDataError(peer, f"names an average whose pieces do not fit its module: {error}") from None
     starts = [0, *stops[:-1]]
     return EncodedAverage(
         base=header.base,

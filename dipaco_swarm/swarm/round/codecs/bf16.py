@@ -1,4 +1,9 @@
-"""bf16: 2 bytes a parameter, 8 bits of mantissa."""
+"""bf16: 2 bytes a parameter, 8 bits of mantissa.
+
+data = upper bytes (n,), sign and most of the exponent, of which there are few  |  lower bytes (n,)
+"""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,14 +18,16 @@ class BFloat16(Codec):
     name = "bf16"
     lengthens = 1 + 2**-8
 
-    def encoded_size(self, count: int) -> int:
+    def most_bytes(self, count: int) -> int:
         return 2 * count
 
-    def encode(self, vector: Tensor) -> memoryview:
-        return vector_bytes(vector.to(torch.bfloat16))
+    def _encode(self, vector: Tensor) -> Sequence[memoryview]:
+        lower, upper = vector.to(torch.bfloat16).view(torch.uint8).view(-1, 2).t().contiguous()
+        return [vector_bytes(upper), vector_bytes(lower)]
 
     def _decode(self, data: Buffer, count: int) -> Tensor:
-        return torch.frombuffer(data, dtype=torch.bfloat16).to(torch.float32)
+        upper, lower = torch.frombuffer(data, dtype=torch.uint8).view(2, count)
+        return torch.stack([lower, upper], dim=1).view(torch.bfloat16).view(-1).to(torch.float32)
 
 
 BF16 = BFloat16()

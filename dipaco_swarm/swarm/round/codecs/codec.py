@@ -1,16 +1,18 @@
 """What a codec is: numbers to bytes and back, the same on every machine."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from dipaco_swarm.strategies import CODECS
+from dipaco_swarm.swarm.round.codecs.packing import packed, unpacked
+
+Buffer = bytes | bytearray | memoryview
 
 BLOCK = 1024
 """A piece of a vector starts at a multiple of this, so that blocks are the same however a vector is cut."""
-
-Buffer = bytes | bytearray | memoryview
 
 
 class Codec(ABC):
@@ -34,28 +36,43 @@ class Codec(ABC):
     """
 
     @abstractmethod
-    def encoded_size(self, count: int) -> int:
-        """Bytes that `count` parameters take."""
+    def most_bytes(self, count: int) -> int:
+        """Bytes that `count` parameters take before they are packed; they never take more."""
 
-    @abstractmethod
     def encode(self, vector: Tensor) -> memoryview:
         """fp32 (n,) -> bytes. With an exact codec a view of the vector: it must not change while the bytes are in use.
 
         A number that is not finite must show in what is decoded: whoever sums looks there for it.
         """
+        parts = self._encode(vector)
+        return parts[0] if self.exact else packed(parts)
 
     def decode(self, data: Buffer, count: int) -> Tensor:
         """Bytes -> fp32 (count,); a view of the data where the codec is exact.
 
-        Raises ValueError when the size is not that of `count`.
+        Raises ValueError when they are not `count` parameters.
         """
-        if len(data) != self.encoded_size(count):
+        return self._decode(self._plain(data, count), count)
+
+    def check(self, data: Buffer, count: int) -> None:
+        """Raises ValueError when these bytes are not `count` parameters, and decoding them would."""
+        self._plain(data, count)
+
+    def _plain(self, data: Buffer, count: int) -> Buffer:
+        """The bytes before they were packed."""
+        size = self.most_bytes(count)
+        plain = data if len(data) == size else None if self.exact else unpacked(data, size)
+        if plain is None:
             raise ValueError(f"{len(data)} bytes are not {count} parameters in {self.name}")
-        return self._decode(data, count)
+        return plain
+
+    @abstractmethod
+    def _encode(self, vector: Tensor) -> Sequence[memoryview]:
+        """Unpacked bytes, in parts whose bytes are alike; an exact codec has one."""
 
     @abstractmethod
     def _decode(self, data: Buffer, count: int) -> Tensor:
-        """`decode`, of data that has the right size."""
+        """fp32 (count,) of all parts as one run of bytes, which has the right size."""
 
 
 def codec_of(name: str) -> Codec:

@@ -1,5 +1,7 @@
 """fp32: 4 bytes a parameter, the numbers themselves."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -12,11 +14,11 @@ class Exact(Codec):
     exact = True
     lengthens = 1.0
 
-    def encoded_size(self, count: int) -> int:
+    def most_bytes(self, count: int) -> int:
         return 4 * count
 
-    def encode(self, vector: Tensor) -> memoryview:
-        return vector_bytes(vector)
+    def _encode(self, vector: Tensor) -> Sequence[memoryview]:
+        return [vector_bytes(vector)]
 
     def _decode(self, data: Buffer, count: int) -> Tensor:
         return torch.frombuffer(data, dtype=torch.float32)

@@ -37,10 +37,10 @@ class FourBits(Codec):
         self._pairs = torch.stack([by_code[codes & 15], by_code[codes >> 4]], dim=1).view(torch.int64).view(-1)
         """Byte -> the two fp32 in it, as one int64: half as many look-ups."""
 
-    def encoded_size(self, count: int) -> int:
+    def most_bytes(self, count: int) -> int:
         return 2 * num_blocks(count, SHARED) + -(-count // 2)
 
-    def encode(self, vector: Tensor) -> memoryview:
+    def _encode(self, vector: Tensor) -> Sequence[memoryview]:
         count = len(vector)
         blocks = as_blocks(vector, SHARED)
         scales = blocks.abs().amax(dim=1).div_(self._largest).to(torch.bfloat16)
@@ -49,11 +49,7 @@ class FourBits(Codec):
         steps = torch.where(steps > 0, steps, torch.ones_like(steps))
         pairs = self._codes((blocks / steps[:, None]).view(-1)).view(torch.int16)  # one code in each of two bytes
         packed = (pairs >> 4).bitwise_or_(pairs).bitwise_and_(0xFF).to(torch.uint8)
-        out = torch.empty(self.encoded_size(count), dtype=torch.uint8)
-        head = 2 * len(scales)
-        out[:head] = scales.view(torch.uint8)
-        out[head:] = packed[: len(out) - head]
-        return vector_bytes(out)
+        return [vector_bytes(scales), vector_bytes(packed[: -(-count // 2)])]
 
     @abstractmethod
     def _codes(self, steps: Tensor) -> Tensor:

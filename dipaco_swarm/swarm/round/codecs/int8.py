@@ -3,6 +3,8 @@
 data = scales, fp32 (blocks,)  |  levels, int8 (n,)          x = scale * level,   level in -127 .. 127
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,20 +23,16 @@ class BlockwiseInt8(Codec):
     name = "int8"
     lengthens = 1.065
 
-    def encoded_size(self, count: int) -> int:
+    def most_bytes(self, count: int) -> int:
         return count + 4 * num_blocks(count, BLOCK)
 
-    def encode(self, vector: Tensor) -> memoryview:
+    def _encode(self, vector: Tensor) -> Sequence[memoryview]:
         blocks = as_blocks(vector, BLOCK)
         scales = blocks.abs().amax(dim=1).div_(127.0)
         safe = torch.where(scales > 0, scales, torch.ones_like(scales))
         # a non-finite value makes its block's scale non-finite, which the decoder's side refuses
         levels = (blocks / safe[:, None]).round_().clamp_(-127, 127).to(torch.int8)
-        out = torch.empty(self.encoded_size(len(vector)), dtype=torch.uint8)
-        head = 4 * len(scales)
-        out[:head] = scales.view(torch.uint8)
-        out[head:] = levels.view(torch.uint8).flatten()[: len(vector)]
-        return vector_bytes(out)
+        return [vector_bytes(scales), vector_bytes(levels.view(-1)[: len(vector)])]
 
     def _decode(self, data: Buffer, count: int) -> Tensor:
         blocks = num_blocks(count, BLOCK)
