@@ -94,7 +94,7 @@ class Average:
                 self.complete.set()
 
     def _settle(self, header: PieceHeader, data: memoryview) -> bytes:
-        """The digest of a piece's bytes and mask. Raises ValueError when it is no piece, or not finite: not to be taken."""
+        """The digest of a piece's bytes and mask. Raises ValueError when it is no piece, or not finite."""
         start, stop = self.bounds(header.index)
         if not all_finite(self._codec.decode(data, stop - start)):
             raise ValueError("not all of its numbers are finite")
