@@ -1,6 +1,6 @@
 """bf16: 2 bytes a parameter, 8 bits of mantissa.
 
-data = upper bytes (n,), sign and most of the exponent, of which there are few  |  lower bytes (n,)
+data = upper bytes (n,)  |  lower bytes (n,)
 """
 
 from collections.abc import Sequence
@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.state import vector_bytes
-from dipaco_swarm.swarm.round.codecs.codec import Buffer, Codec
+from dipaco_swarm.swarm.round.codecs.codec import Buffer, Codec, apart, together
 
 
 class BFloat16(Codec):
@@ -22,12 +21,10 @@ class BFloat16(Codec):
         return 2 * count
 
     def _encode(self, vector: Tensor) -> Sequence[memoryview]:
-        lower, upper = vector.to(torch.bfloat16).view(torch.uint8).view(-1, 2).t().contiguous()
-        return [vector_bytes(upper), vector_bytes(lower)]
+        return apart(vector.to(torch.bfloat16))
 
     def _decode(self, data: Buffer, count: int) -> Tensor:
-        upper, lower = torch.frombuffer(data, dtype=torch.uint8).view(2, count)
-        return torch.stack([lower, upper], dim=1).view(torch.bfloat16).view(-1).to(torch.float32)
+        return together(data, count).to(torch.float32)
 
 
 BF16 = BFloat16()

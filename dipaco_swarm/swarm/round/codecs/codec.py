@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dipaco_swarm.algorithm.state import vector_bytes
 from dipaco_swarm.strategies import CODECS
 from dipaco_swarm.swarm.round.codecs.packing import packed, unpacked
 
@@ -91,3 +92,15 @@ def as_blocks(vector: Tensor, size: int) -> Tensor:
     """(n,) -> (blocks, size), padded with zeros; a view where nothing is missing."""
     missing = -len(vector) % size
     return (torch.nn.functional.pad(vector, (0, missing)) if missing else vector).view(-1, size)
+
+
+def apart(numbers: Tensor) -> list[memoryview]:
+    """bf16 (n,) -> upper bytes and lower bytes, each (n,): sign and most of the exponent are often the same."""
+    lower, upper = numbers.view(torch.uint8).view(-1, 2).t().contiguous()
+    return [vector_bytes(upper), vector_bytes(lower)]
+
+
+def together(data: Buffer, count: int) -> Tensor:
+    """bf16 (count,) of the upper and lower bytes at the beginning of the data."""
+    upper, lower = torch.frombuffer(data, dtype=torch.uint8, count=2 * count).view(2, count)
+    return torch.stack([lower, upper], dim=1).view(torch.bfloat16).view(-1)

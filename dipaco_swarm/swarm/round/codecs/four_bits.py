@@ -1,6 +1,7 @@
 """What int4 and e3m0 have in common: two numbers a byte, and 2 bytes for the scale of each block of 64.
 
-data = scales, bf16 (blocks,)  |  codes, 4 bits (n,), the first of two in the lower half      x = scale * level of code
+data = scales, bf16, upper bytes (blocks,)  |  lower bytes (blocks,)  |  codes, 4 bits (n,), the first of two in the
+lower half of a byte      x = scale * level of code
 
 That is 4.25 bits a number. The scales are bf16 and not fp16: outer gradients are small, and below 6e-5 an fp16 loses
 digits. A scale has 8 binary digits and a level has 3 at most, so that their product is exact in fp32.
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.state import vector_bytes
-from dipaco_swarm.swarm.round.codecs.codec import Buffer, Codec, as_blocks, num_blocks
+from dipaco_swarm.swarm.round.codecs.codec import Buffer, Codec, apart, as_blocks, num_blocks, together
 
 SHARED = 64
 """So many numbers share a scale. 128 would save 0.125 bits, and int4 could then make a vector 1.48 times as long."""
@@ -49,7 +50,7 @@ class FourBits(Codec):
         steps = torch.where(steps > 0, steps, torch.ones_like(steps))
         pairs = self._codes((blocks / steps[:, None]).view(-1)).view(torch.int16)  # one code in each of two bytes
         packed = (pairs >> 4).bitwise_or_(pairs).bitwise_and_(0xFF).to(torch.uint8)
-        return [vector_bytes(scales), vector_bytes(packed[: -(-count // 2)])]
+        return [*apart(scales), vector_bytes(packed[: -(-count // 2)])]
 
     @abstractmethod
     def _codes(self, steps: Tensor) -> Tensor:
@@ -57,7 +58,7 @@ class FourBits(Codec):
 
     def _decode(self, data: Buffer, count: int) -> Tensor:
         blocks = num_blocks(count, SHARED)
-        scales = torch.frombuffer(data, dtype=torch.bfloat16, count=blocks).to(torch.float32)
+        scales = together(data, blocks).to(torch.float32)
         packed = torch.frombuffer(data, dtype=torch.uint8, offset=2 * blocks)
         numbers = self._pairs.index_select(0, packed.to(torch.int32)).view(torch.float32)[:count]
         whole = count // SHARED
