@@ -139,6 +139,7 @@ class BlockMaker:
             routed=place.routed + found.routed,
             kept=place.kept + len(found.texts),
             tokenized=place.tokenized + found.tokenized,
+            sequences=place.sequences + len(tokens) // length,
         )
         return following, tokens.astype(self._store.dtype).reshape(-1, length)
 

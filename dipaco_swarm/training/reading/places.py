@@ -34,6 +34,8 @@ class Place:
     """Texts of our path."""
     tokenized: int = 0
     """Characters that were tokenized."""
+    sequences: int = 0
+    """Sequences that came of it."""
 
 
 class Corpus:

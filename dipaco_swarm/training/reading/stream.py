@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -137,6 +137,11 @@ class Stream:
         self._report(FirstSequences(self.store.size(0), self._heard["read"]))
 
     @property
+    def progress(self) -> Mapping[str, int]:
+        """How far reading has come since this program was started: numbers of a `Place`; empty at first."""
+        return self._heard
+
+    @property
     def _has_begun(self) -> bool:
         return self.store.place(1) is not None or self.store.end is not None
 
@@ -225,8 +230,7 @@ class Stream:
             self._report(CorpusEnded(end.place.read, end.sequences))
         if monotonic() - self._told_at > TOLD_SECONDS and not self._told_end:
             self._told_at = monotonic()
-            sequences = self.store.blocks.start(self._block)
-            self._report(ReadingDocuments(self._heard.get("read", 0), sequences))
+            self._report(ReadingDocuments(self._heard.get("read", 0), self._heard.get("sequences", 0)))
 
     def _hear(self, said: dict[str, object]) -> None:
         """In the thread that listens to the reader."""
