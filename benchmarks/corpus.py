@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import psutil
 
 from benchmarks.reduce import hardware
@@ -52,6 +53,8 @@ class Row:
     way: str
     seconds: float
     """To the end of the first inner step."""
+    cpu_seconds: float
+    """The same, of all processors together: others may use them as well."""
     first: "Work"
     """Before the first step."""
     each: "Work"
@@ -130,10 +133,16 @@ router = "single"
 {stages}""")
 
 
+def ordinary_path(manifest: Manifest) -> PathIndex:
+    """A path whose share of the documents is nearest to the mean."""
+    shares = np.array(manifest.stage.path_weights)
+    return PathIndex(int(np.abs(shares - shares.mean()).argmin()))
+
+
 def prepare_run(config: RunConfig, paths: int, blobs: Path) -> Manifest:
     """The manifest of a stage of so many paths, and its files; the feature model is not trained."""
     from dipaco_swarm.algorithm.routers.product_k_means import PRODUCT_K_MEANS
-    from dipaco_swarm.algorithm.routers.router import Sample, router_to_bytes
+    from dipaco_swarm.algorithm.routers.router import Sample, path_shares, router_to_bytes
     from dipaco_swarm.algorithm.state import vector_to_bytes
     from dipaco_swarm.training.documents import read_documents
     from dipaco_swarm.training.features import prefix_features
@@ -153,6 +162,7 @@ def prepare_run(config: RunConfig, paths: int, blobs: Path) -> Manifest:
     model = PathModel(network, config.levels)
     seeds = [put(vector_to_bytes(model.vector(level))) for level in range(2)]
     table, router = grid([1, 1]), None
+    shares: tuple[float, ...] = (1.0,)
     features: tuple[str, ...] = ()
     if paths > 1:
         table, features = grid([round(paths**0.5)] * 2), tuple(seeds)
@@ -160,11 +170,11 @@ def prepare_run(config: RunConfig, paths: int, blobs: Path) -> Manifest:
         sample = islice(read_documents(config.data), 100_000)
         found = prefix_features(network, routing_prefixes(sample, tokenizer, config.data, few))
         fitted = PRODUCT_K_MEANS.fit(Sample(found), table, config.router, config.seed)
-        router = put(router_to_bytes(PRODUCT_K_MEANS, fitted))
+        router, shares = put(router_to_bytes(PRODUCT_K_MEANS, fitted)), path_shares(fitted, found)
     stage = Stage(
         index=0,
         table=table.rows,
-        path_weights=(1 / paths,) * paths,
+        path_weights=shares,
         router=router,
         seeds={str(module): seeds[module.level] for module in table.modules},
     )
@@ -188,9 +198,17 @@ class Memory(threading.Thread):
             self.ours = max(self.ours, here.memory_info().rss)
             for child in here.children():
                 try:
-                    self.beside = max(self.beside, child.memory_info().rss)
+                    if child.cmdline() != here.cmdline():  # between fork and exec it has our memory
+                        self.beside = max(self.beside, child.memory_info().rss)
                 except psutil.NoSuchProcess:
                     continue  # it ended just now
+
+
+def cpu_seconds() -> float:
+    """Of this process and the reader beside it."""
+    processes = [psutil.Process(), *psutil.Process().children()]
+    times = [process.cpu_times() for process in processes]
+    return float(sum(each.user + each.system for each in times))
 
 
 def be_a_peer(folder: Path, paths: int, steps: int) -> None:
@@ -206,7 +224,9 @@ def be_a_peer(folder: Path, paths: int, steps: int) -> None:
     config, cache, blobs = manifest.config, folder / f"cache-{paths}", folder / "blobs"
     fetch: Callable[[str], bytes] = lambda digest: (blobs / digest).read_bytes()  # noqa: E731
     settings = TrainingSettings()
-    stream = open_stream(manifest, PathIndex(0), PEER, fetch, lambda event: None, cache, settings, 20 * 10**9)
+    stream = open_stream(
+        manifest, ordinary_path(manifest), PEER, fetch, lambda event: None, cache, settings, 20 * 10**9
+    )
     model = PathModel(build_network(config.model, VOCABULARY, config.seed), config.levels)
     stream.await_first(lambda: False)
 
@@ -214,11 +234,11 @@ def be_a_peer(folder: Path, paths: int, steps: int) -> None:
         done = stream.progress
         return Work(done["characters"], done["tokenized"], done["routed"])
 
-    at_first: list[tuple[float, Work]] = []
+    at_first: list[tuple[float, float, Work]] = []
 
     def note(report: StepReport) -> None:
         if not at_first:
-            at_first.append((time.time() - started, work()))
+            at_first.append((time.time() - started, cpu_seconds(), work()))
 
     InnerTrainer(model, config.inner, settings).train(stream.batches(BATCH, 0), steps, on_step=note)
     each = work().times(1 / stream.progress["sequences"])
@@ -242,11 +262,11 @@ def whole(folder: Path, paths: int, characters: int) -> None:
     from dipaco_swarm.training.tokenizer import vocabulary_size
 
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
-    config, cache, blobs = manifest.config, folder / "whole", folder / "blobs"
+    config, cache, blobs = manifest.config, folder / f"whole-{paths}", folder / "blobs"
     routing = load_routing(
         manifest, manifest.stage, lambda digest: (blobs / digest).read_bytes(), remember=cache / "features"
     )
-    imported = time.time() - started
+    imported, imported_cpu = time.time() - started, cpu_seconds()
     read = 0
 
     def some() -> Iterator[Document]:
@@ -263,15 +283,15 @@ def whole(folder: Path, paths: int, characters: int) -> None:
         config.data,
         config.router,
         routing.assign,
-        PathIndex(0),
+        ordinary_path(manifest),
         cache=cache / "shards",
-        key=shard_recipe(manifest, manifest.stage, PathIndex(0)).key(),
+        key=shard_recipe(manifest, manifest.stage, ordinary_path(manifest)).key(),
         remember=cache / "tokens",
     )
-    built = time.time() - started - imported
+    built, built_cpu = time.time() - started - imported, cpu_seconds() - imported_cpu
     model = PathModel(build_network(config.model, vocabulary_size(routing.tokenizer), 0), config.levels)
     InnerTrainer(model, config.inner, TrainingSettings()).train(shard.batches(BATCH, 0), 1)
-    step = time.time() - started - imported - built
+    step, step_cpu = time.time() - started - imported - built, cpu_seconds() - imported_cpu - built_cpu
     corpus = sum(file.stat().st_size for file in (folder / "corpus").iterdir())
     factor = corpus / read
     featured = shard.progress.pieces if paths > 1 else 0
@@ -282,6 +302,7 @@ def whole(folder: Path, paths: int, characters: int) -> None:
         paths,
         "whole",
         imported + built * factor + step,
+        imported_cpu + built_cpu * factor + step_cpu,
         work.times(factor),
         work.times(1 / shard.num_sequences),
         memory.ours,
@@ -316,15 +337,16 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
 
 
 HEAD = (
-    "| paths | read | s to the first step | MB read | MB tokenized | texts featured | per sequence: kB read "
-    "| kB tokenized | texts featured | memory, training | memory, reading | disk |\n" + "|---" * 12 + "|"
+    "| paths | read | s to the first step | CPU s | MB read | MB tokenized | texts featured | per sequence: kB read "
+    "| kB tokenized | texts featured | memory, training | memory, reading | disk |\n" + "|---" * 13 + "|"
 )
 
 
 def line_of(row: Row) -> str:
     first, each = row.first, row.each
     values = (
-        f"{row.seconds:.0f}",
+        f"{row.seconds:,.0f}",
+        f"{row.cpu_seconds:,.0f}",
         f"{first.read / MEGA:.1f}",
         f"{first.tokenized / MEGA:.1f}",
         f"{first.featured:,.0f}",

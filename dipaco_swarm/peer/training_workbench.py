@@ -80,7 +80,8 @@ class TrainingWorkbench:
                 tell(ReadingDocuments(progress.documents, progress.sequences))
 
         config = manifest.config
-        routing = load_routing(manifest, manifest.stage, fetch, remember=self._cache / "features")
+        features, device = self._cache / "features", self._settings.device
+        routing = load_routing(manifest, manifest.stage, fetch, remember=features, device=device)
         recipe = shard_recipe(manifest, manifest.stage, path)
         shard = build_shard(
             lambda: read_documents(config.data),

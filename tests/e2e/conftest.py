@@ -281,7 +281,13 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
     with contextlib.ExitStack() as hubs, ThreadPoolExecutor(8) as pool:
 
         def make(
-            stages: str, *, documents: int = 200, min_peers: int = 1, more: str = "", pacing: str = "synchronous"
+            stages: str,
+            *,
+            documents: int = 200,
+            min_peers: int = 1,
+            more: str = "",
+            pacing: str = "synchronous",
+            reading: str = "auto",
         ) -> World:
             (tmp_path / "texts").mkdir()
             words = random.Random(0)
@@ -290,7 +296,8 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
                 text = " ".join("".join(words.choices(letters, k=4)) for _ in range(60))
                 (tmp_path / "texts" / f"{i}.txt").write_text(text)
             text = write_run_file(tmp_path / "RUN.toml", min_peers=min_peers, pacing=pacing).read_text()
-            text = text.replace('source = "python"\nmax_documents = 300', 'source = "text"\npath = "texts/*.txt"')
+            data = f'source = "text"\npath = "texts/*.txt"\nreading = "{reading}"'
+            text = text.replace('source = "python"\nmax_documents = 300', data)
             config = parse_run_file(text[: text.index("[[stages]]")] + more + stages)
             worlds.append(World(tmp_path, config, pool))
             hubs.enter_context(worlds[-1].hub)

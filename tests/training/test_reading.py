@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from queue import Queue
 
 import numpy as np
 import pytest
@@ -409,23 +410,22 @@ def test_training_begins_while_a_source_gives_no_more_and_looks_up_meanwhile(
 
 def test_reading_goes_no_further_than_training_and_its_lead(tokenizer: Tokenizer, tmp_path: Path) -> None:
     bench = Bench(tokenizer, tmp_path, portions=portions(100, 20))
-    reads: list[int] = []
-    quiet = threading.Event()
+    read: list[object] = []
+    made: Queue[object] = Queue()
 
     def hear(said: dict[str, object]) -> None:
         if "place" in said:
-            reads.append(1)
-        if said.get("made") == LEAD:
-            quiet.set()
+            read.append(said)
+        if "made" in said:
+            made.put(said["made"])
 
     reader = Thread(bench, hear)
-    assert quiet.wait(60)
-    assert not bench.store.has(LEAD + 1)
-    before = len(reads)
-    reader.come_to(40)
-    quiet.clear()
+    assert [made.get(timeout=60) for _ in range(LEAD + 1)] == list(range(LEAD + 1))
+    reader.come_to(1)
+    assert made.get(timeout=60) == LEAD + 1
     reader.close()
-    assert before < 10
+    assert made.empty()
+    assert len(read) < 10
 
 
 def test_a_reader_that_was_killed_is_started_again_and_one_that_always_is_ends_it(
@@ -451,13 +451,11 @@ def test_a_reader_that_was_killed_is_started_again_and_one_that_always_is_ends_i
     assert take(again, 43) == first + more
     again.close()
 
-    def die(hear: Hear) -> Thread:
-        doomed = Thread(Bench(tokenizer, tmp_path / "doomed"), hear)
-        doomed.kill()
-        return doomed
+    def die() -> Iterator[Document]:
+        raise Killed
 
-    (tmp_path / "doomed").mkdir()
-    hopeless = Stream(Bench(tokenizer, tmp_path / "doomed").store, die, told.append)
+    doomed = Bench(tokenizer, tmp_path / "doomed", portions=[Portion("", "", None, die)])
+    hopeless = Stream(doomed.store, partial(Thread, doomed), told.append)
     with pytest.raises(DataError, match="ended 4 times without getting on, lastly with status -9"):
         hopeless.await_first(lambda: False)
 

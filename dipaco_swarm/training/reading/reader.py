@@ -205,7 +205,4 @@ def _listen(lines: TextIO, needed: Needed) -> None:
 
 
 if __name__ == "__main__":
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the program that started us
     main()

@@ -36,6 +36,8 @@ TOLD_SECONDS = 60.0
 """Between two lines about how far reading has come."""
 PATIENCE_SECONDS = 10.0
 """Training waits for so long before it says so."""
+LOG = "reader.log"
+"""In the folder of a stream: what its last reader has said to nobody."""
 RESTARTS = 3
 """A reader that ends so often without a new block is not started again."""
 
@@ -63,13 +65,16 @@ class ReaderProcess:
         replace_whole(file, json.dumps(asdict(job)).encode(), durable=False)
         root = str(Path(__file__).parents[3])  # a checkout that is not installed
         searched = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "dipaco_swarm.training.reading.reader", str(file)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": searched},
-            text=True,
-        )
+        with open(Path(job.folder) / LOG, "wb") as log_file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dipaco_swarm.training.reading.reader", str(file)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log_file,  # what libraries say would tear a screen
+                env={**os.environ, "PYTHONPATH": searched},
+                text=True,
+                process_group=0,  # Ctrl+C is for this process; it ends the other
+            )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._to = self._process.stdin
@@ -216,7 +221,7 @@ class Stream:
         if self._ended_in_vain > RESTARTS:
             raise DataError(
                 f"the process that reads the run's documents ended {self._ended_in_vain} times without getting on, "
-                f"lastly with status {over}; is there enough memory? Its own words are above, if it had any"
+                f"lastly with status {over}; is there enough memory? What it said is in {self.store.folder / LOG}"
             )
         self._report(ReaderRestarted(str(over)))
         self._reader.close()
