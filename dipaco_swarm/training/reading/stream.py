@@ -126,6 +126,7 @@ class Stream:
         self._block = 0
         self._told_at = monotonic()
         self._told_end = store.end is not None
+        self._is_new = not self._has_begun
         self._reader = start(self._hear)
 
     def close(self) -> None:
@@ -133,13 +134,12 @@ class Stream:
 
     def await_first(self, stop: Callable[[], bool]) -> None:
         """Until training can begin. Raises Stopped, and DataError when the documents cannot be used."""
-        if self._has_begun:
-            return
-        while not (self._has_begun and "read" in self._heard):
+        while not self._has_begun or (self._is_new and "read" not in self._heard):
             if stop():
                 raise Stopped
             self._look()
-        self._report(FirstSequences(self.store.size(0), self._heard["read"]))
+        if self._is_new:
+            self._report(FirstSequences(self.store.size(0), self._heard["read"]))
 
     @property
     def progress(self) -> Mapping[str, int]:
