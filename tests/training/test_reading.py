@@ -1,5 +1,6 @@
 """A shard that is read beside training: the same sequences whatever was interrupted, forgotten or slow."""
 
+import errno
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -8,6 +9,7 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from queue import Queue
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -381,6 +383,31 @@ def test_the_disk_is_kept_and_what_was_dropped_is_read_again(tokenizer: Tokenize
     assert 2 * end.sequences < 500 * BATCH, "the corpus was not read again"
     one_more = bench.store.blocks.most * bench.store.row_bytes
     assert most <= cap + one_more < 0.7 * end.sequences * bench.store.row_bytes
+
+
+def test_a_full_disk_costs_the_blocks_that_were_used(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tokenizer, tmp_path / "full")
+    whole = Bench(tokenizer, tmp_path / "whole").sequences().tolist()
+    begin, errors = BlockStore.begin, 0
+
+    def full(store: BlockStore, block: int, sequences: int) -> BinaryIO:
+        nonlocal errors
+        if store is bench.store and len(list(store.folder.glob("*.bin"))) > LEAD + 2:
+            errors += 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return begin(store, block, sequences)
+
+    monkeypatch.setattr(BlockStore, "begin", full)
+    stream = Stream(bench.store, partial(Thread, bench), lambda event: None)
+    rows = [row for batch in take(stream, len(whole) // BATCH) for row in batch]
+    stream.close()
+    assert errors > 2
+    assert len(rows) >= len(whole) - 1
+    assert not Counter(map(tuple, rows)) - Counter(map(tuple, whole))
+    needed = list(range(60))
+    assert not bench.store.make_room(bench.folder, 0, needed), "what is needed was removed"
 
 
 def test_training_begins_while_a_source_gives_no_more_and_looks_up_meanwhile(

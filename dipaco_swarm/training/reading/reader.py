@@ -6,6 +6,7 @@
 It makes that block and the next ones, and waits then. It ends when nobody holds the other end of its input any more.
 """
 
+import errno
 import json
 import os
 import sys
@@ -117,14 +118,22 @@ class Reader:
             ahead = self._ahead(now)
             missing = next((block for block in ahead if not self._store.has(block)), None)
             if missing is not None:
-                self._maker.make(missing)
-                self._store.make_room(self._rolling.folder, self._rolling.disk, ahead)
+                try:
+                    self._maker.make(missing)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC or not self._make_room(0, ahead):
+                        raise
+                    continue  # the disk was full of what we can read again
+                self._make_room(self._rolling.disk, ahead)
                 self._say({"made": missing})
             elif self._most_held and self._store.held is None:
                 self._maker.hold_out(self._most_held)
                 self._say({"held": True})
             else:
                 needed.wait(now)
+
+    def _make_room(self, cap: int, ahead: list[int]) -> bool:
+        return self._store.make_room(self._rolling.folder, cap, ahead)
 
     def _ahead(self, now: int) -> list[int]:
         """Blocks that are to be there; after the last one comes the first again."""

@@ -118,20 +118,19 @@ class BlockStore:
     def note_end(self, end: End) -> None:
         self._note(self.folder / "end.json", asdict(end))
 
-    def make_room(self, whole: Path, cap: int, needed: Sequence[int]) -> None:
+    def make_room(self, whole: Path, cap: int, needed: Sequence[int]) -> bool:
         """Remove blocks, longest unused first, until those in the folder `whole` take at most `cap` bytes.
 
-        `needed`: blocks of ours that stay.
+        `needed`: blocks of ours that stay. Returns whether anything was removed.
         """
         keep = {self._file(block, "bin") for block in needed}
         found = [(file.stat(), file) for file in whole.rglob("*.bin")]
-        total = sum(stat.st_size for stat, _ in found)
+        before = total = sum(stat.st_size for stat, _ in found)
         for stat, file in sorted(found, key=lambda each: (each[0].st_mtime_ns, each[1])):
-            if total <= cap:
-                return
-            if file not in keep:
+            if total > cap and file not in keep:
                 file.unlink(missing_ok=True)
                 total -= stat.st_size
+        return total < before
 
     # what early stopping looks at -------------------------------------------------------------------------------------
 
