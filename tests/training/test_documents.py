@@ -1,3 +1,4 @@
+import gzip
 import json
 from collections import Counter
 from itertools import islice
@@ -8,7 +9,8 @@ import pytest
 
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.run.config import DataConfig
-from dipaco_swarm.training.documents import DOCUMENT_CHARACTERS, Document, read_documents, split_of
+from dipaco_swarm.training.documents import DOCUMENT_CHARACTERS, Document, portions_of, read_documents, split_of
+from dipaco_swarm.training.sources import files
 
 PYTHON = DataConfig(source="python")
 
@@ -16,7 +18,7 @@ PYTHON = DataConfig(source="python")
 def write(folder: Path, **texts: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8")
+        (folder / name.replace("_", ".")).write_text(text, encoding="utf-8", newline="")
 
 
 def texts(data: DataConfig, base: Path) -> list[str]:
@@ -117,3 +119,78 @@ def test_the_python_installation_begins_as_a_mixture_and_is_the_same_twice() -> 
     assert max(domains.values()) < 150
     assert len({document.text for document in first}) == 300
     assert all("\0" not in document.text for document in first)
+
+
+# ---------------------------------------------------------------------------------------------------------- portions
+
+
+def in_portions(data: DataConfig, base: Path) -> list[list[str]]:
+    """The texts of each portion, each read twice."""
+    portions = portions_of(data, base=base)
+    assert len({portion.name for portion in portions}) == len(portions)
+    found = [[document.text for document in portion.read()] for portion in portions]
+    assert found == [[document.text for document in portion.read()] for portion in portions]
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 300, 10**6])
+@pytest.mark.parametrize("source", ["jsonl", "text"])
+def test_ranges_of_lines_have_each_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, size: int
+) -> None:
+    monkeypatch.setattr(files, "PORTION_BYTES", size)
+    lines = [f"line {i} " + "é" * (i * 7 % 30) for i in range(40)]
+    rows = [json.dumps({"text": line}, ensure_ascii=i % 2 == 0) for i, line in enumerate(lines)]
+    write(tmp_path, a_jsonl="\n".join(rows[:25]), b_jsonl="\r\n".join(rows[25:]) + "\r\n\n")
+    write(tmp_path, a_text="\n".join(lines[:25]) + "\n", b_text="\r\n".join(lines[25:]))
+    data = DataConfig(source=source, path=f"*.{source}")
+    found = in_portions(data, tmp_path)
+    assert (len(found) > 2) == (size < 10**6)
+    whole = [text for portion in found for text in portion]
+    if source == "jsonl":
+        assert whole == lines
+    else:
+        assert "".join(whole).splitlines() == lines
+    assert sorted(texts(data, tmp_path)) == sorted(whole)
+
+
+def test_small_files_share_a_portion_and_row_groups_are_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(40):
+        write(tmp_path / "texts", **{f"t{i:02d}_txt": f"text {i}"})
+    assert list(map(len, in_portions(DataConfig(source="text", path="texts/*.txt"), tmp_path))) == [40]
+    rows = [{"text": f"row {i}"} for i in range(50)]
+    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "a.parquet"), batch_size=20)
+    monkeypatch.setattr(files, "PORTION_BYTES", 10)
+    data = DataConfig(source="parquet", path="a.parquet")
+    assert list(map(len, in_portions(data, tmp_path))) == [20, 20, 10]
+    assert texts(data, tmp_path) == [row["text"] for row in rows]
+
+
+def test_compressed_files_and_arrays_of_rows_are_a_portion_each(tmp_path: Path) -> None:
+    rows = [{"text": f"row {i}"} for i in range(10)]
+    (tmp_path / "a.jsonl").write_text(json.dumps(rows))
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataConfig(source="jsonl", path="*.jsonl*")
+    expected = [row["text"] for row in rows]
+    assert in_portions(data, tmp_path) == [expected, expected]
+    assert [portion.size for portion in portions_of(data, base=tmp_path)] == [None, None]
+
+
+def test_the_shards_of_a_dataset_are_portions(tmp_path: Path) -> None:
+    for i in range(3):
+        write(tmp_path / "set", **{f"part{i}_jsonl": "".join(f'{{"text": "{i} {j}"}}\n' for j in range(4))})
+    data = DataConfig(source="huggingface", path=str(tmp_path / "set"))
+    found = in_portions(data, tmp_path)
+    assert list(map(len, found)) == [4, 4, 4]
+    assert [text for portion in found for text in portion] == texts(data, tmp_path)
+
+
+def test_what_nothing_divides_is_one_portion(tmp_path: Path) -> None:
+    write(tmp_path, a_txt="1", b_txt="2", c_txt="3")
+    data = DataConfig(source="text", path="*.txt", max_documents=2)
+    assert in_portions(data, tmp_path) == [["1", "2"]]
+    (portion,) = portions_of(PYTHON)
+    assert next(portion.read()) == next(read_documents(PYTHON))
