@@ -15,12 +15,13 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.eager import go_ahead
 from dipaco_swarm.algorithm.outer import OuterGradient
+from dipaco_swarm.algorithm.pacing.paced import was_put_off
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part, adopted, merged, rebased
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.outer_step import follow_averages, step_at
-from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due
+from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due, view_of_group
 from dipaco_swarm.path_in_training import Fetching, InFlight, Pace, PathInTraining
 from dipaco_swarm.swarm.fetching import Older
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
@@ -91,9 +92,7 @@ def run_outer_round(
         if isinstance(outcome, Agreed):
             state = outcome.state
             assert state is not None, "the swarm was told how to make it"
-            if len(outcome.contributors) > 1 and module in peer.paces:
-                since = peer.paces[module].since
-                peer.paces[module] = Pace(since, peer.swarm.clock.monotonic() - since)
+            _note_pace(peer, module, alone=len(outcome.contributors) == 1)
             on_commit(module, outcome, state)  # before anybody can have it from us
             peer.swarm.hold_average(peer.stage, module, outcome.encoded, state.digest)
             if peer.swarm.peer in outcome.tokens:
@@ -251,9 +250,21 @@ def drop_progress(peer: PathInTraining, module: ModuleId) -> int:
 def _take(peer: PathInTraining, module: ModuleId, progress: ModuleProgress, vector: Tensor) -> None:
     peer.model.load(module.level, vector)
     peer.progress[module] = progress
-    interval = peer.paces[module].interval if module in peer.paces else 0.0
-    peer.paces[module] = Pace(peer.swarm.clock.monotonic(), interval)
+    before = peer.paces.get(module, Pace(0.0))
+    peer.paces[module] = replace(before, since=peer.swarm.clock.monotonic())
     peer.swarm.hold(peer.stage, module, progress.base)
+
+
+def _note_pace(peer: PathInTraining, module: ModuleId, *, alone: bool) -> None:
+    """The next version is agreed on: how long it took, and whether it was put off."""
+    if module not in peer.paces:
+        return
+    pace = peer.paces[module]
+    if was_put_off(view_of_group(peer, module)):
+        pace = replace(pace, put_off=peer.progress[module].version)
+    if not alone:
+        pace = replace(pace, interval=peer.swarm.clock.monotonic() - pace.since)
+    peer.paces[module] = pace
 
 
 def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:

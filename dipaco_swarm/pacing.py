@@ -52,13 +52,15 @@ def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:
         failed_at=progress.failed_at,
         gathering=peer.swarm.is_gathering(peer.stage, module, progress.version),
         others=tuple(
-            Other(said.path, said.version, said.tokens, speaks=said.catching_up or said.awake)
+            Other(said.path, said.version, said.tokens, said.catching_up or said.awake, said.known)
             for said in peer.swarm.members(peer.stage, module)
             if said.path is not None and said.trains and said.peer != peer.swarm.peer
         ),
         round_tokens=peer.rules.round_tokens,
         passed=math.inf if pace is None else peer.swarm.clock.monotonic() - pace.since,
         interval=0.0 if pace is None else pace.interval,
+        asked=peer.swarm.is_gathering(peer.stage, module, progress.version, by_strangers=True),
+        since_put_off=math.inf if pace is None else progress.version - pace.put_off,
     )
 
 

@@ -1,5 +1,6 @@
 """A path on this machine during one stage: what an outer round works on, and all that it changes."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -46,6 +47,8 @@ class Pace:
     """When ours came, by the monotonic clock."""
     interval: float = 0.0
     """Seconds from one version to the next, when several peers last made one; 0: they have not."""
+    put_off: float = -math.inf
+    """The last version whose round was put off for somebody who was behind."""
 
 
 @dataclass(frozen=True, eq=False)

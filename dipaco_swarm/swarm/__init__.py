@@ -2,6 +2,7 @@
 
     interface.py    all that a program may ask of the others (`Swarm`)
     networked.py    `Swarm`, over any transport             calls.py        from a program's thread into the loop
+    border.py       where errors in what others send end
     directory.py    who is there                            announcing.py   what we say of ourselves
     groups.py       where we stand in each module group
     transport.py    what the protocol needs of a network    timing.py       how long things take, five base numbers
@@ -78,8 +79,9 @@ Promises
       the next bytes of something begun 30 s, for a round in which nothing moves 15 s, for members that do not come the
       median patience.
     - One peer cannot make another keep much: a contribution a piece and member, 256 members a group, 1024 gatherings,
-      4096 streams, records of 2 KiB; memory for states and blobs is taken as bytes come in; of a module two states are
-      served, and an older one while somebody reads it; and the averages of six rounds, in no more bytes than a state.
+      4096 streams, 64 of them of one peer, records of 2 KiB, 1536 under a key and 32,768 in all; memory for states and
+      blobs is taken as bytes come in; of a module two states are served, and an older one while somebody reads it; and
+      the averages of six rounds, in no more bytes than a state.
     - What is fetched has the digest that it was asked by, whoever sent it. Nothing received is executed.
     - Whoever has a state and is at most six versions behind follows the averages: the reducers' own bytes, as members
       decoded them, and the same outer steps. They are asked for first, and not taken if the state is fewer bytes.
@@ -98,7 +100,11 @@ Assumptions
     and Ed25519 hold. The same torch arithmetic everywhere: single multiplications and additions in fp32.
 
 Against whom
-    Strangers who send malformed, oversized, non-finite or too long contributions: left out, named in the log. A scaled
+    Strangers who send malformed, oversized, non-finite or too long contributions: left out, named in the log. Whatever
+    else they send: every number has a range (`fields.py`), and an error in what one peer sent costs that peer its
+    stream (`border.py`), whose lines in the log are few. Averages and states that are not numbers: nobody takes them.
+    Who has never contributed: its tokens do not make a round due, its call not before half of one is trained, and it
+    is waited for in one of 80 versions at most. A fast line: no reducer has more than twice an equal part. A scaled
     contribution is clipped to `norm_clip` times the median length. Different averages to different members: nothing
     commits. Versions that nobody else has had: not asked for. Wrong states and blobs: another holder is asked. Records
     in others' names: refused by every node. Peers that vanish, freeze or crawl at any moment: points 5 and 7. Floods of
@@ -108,7 +114,8 @@ What we do not claim
     - Truth of a contribution. Within the bounds, whoever is in the roster moves the mean by its path's weight; many
       names are many members (there is no defence against a crowd but the operator's). Who has taken part in a round
       is known from then on, and half of those whom somebody knows can make it believe anything. Tokens are claimed, not
-      proven: a replica can push aside the other replicas of its path, not other paths.
+      proven: a replica can push aside the other replicas of its path, not other paths, and whoever has contributed
+      once can make rounds come early by what it claims.
     - Length is held per reducer: against R reducers together a member can send sqrt(R) times what it claimed.
     - An honest average from a dishonest reducer. All members get the same bytes, and these may be wrong, within nothing
       but the codec's range; only comparing losses would show it. The leader may leave members out.
@@ -117,7 +124,8 @@ What we do not claim
     - One history. Two sides of a partition may both commit v + 1, also when a leader commits while a member that lost
       it asks the others. The digests in the announcements show it, and `algorithm/plan.py` heals it: the state with
       more work behind it (tokens, in its whole history) is fetched.
-    - A readable DHT. A record dictionary beyond 4 MiB is unreadable; thousands of names could hide a group. Members
-      that were heard stay known until their record expires.
+    - A readable DHT. A thousand names under a key leave no room there for more; what stands there is only renewed.
+      Members that were heard stay known until their record expires.
+    - An end to a mistake of ours that somebody finds: the round ends, and may each time that he comes back.
     - Privacy. Traffic is encrypted between daemons; every member of a module group sees the others' outer gradients.
 """

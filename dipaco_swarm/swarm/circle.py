@@ -34,6 +34,11 @@ class Circle:
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
+    def has_others(self, us: str) -> bool:
+        """Whether it has anybody in it but ourselves."""
+        names = self._names
+        return len(names) > (us in names)
+
     def meet(self, names: Iterable[str]) -> None:
         """These have contributed to a state that we believe."""
         before = self._names.keys()

@@ -17,8 +17,8 @@ class Groups:
         self._peer = peer
         self._directory = directory
         self._groups: dict[tuple[int, ModuleId], ModuleGroup] = {}
-        self._called: set[tuple[int, ModuleId, int]] = set()
-        """Stage, module and version of rounds that somebody gathers."""
+        self._called: dict[tuple[int, ModuleId, int], set[bool]] = {}
+        """Stage, module and version of rounds that somebody gathers, and whether those who do are strangers."""
 
     def standing(self, vouching: Vouching) -> Standing:
         """The same, as the rounds ask for it. `vouching`: which claims of others are believed."""
@@ -35,7 +35,8 @@ class Groups:
             members_of=self._members_of,
             leaders_of=self._leaders_of,
             group_of=lambda stage, module: self._groups.get((stage, module)),
-            called=lambda stage, module, version: self._called.add((stage, module, version)),
+            called=self._note_call,
+            knows=vouching.knows,
             lately=self._directory.lately,
             heard=self._heard,
             look=self._directory.look,
@@ -50,10 +51,13 @@ class Groups:
         standing = {(said.stage, said.module): said.version for said in announcements}
         for called in list(self._called):
             if called[2] < standing.get(called[:2], called[2] + 1):
-                self._called.discard(called)
+                self._called.pop(called, None)
 
-    def is_gathering(self, stage: int, module: ModuleId, version: int) -> bool:
-        return (stage, module, version) in self._called
+    def is_gathering(self, stage: int, module: ModuleId, version: int, *, by_strangers: bool) -> bool:
+        return by_strangers in self._called.get((stage, module, version), ())
+
+    def _note_call(self, stage: int, module: ModuleId, version: int, by_strangers: bool) -> None:
+        self._called.setdefault((stage, module, version), set()).add(by_strangers)
 
     def enter(self, contributions: Sequence[Contribution]) -> None:
         """We take part in rounds of these groups, announced or not."""
@@ -63,7 +67,7 @@ class Groups:
     def leave(self, contributions: Sequence[Contribution]) -> None:
         """These rounds are over for us."""
         for part in contributions:
-            self._called.discard((part.group.stage, part.group.module, part.version))
+            self._called.pop((part.group.stage, part.group.module, part.version), None)
 
     def _ours(self, stage: int, module: ModuleId) -> Member | None:
         for said in self._directory.ours:

@@ -67,6 +67,8 @@ class Announcement:
     role: Role = Role.TRAINS
     awake: bool = True
     """False after three of the peer's usual intervals without an announcement. Set by who receives it, never sent."""
+    known: bool = field(default=True, compare=False)
+    """Whether it has contributed to states that we believe, or we know nobody. Set by who receives it as well."""
 
     def __post_init__(self) -> None:
         if self.trains == (self.path is None):
@@ -232,8 +234,11 @@ class Swarm(Protocol):
         """What live peers say about a topic, our own statement included."""
         ...
 
-    def is_gathering(self, stage: int, module: ModuleId, version: int) -> bool:
-        """Whether somebody gathers the round of this version, so that we should come soon."""
+    def is_gathering(self, stage: int, module: ModuleId, version: int, *, by_strangers: bool = False) -> bool:
+        """Whether somebody gathers the round of this version, so that we should come soon.
+
+        `by_strangers`: whether somebody does of whom we do not know that it has ever contributed.
+        """
         ...
 
     def believed(

@@ -10,6 +10,7 @@ Calls       from the thread of a program into the loop (calls.py)
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
@@ -180,7 +181,8 @@ class NetworkedSwarm:
             )
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
-        return self._directory.members(stage, module)
+        found = self._directory.members(stage, module)
+        return tuple(said if self._vouching.knows(said.peer) else replace(said, known=False) for said in found)
 
     def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float, thorough: bool = True) -> None:
         """Read the announcements about these modules from the DHT now; `members` then answers for them."""
@@ -196,8 +198,8 @@ class NetworkedSwarm:
     def statements(self, topic: str, *, timeout: float) -> dict[PeerName, bytes]:
         return self._calls.run(self._directory.statements(topic), timeout) or {}
 
-    def is_gathering(self, stage: int, module: ModuleId, version: int) -> bool:
-        return self._groups.is_gathering(stage, module, version)
+    def is_gathering(self, stage: int, module: ModuleId, version: int, *, by_strangers: bool = False) -> bool:
+        return self._groups.is_gathering(stage, module, version, by_strangers=by_strangers)
 
     def believed(
         self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim], *, timeout: float = 0.0

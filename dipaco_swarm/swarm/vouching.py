@@ -209,6 +209,14 @@ class Vouching:
     def _known_members(self, stage: int, module: ModuleId) -> tuple[str, ...]:
         return tuple(said.peer for said in self._directory.members(stage, module) if self._is_known(said.peer))
 
+    def knows(self, peer: str) -> bool:
+        """Whether its word counts with us: it has contributed, or we have met nobody yet and must take all alike.
+
+        From any thread.
+        """
+        us = self._transport.peer
+        return peer == us or peer in self.circle or not self.circle.has_others(us)
+
     def _is_known(self, peer: str) -> bool:
         return peer in self.circle and peer != self._transport.peer
 

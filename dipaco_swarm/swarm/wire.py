@@ -199,6 +199,8 @@ class Where(Message):
     work: Work
     path: Index | None = None
     """That the asking peer trains; None: it only leads."""
+    for_strangers: bool = False
+    """Nobody has joined yet of whom the asking peer knows that it has ever contributed."""
 
 
 class Here(Message):

@@ -30,7 +30,7 @@ class Sight:
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         return self.said.get(module, ())
 
-    def is_gathering(self, stage: int, module: ModuleId, version: int) -> bool:
+    def is_gathering(self, stage: int, module: ModuleId, version: int, *, by_strangers: bool = False) -> bool:
         return False
 
 

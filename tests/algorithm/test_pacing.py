@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from dipaco_swarm.algorithm.pacing.paced import CATCH_UP_ROUNDS, PACED, PATIENCE_FLOOR_SECONDS
+from dipaco_swarm.algorithm.pacing.paced import (
+    CATCH_UP_ROUNDS,
+    PACED,
+    PATIENCE_FLOOR_SECONDS,
+    STRANGERS_EVERY,
+    was_put_off,
+)
 from dipaco_swarm.algorithm.pacing.pacing import GroupView, Other
 from dipaco_swarm.algorithm.pacing.synchronous import SYNCHRONOUS
 from dipaco_swarm.algorithm.paths import PathIndex
@@ -12,6 +18,7 @@ from dipaco_swarm.algorithm.paths import PathIndex
 OURS, THEIRS = PathIndex(0), PathIndex(1)
 ALONE = GroupView(OURS, version=20, tokens=100, failed_at=None, gathering=False, others=(), round_tokens=100)
 BESIDE = Other(THEIRS, version=20, tokens=60, speaks=True)
+STRANGER = replace(BESIDE, tokens=1 << 40, known=False)
 
 
 def beside(*others: Other, **changes: object) -> GroupView:
@@ -43,10 +50,27 @@ def beside(*others: Other, **changes: object) -> GroupView:
         (beside(replace(BESIDE, version=19, speaks=False), tokens=200), True),
         (beside(replace(BESIDE, version=19 - CATCH_UP_ROUNDS), tokens=200), True),
         (beside(replace(BESIDE, version=19), BESIDE, tokens=140), True),  # another on its path is here
+        # of a stranger's word nothing depends: neither its tokens nor its path count, and its call only at half a round
+        (beside(STRANGER, tokens=99), False),
+        (beside(STRANGER, tokens=100), True),
+        (beside(STRANGER, tokens=49, asked=True), False),
+        (beside(STRANGER, tokens=50, asked=True), True),
+        (beside(STRANGER, tokens=0, asked=True), False),
+        # ... and it is waited for now and then
+        (beside(replace(STRANGER, version=19), tokens=100), False),
+        (beside(replace(STRANGER, version=19), tokens=100 * CATCH_UP_ROUNDS), True),
+        (beside(replace(STRANGER, version=19), tokens=100, since_put_off=STRANGERS_EVERY - 1), True),
+        (beside(replace(STRANGER, version=19), tokens=100, since_put_off=STRANGERS_EVERY), False),
     ],
 )
 def test_a_paced_round_is_due_when_the_group_has_enough(view: GroupView, due: bool) -> None:
     assert PACED.is_due(view) == due
+
+
+def test_a_version_was_put_off_when_it_took_two_rounds_of_training() -> None:
+    assert not was_put_off(replace(ALONE, tokens=199))
+    assert was_put_off(replace(ALONE, tokens=200))
+    assert was_put_off(beside(replace(BESIDE, tokens=390), tokens=10))
 
 
 def test_a_synchronous_round_is_due_whatever_others_have_after_exactly_its_steps() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dipaco_swarm.swarm.round.reduction import piece_owners, reducer_shares
+from dipaco_swarm.swarm.round.reduction import MOST_OF_A_REDUCER, piece_owners, reducer_shares
 from dipaco_swarm.swarm.traffic import UPLINK_BYTES, Meter, Purpose
 from tests.clocks import HandClock
 
@@ -26,12 +26,20 @@ def test_reducers_are_done_at_the_same_time_and_slow_lines_reduce_nothing(uplink
     shares = reducer_shares(uplinks, members)
     assert sum(shares.values()) == pytest.approx(1)
     times = seconds(shares, uplinks, members)
-    reducing = [time for time, share in zip(times, shares.values(), strict=True) if share > 0]
+    most = MOST_OF_A_REDUCER / len(uplinks)
+    assert max(shares.values()) <= most * 1.001
+    reducing = [time for time, share in zip(times, shares.values(), strict=True) if 0 < share < 0.999 * most]
     assert max(reducing) == pytest.approx(min(reducing))
     # whoever reduces nothing needs longer for its own contribution alone
     assert all(1 / uplinks[i] >= max(reducing) * 0.999 for i, share in shares.items() if share == 0)
     equal = seconds(dict.fromkeys(uplinks, 1 / len(uplinks)), uplinks, members)
     assert max(reducing) <= max(equal) * 1.001
+
+
+def test_who_says_that_its_line_has_no_end_reduces_twice_its_part_and_no_more() -> None:
+    shares = reducer_shares({0: 1.0, 1: 1e12, 2: 1.0, 3: 1.0, 4: 1.0}, 5)
+    assert shares[1] == pytest.approx(2 / 5)
+    assert [shares[i] for i in (0, 2, 3, 4)] == pytest.approx([3 / 20] * 4)
 
 
 def test_lines_of_unknown_speed_count_as_usual_ones() -> None:

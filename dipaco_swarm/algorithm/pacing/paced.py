@@ -9,6 +9,10 @@ from dipaco_swarm.algorithm.pacing.pacing import GroupView, Pacing
 CATCH_UP_ROUNDS = 8
 """A round is put off for a path that is behind: at most this many rounds' worth of tokens, and only if the path is at
 most this many versions behind."""
+STRANGERS_EVERY = 10 * CATCH_UP_ROUNDS
+"""Versions between two that are put off for a stranger's path: who is behind and does not exist costs a tenth."""
+ASKED_SHARE = 0.5
+"""Of its tokens a round must have before strangers can call us to it."""
 RETRY_SHARE = 0.05
 """Share of a round's tokens to train after a failed round, before it is tried again."""
 PATIENCE_FLOOR_SECONDS = 3.0
@@ -37,9 +41,14 @@ def _is_ready(view: GroupView) -> bool:
 
 def _group_has_enough(view: GroupView) -> bool:
     """Whether the group's tokens reach the target, or somebody who sees more than we do says so."""
-    if view.gathering:
+    if view.gathering or (view.asked and view.group_tokens >= ASKED_SHARE * view.target):
         return True
     return view.group_tokens >= view.target * (CATCH_UP_ROUNDS if _a_path_catches_up(view) else 1)
+
+
+def was_put_off(view: GroupView) -> bool:
+    """Whether a round that is made now comes so late that somebody must have been waited for."""
+    return max(view.group_tokens / view.target, view.tokens / view.round_tokens) >= 2
 
 
 def _runs_ahead(view: GroupView) -> bool:
@@ -47,18 +56,20 @@ def _runs_ahead(view: GroupView) -> bool:
 
     It may be parted from the others, who go on; the fewer versions it is ahead or behind, the less is too old to count.
     """
-    return not view.gathering and not view.others and view.passed < view.interval
+    return not view.gathering and not view.known and view.passed < view.interval
 
 
 def _a_path_catches_up(view: GroupView) -> bool:
     """Whether all that train some path of the module are behind this version, and one of them may be on its way to it.
 
     On a line that needs longer for a module than a round takes, whoever is behind would always be behind. Who falls
-    asleep is waited for no longer than it takes to notice, and who is too far behind not at all.
+    asleep is waited for no longer than it takes to notice, and who is too far behind not at all. Who has never
+    contributed is waited for now and then: everybody was new once, and anybody can say that it is on its way.
     """
-    here = {view.path, *(other.path for other in view.others if other.version >= view.version)}
-    coming = [other for other in view.others if other.speaks and other.path not in here]
-    return any(other.version >= view.version - CATCH_UP_ROUNDS for other in coming)
+    here = {view.path, *(other.path for other in view.known if other.version >= view.version)}
+    waited_for = view.others if view.since_put_off >= STRANGERS_EVERY else view.known
+    coming = [other for other in waited_for if other.speaks and other.path not in here]
+    return any(0 < view.version - other.version <= CATCH_UP_ROUNDS for other in coming)
 
 
 PACED = Paced()

@@ -18,6 +18,8 @@ class Other:
     """Trained since that version."""
     speaks: bool
     """Whether it may come: it is fetching a newer state just now, or word of it comes as often as it did."""
+    known: bool = True
+    """Whether it has contributed to states that we believe. Of a stranger's word nothing depends."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class GroupView:
     failed_at: int | None
     """Its tokens when the round of this version failed the last time; None: it has not failed."""
     gathering: bool
-    """Whether somebody gathers the round of this version."""
+    """Whether somebody whom we know gathers the round of this version."""
     others: tuple[Other, ...]
     round_tokens: int
     """Tokens that a path trains on in a full round."""
@@ -41,16 +43,25 @@ class GroupView:
     """Seconds since its version came."""
     interval: float = 0.0
     """Seconds from one version to the next, when several members last made one; 0: they have not."""
+    asked: bool = False
+    """Whether strangers gather the round of this version."""
+    since_put_off: float = math.inf
+    """Versions since one was put off, for whomever."""
+
+    @property
+    def known(self) -> tuple[Other, ...]:
+        """The others whose word counts."""
+        return tuple(other for other in self.others if other.known)
 
     @property
     def group_tokens(self) -> int:
         """What all members at this version have trained since it came."""
-        return self.tokens + sum(other.tokens for other in self.others if other.version == self.version)
+        return self.tokens + sum(other.tokens for other in self.known if other.version == self.version)
 
     @property
     def target(self) -> int:
         """Tokens of a full round of the group: one path's for each path that somebody trains."""
-        return self.round_tokens * len({self.path, *(other.path for other in self.others)})
+        return self.round_tokens * len({self.path, *(other.path for other in self.known)})
 
 
 class Pacing(ABC):

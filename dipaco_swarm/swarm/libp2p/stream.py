@@ -9,6 +9,7 @@ from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Meter, Purpose
 
 STEP_BYTES = 1 << 18
+MESSAGE_STEP_BYTES = 1 << 16
 
 
 class PipeStream:
@@ -48,7 +49,9 @@ class PipeStream:
         (length,) = LENGTH.unpack(await self._pipe.read_exactly(LENGTH.size))
         if length > MAX_MESSAGE_BYTES:
             raise RemoteDataError(self.peer, f"announces a message of {length} bytes; {MAX_MESSAGE_BYTES} are allowed")
-        body = await self._pipe.read_exactly(length, self._stall)
+        body = b""
+        while len(body) < length:  # memory is taken as bytes come in, and not when they are announced
+            body += await self._pipe.read_exactly(min(MESSAGE_STEP_BYTES, length - len(body)), self._stall)
         self._meter.note_received(Purpose.MESSAGES, LENGTH.size + length)
         return decode(self.peer, body)
 

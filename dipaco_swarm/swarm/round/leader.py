@@ -107,7 +107,7 @@ class Leader:
             self._gatherings[key] = gathering
             self._tasks.start(self._lead(gathering))
             if ours is not None and ours.claim == theirs:
-                self._standing.called(stage, module, version)
+                self._standing.called(stage, module, version, not self._standing.knows(channel.peer))
         if gathering.closed:
             return Refuse(reason="came after the round had begun; the next one counts our progress", version=version)
         if len(gathering.seats) >= MAX_MEMBERS:
@@ -241,7 +241,10 @@ class Leader:
     async def _where_they_are(self, peers: Sequence[str], gathering: Gathering, seconds: float) -> list[Here | None]:
         """The answers of all, asked at once; None for those who have not answered by then."""
         where = self._questions.where
-        asking = [asyncio.create_task(where(peer, gathering.key, gathering.base)) for peer in peers]
+        strangers = not any(map(self._standing.knows, gathering.seats))
+        asking = [
+            asyncio.create_task(where(peer, gathering.key, gathering.base, for_strangers=strangers)) for peer in peers
+        ]
         try:
             await asyncio.wait(asking, timeout=seconds)
             return [question.result() if question.done() else None for question in asking]

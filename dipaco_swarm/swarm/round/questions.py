@@ -39,15 +39,24 @@ class Questions:
         answer = await self._ask(peer, AskOutcome(round_id=round_id))
         return answer.commit if isinstance(answer, OutcomeIs) else None
 
-    async def where(self, peer: str, key: Key, base: Claim) -> Here | None:
-        """Where a peer stands, asked by who gathers the round that goes on from `base`; None: it does not answer."""
+    async def where(self, peer: str, key: Key, base: Claim, *, for_strangers: bool = False) -> Here | None:
+        """Where a peer stands, asked by who gathers the round that goes on from `base`; None: it does not answer.
+
+        `for_strangers`: nobody whom we know has joined it.
+        """
         stage, module, version = key
         if peer == self._transport.peer:
-            return self.here(key, base)
+            return self.here(key, base, by_strangers=for_strangers)
         ours = self._standing.ours(stage, module)
         path = None if ours is None or ours.claim != base else ours.path
         question = Where(
-            stage=stage, module=str(module), version=version, digest=base.digest, work=base.work, path=path
+            stage=stage,
+            module=str(module),
+            version=version,
+            digest=base.digest,
+            work=base.work,
+            path=path,
+            for_strangers=for_strangers,
         )
         answer = await self._ask(peer, question, patient=self._standing.is_whole(stage, module))
         if not isinstance(answer, Here):
@@ -66,10 +75,11 @@ class Questions:
         key = stage, module, _ = question.stage, ModuleId.parse(question.module), question.version
         if question.path is not None:
             self._standing.heard(asking, stage, module, Member(question.path, Claim.of(question)))
-        return self.here(key, Claim.of(question))
+        by_strangers = question.for_strangers or not self._standing.knows(asking)
+        return self.here(key, Claim.of(question), by_strangers=by_strangers)
 
-    def here(self, key: Key, base: Claim) -> Here:
-        """Where we stand, for somebody who gathers the round that goes on from `base`."""
+    def here(self, key: Key, base: Claim, *, by_strangers: bool) -> Here:
+        """Where we stand, for somebody who gathers the round that goes on from `base`; which calls us to it."""
         stage, module, version = key
         follows = self._follows(key)
         ours = self._standing.ours(stage, module)
@@ -77,7 +87,7 @@ class Questions:
         if claim is None:
             return Here(version=None, follows=follows)
         if ours is not None and ours.claim == base:
-            self._standing.called(stage, module, version)
+            self._standing.called(stage, module, version, by_strangers)
         path = None if ours is None else ours.path
         return Here(version=claim.version, digest=claim.digest, work=claim.work, path=path, follows=follows)
 

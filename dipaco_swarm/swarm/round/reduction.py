@@ -22,6 +22,8 @@ from dipaco_swarm.swarm.wire import RosterEntry
 MIN_PIECE = 64 * BLOCK  # 256 KB of fp32: below that, messages cost more than bytes
 MAX_PIECE = 256 * BLOCK  # 1 MB of fp32: above that, arithmetic leaves the cache and nothing overlaps
 PIECES_PER_REDUCER = 4  # so that sending, summing and returning overlap
+MOST_OF_A_REDUCER = 2.0
+"""So many times an equal share one reducer has at most, however fast it says that its line is."""
 
 NORM_TOLERANCE = 1.001  # for fp32 sums over pieces of another size; what a codec adds is `Codec.lengthens`
 
@@ -76,23 +78,37 @@ def reducer_shares(uplinks: Mapping[int, float], members: int) -> dict[int, floa
     `uplinks`: reducer -> bytes a second of its line, 0 where that is not known; those count as the median of the known.
     Of a vector of 1, a member sends others' pieces, 1 - s, and its own averages to the others, s (members - 1), which
     is 1 + s (members - 2) in all. So a slow line reduces less, and one that needs longer for its own contribution than
-    the others for everything reduces nothing.
+    the others for everything reduces nothing. Nobody has more than MOST_OF_A_REDUCER times an equal share.
     """
     known = sorted(speed for speed in uplinks.values() if speed > 0)
     if not known or members <= 2:
         return dict.fromkeys(uplinks, 1 / len(uplinks))
     usual = known[len(known) // 2]
     speeds = {i: speed or usual for i, speed in uplinks.items()}
-    # the time T in which all of them together reduce the whole vector: sum of (T speed - 1) over those where it is > 0
+    most = MOST_OF_A_REDUCER / len(speeds)
+    shares = dict.fromkeys(sorted(speeds), 0.0)
+    below = dict(speeds)
+    while below:
+        rest = 1.0 - most * (len(speeds) - len(below))
+        found = _equally_long(below, rest, members)
+        above = [i for i, share in found.items() if share > most]
+        shares |= dict.fromkeys(above, most) if above else found
+        below = {i: speed for i, speed in below.items() if i not in above} if above else {}
+    return shares
+
+
+def _equally_long(speeds: Mapping[int, float], rest: float, members: int) -> dict[int, float]:
+    """What part of the vector each reducer takes, `rest` in all, so that those who take some are done together."""
+    # the time T in which they reduce it: the sum of (T speed - 1) over those where it is > 0 is rest (members - 2)
+    work = rest * (members - 2)
     order = sorted(speeds, key=lambda i: (-speeds[i], i))
     total, took_part = 0.0, 0
     for i in order:
-        time = (members - 2 + took_part) / total if took_part else math.inf
-        if took_part and time * speeds[i] <= 1:
+        if took_part and (work + took_part) / total * speeds[i] <= 1:
             break
         total, took_part = total + speeds[i], took_part + 1
-    time = (members - 2 + took_part) / total
-    return {i: max(0.0, (time * speeds[i] - 1) / (members - 2)) for i in sorted(speeds)}
+    time = (work + took_part) / total
+    return {i: max(0.0, (time * speeds[i] - 1) / (members - 2)) for i in speeds}
 
 
 def piece_average(roster: Sequence[RosterEntry], group: ModuleGroup) -> PieceAverage:

@@ -1,5 +1,6 @@
 """The roster of a round: one rule that a leader makes it by, and that every member checks it by."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -9,6 +10,7 @@ from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK
 from dipaco_swarm.swarm.round.reduction import (
     MAX_PIECE,
+    MOST_OF_A_REDUCER,
     piece_owners,
     piece_parameters,
     reducer_shares,
@@ -91,6 +93,14 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
         and roster.piece_parameters % BLOCK == 0
         and len(roster.owners) == -(-join.parameters // roster.piece_parameters)
         and max(roster.owners) < len(roster.members)
+        and _is_shared(roster)
     ):
         raise RemoteDataError(leader, "sends a roster that does not follow from what its members said")
     return roster.members.index(me)
+
+
+def _is_shared(roster: Roster) -> bool:
+    """Whether no reducer has many more pieces than the rule gives to one, whatever it says of its line."""
+    reducers = sum(member.reduces for member in roster.members) or len(roster.members)
+    most = max(Counter(roster.owners).values())
+    return most <= MOST_OF_A_REDUCER / reducers * len(roster.owners) + 2  # which are rounded

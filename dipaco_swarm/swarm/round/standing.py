@@ -33,8 +33,10 @@ class Standing:
     leaders_of: Callable[[int, ModuleId], Sequence[str]]
     """Live members that can be dialled."""
     group_of: Callable[[int, ModuleId], ModuleGroup | None]
-    called: Callable[[int, ModuleId, int], None]
-    """Somebody gathers the round of this version."""
+    called: Callable[[int, ModuleId, int, bool], None]
+    """Somebody gathers the round of this version; True: only strangers have asked for it so far."""
+    knows: Callable[[str], bool]
+    """Whether a peer is no stranger."""
     lately: Callable[[int, ModuleId], Sequence[str]]
     """Members that were heard before and are not any more: gone, or cut off from us."""
     heard: Callable[[str, int, ModuleId, Member], None]

@@ -32,6 +32,8 @@ AHEAD = 2
 """Pieces asked of a holder at a time, so that its line never runs dry; one near the end, so that the slow keep few."""
 SLOW = 3.0
 """Much longer than usual: this many times the median of the last pieces."""
+SLOWEST = 2000.0
+"""Bytes a second: who sends less, a byte now and then, would hold up a state for ever. An old modem sends more."""
 PACES = 32
 
 
@@ -206,10 +208,10 @@ class Download:
 
     async def _until_read(self, lane: HolderStream, reading: asyncio.Task[None]) -> None:
         while not reading.done():
-            before = lane.stream.arrived
-            await asyncio.wait({reading}, timeout=min(self._patience(), self._timing.max_silence))
-            if not reading.done() and lane.stream.arrived == before:
-                raise EOFError("it stopped in the middle")
+            before, waits = lane.stream.arrived, min(self._patience(), self._timing.max_silence)
+            await asyncio.wait({reading}, timeout=waits)
+            if not reading.done() and lane.stream.arrived - before < waits * SLOWEST:
+                raise EOFError("it stopped in the middle, or sends next to nothing")
         if reading.cancelled():
             raise EOFError("it is much slower than the others")
         reading.result()
