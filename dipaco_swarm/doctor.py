@@ -47,6 +47,8 @@ GPU_BYTES, BESIDE_GPU_BYTES = 10, 22
 DISK_BYTES = 96
 """The checkpoint, and the next one; two agreed states, and the next one; averages of six rounds."""
 LONG_ROUND_SECONDS = 600.0
+CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+"""How this machine's TCP finds out how fast it may send: "cubic" takes every lost packet for a line that is full."""
 
 Verdict = Literal["ok", "note", "bad"]
 
@@ -302,7 +304,7 @@ def _from_outside(address: RunAddress, listen: str) -> Iterator[Check]:
     if outside.path is not None:
         home = default_home(address.name, "peer")
         yield _path(outside.path, _available_memory(), shutil.disk_usage(_there(home)).free, _free_on_gpu())
-        yield _round(outside.path, outside.bytes_up)
+        yield _round(outside.path, outside.bytes_up, _congestion_control())
     yield _dialling_in(outside.seen_at, outside.port, tried=outside.tried, relayed=outside.relayed, listen=listen)
 
 
@@ -330,7 +332,7 @@ def _path(path: "RunPath", available: int | None, free: int, on_gpu: int | None)
     return Check("path", "ok", seen)
 
 
-def _round(path: "RunPath", bytes_up: float | None) -> Check:
+def _round(path: "RunPath", bytes_up: float | None, congestion_control: str | None) -> Check:
     """How long this machine's line needs for a round, in which training goes on."""
     sends = f"sends up to {words.size(path.round_bytes)}"
     if bytes_up is None:
@@ -339,8 +341,22 @@ def _round(path: "RunPath", bytes_up: float | None) -> Check:
     seen = f"{sends}: {words.how_long(seconds)} at the {bytes_up * 8 / 1e6:.1f} Mbit/s that this line sends now"
     if seconds > LONG_ROUND_SECONDS:
         advice = "others may make rounds without this machine, and it brings its part to the next: a faster line helps"
+        if congestion_control not in (None, "bbr"):
+            advice = (
+                "if this line should be faster, packets get lost on the way, and TCP takes that for a line that is full: "
+                "`sudo sysctl net.ipv4.tcp_congestion_control=bbr`, and a start of the peer after it, may make it many "
+                f"times as fast. Else {advice}"
+            )
         return Check("a round", "note", seen, advice)
     return Check("a round", "ok", seen)
+
+
+def _congestion_control() -> str | None:
+    """None where that is not told."""
+    try:
+        return CONGESTION_CONTROL.read_text().strip()
+    except OSError:
+        return None
 
 
 def _free_on_gpu() -> int | None:

@@ -131,14 +131,24 @@ def test_a_path_that_fits_says_what_it_takes_and_one_that_does_not_says_of_what_
 
 
 def test_a_round_takes_as_long_as_the_line_needs() -> None:
-    assert doctor._round(LARGE, 2.5e6) == Check(
+    assert doctor._round(LARGE, 2.5e6, "cubic") == Check(
         "a round", "ok", "sends up to 300 MB: 2 min at the 20.0 Mbit/s that this line sends now"
     )
-    slow, unknown = doctor._round(LARGE, 1e5), doctor._round(LARGE, None)
+    slow, unknown = doctor._round(LARGE, 1e5, None), doctor._round(LARGE, None, None)
     assert (slow.verdict, unknown.verdict) == ("note", "note")
     assert "50 min at the 0.8 Mbit/s" in slow.seen
-    assert slow.advice
+    assert slow.advice.startswith("others may make rounds without this machine")
     assert unknown.advice
+
+
+def test_who_is_slow_is_told_of_another_way_to_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "CONGESTION_CONTROL", tmp_path / "congestion")
+    assert doctor._congestion_control() is None
+    for said, is_told in (("cubic\n", True), ("reno\n", True), ("bbr\n", False)):
+        doctor.CONGESTION_CONTROL.write_text(said)
+        slow = doctor._round(LARGE, 1e5, doctor._congestion_control())
+        assert ("tcp_congestion_control=bbr" in slow.advice) == is_told
+        assert "others may make rounds without this machine" in slow.advice
 
 
 def test_no_bootstrap_node_at_all_is_bad_and_says_what_to_do() -> None:
