@@ -343,7 +343,7 @@ def _round(path: "RunPath", bytes_up: float | None, congestion_control: str | No
         advice = "others may make rounds without this machine, and it brings its part to the next: a faster line helps"
         if congestion_control not in (None, "bbr"):
             advice = (
-                "if this line should be faster, packets get lost on the way, and TCP takes that for a line that is full: "
+                "if this line should be faster, packets get lost on the way, and TCP takes that for a full line: "
                 "`sudo sysctl net.ipv4.tcp_congestion_control=bbr`, and a start of the peer after it, may make it many "
                 f"times as fast. Else {advice}"
             )
