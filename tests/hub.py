@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import TracebackType
 
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.swarm.circle import Circle
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.local import LocalNetwork, LocalSwarms, local_address
 from dipaco_swarm.swarm.networked import NetworkedSwarm
@@ -41,9 +42,19 @@ class Hub:
         self._opened.close()
 
     @contextlib.contextmanager
-    def open(self, name: str, blobs: Blobs | None = None, met_before: Sequence[str] = ()) -> Iterator[NetworkedSwarm]:
-        """A peer's swarm; it says goodbye when the block ends. `met_before`: whom it knows while no "bootstrap" is."""
-        with self._swarms.open(name, self.address, blobs or MemoryBlobs(), met_before=met_before) as swarm:
+    def open(
+        self,
+        name: str,
+        blobs: Blobs | None = None,
+        met_before: Sequence[str] = (),
+        circle: Circle | None = None,
+    ) -> Iterator[NetworkedSwarm]:
+        """A peer's swarm; it says goodbye when the block ends.
+
+        `met_before`: whom it knows while no "bootstrap" is. `circle`: who made states with it in an earlier life.
+        """
+        blobs = blobs or MemoryBlobs()
+        with self._swarms.open(name, self.address, blobs, met_before=met_before, circle=circle) as swarm:
             yield swarm
 
     def swarm(self, name: str, blobs: Blobs | None = None) -> NetworkedSwarm:

@@ -86,10 +86,9 @@ Promises
     - Whoever has a state and is at most six versions behind follows the averages: the reducers' own bytes, as members
       decoded them, and the same outer steps. They are asked for first, and not taken if the state is fewer bytes.
       A state that they make has the digest that was asked for; if not, who named them is not asked for it again.
-    - A claim alone moves nobody. A state is taken when the operator's node has had it, or half of the members that we
-      know and that are there; known is who has contributed to a state that we believe (`algorithm/evidence.py`). A
-      stranger's word counts only where nobody is known: for a newcomer while no operator's node answers, if more than
-      half of all who are there say the same; and for the operator's node, which follows averages only then.
+    - A claim alone moves nobody. A state is taken when the operator's node has had it, or a member that we know; known
+      is who has contributed to a state that we have taken (`algorithm/evidence.py`). Strangers' words count only where
+      nobody is known, in a new run or for a newcomer while no operator's node answers: more than half of them decide.
     - A state's digest is over version, length and the digests of its 4 MiB pieces, and StateIs carries these; so each
       piece comes from any holder and is checked alone. Who announces the digest is asked first, keepers before members
       that train, else in random order, up to four at once. Who lies, leaves, sends nothing for 8 to 30 s, or keeps the
@@ -112,10 +111,12 @@ Against whom
 
 What we do not claim
     - Truth of a contribution. Within the bounds, whoever is in the roster moves the mean by its path's weight; many
-      names are many members (there is no defence against a crowd but the operator's). Who has taken part in a round
-      is known from then on, and half of those whom somebody knows can make it believe anything. Tokens are claimed, not
-      proven: a replica can push aside the other replicas of its path, not other paths, and whoever has contributed
-      once can make rounds come early by what it claims.
+      names are many members (there is no defence against a crowd but the operator's). Tokens are claimed, not proven: a
+      replica can push aside the other replicas of its path, not other paths, and whoever has contributed once can make
+      rounds come early by what it claims.
+    - A member's word. Who has contributed to one round is known from then on, and its claims of later states are
+      believed. Majorities were tried: in runs without a fault slow members then lost what they had trained, for
+      whoever is fast makes versions alone.
     - Length is held per reducer: against R reducers together a member can send sqrt(R) times what it claimed.
     - An honest average from a dishonest reducer. All members get the same bytes, and these may be wrong, within nothing
       but the codec's range; only comparing losses would show it. The leader may leave members out.

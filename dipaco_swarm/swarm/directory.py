@@ -11,8 +11,9 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.announcing import Announcing, standing
-from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.transport import Record, Transport
+from dipaco_swarm.swarm.wire import Holding
 
 log = logging.getLogger(__name__)
 
@@ -201,6 +202,13 @@ class Directory:
             for peer, record in sorted(self._lately.get((stage, module), {}).items())
             if peer not in live and now - record.since < self._timing.long_ago
         )
+
+    def told(self, peer: str, held: Holding) -> None:
+        """A peer says what it has; what is not about modules of ours is none of our business."""
+        stage, module = held.stage, ModuleId.parse(held.module)
+        if any((said.stage, said.module) == (stage, module) for said in self.ours):
+            name, version, digest, work = PeerName(peer), held.version, held.digest, held.work
+            self.heard_directly(Announcement(name, stage, module, None, version, digest, work, role=Role.HOLDS))
 
     def heard_directly(self, said: Announcement) -> None:
         """A peer has said over a stream where it stands; it is there, whatever the directory says."""

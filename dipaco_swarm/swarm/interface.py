@@ -244,7 +244,7 @@ class Swarm(Protocol):
     def believed(
         self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim], *, timeout: float = 0.0
     ) -> list[Claim]:
-        """Those of others' claims that are better than ours and that enough of those who can tell confirm.
+        """Those of others' claims that are better than ours and that somebody confirms who can tell.
 
         The others are asked about meanwhile, so that it may be more the next time. `timeout`: seconds to wait for that.
         """

@@ -19,6 +19,7 @@ from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import address_of
 from dipaco_swarm.swarm.border import Border
+from dipaco_swarm.swarm.circle import Circle
 from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import PeerName
@@ -363,11 +364,12 @@ class LocalSwarms:
         records: Records | None = None,
         met_before: Sequence[str] = (),
         patience: float = 1.0,
+        circle: Circle | None = None,
     ) -> Iterator[NetworkedSwarm]:
         """A swarm of the peer `name`; goodbye is said when the block ends.
 
         `portal`: through which its program's thread comes in; by default one that just waits. `records`: its
-        directory; by default a dictionary. `met_before` and `patience`: see `networked_swarm`.
+        directory; by default a dictionary. `met_before`, `patience` and `circle`: see `networked_swarm`.
         """
         opened = contextlib.AsyncExitStack()
 
@@ -375,7 +377,8 @@ class LocalSwarms:
             transport = LocalTransport(self.network, name, records=records)
             transport.open()
             opened.push_async_callback(transport.close)
-            swarm = networked_swarm(portal or self.portal, transport, address, blobs, met_before, patience=patience)
+            door = portal or self.portal
+            swarm = networked_swarm(door, transport, address, blobs, met_before, patience=patience, circle=circle)
             return await opened.enter_async_context(swarm)
 
         swarm = self.portal.run(come())

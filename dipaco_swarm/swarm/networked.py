@@ -35,7 +35,6 @@ from dipaco_swarm.swarm.interface import (
     Outcome,
     PeerName,
     Residual,
-    Role,
     RoundUnderWay,
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
@@ -50,7 +49,6 @@ from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Traffic
 from dipaco_swarm.swarm.transport import Portal, Transport
 from dipaco_swarm.swarm.vouching import Vouching
-from dipaco_swarm.swarm.wire import Holding
 
 NEARBY_SECONDS = 10.0
 """For what our own node does, without any other peer."""
@@ -124,10 +122,11 @@ class NetworkedSwarm:
         self._telling = Tasks()
         self._groups = Groups(transport.peer, directory)
         self._vouching = vouching
-        self._fetches = Fetches(transport, directory, store, vouching, self._bootstrap_peers())
+        self._roots = [name_in(place) for place in address.bootstraps]
+        self._fetches = Fetches(transport, directory, store, self._roots)
         self._manifests = Manifests(transport, address, store, self._known_peers)
         self._rounds: Rounds | None = None
-        store.on_told = self._told
+        store.on_told = directory.told
         store.on_asked_had = vouching.answer
 
     @property
@@ -171,15 +170,6 @@ class NetworkedSwarm:
             self._portal.soon(lambda said=said: self._telling.start(self._store.tell(peer, said)))
         self._portal.soon(self._directory.refresh, holds)
 
-    def _told(self, peer: str, held: Holding) -> None:
-        """A peer says what it has; what is not about modules of ours is none of our business."""
-        stage, module = held.stage, ModuleId.parse(held.module)
-        if any((said.stage, said.module) == (stage, module) for said in self._directory.ours):
-            name, version, digest, work = PeerName(peer), held.version, held.digest, held.work
-            self._directory.heard_directly(
-                Announcement(name, stage, module, None, version, digest, work, role=Role.HOLDS)
-            )
-
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         found = self._directory.members(stage, module)
         return tuple(said if self._vouching.knows(said.peer) else replace(said, known=False) for said in found)
@@ -205,7 +195,7 @@ class NetworkedSwarm:
         self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim], *, timeout: float = 0.0
     ) -> list[Claim]:
         if timeout:
-            self._calls.run(self._vouching.check(stage, module, ours, claims), timeout)
+            return self._calls.run(self._vouching.check(stage, module, ours, claims), timeout) or []
         return self._vouching.believed(stage, module, ours, claims)
 
     # module groups -----------------------------------------------------------------------------------------------
@@ -219,12 +209,16 @@ class NetworkedSwarm:
 
     async def _round(self, rounds: Rounds, contribution: Contribution, patience: float, older: Older | None) -> Outcome:
         outcome = await rounds.run(contribution, patience)
-        group = contribution.group
-        if isinstance(outcome, Agreed):
-            self._vouching.contributed(group.stage, group.module, contribution.digest, outcome.contributors)
-        if older is None or not isinstance(outcome, Agreed):
+        if not isinstance(outcome, Agreed):
             return outcome
-        return await to_its_end(self._store.step(older, outcome))  # it is decided: others go on with what we gave
+        group = contribution.group
+        self._vouching.contributed(group.stage, group.module, contribution.digest, outcome.contributors)
+        if older is None:
+            return outcome
+        agreed = await to_its_end(self._store.step(older, outcome))  # it is decided: others go on with what we gave
+        assert agreed.state is not None
+        self._vouching.took(group.stage, group.module, Claim.of(agreed.state))  # our program takes it later
+        return agreed
 
     def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:
         begun = {part.group.module: self.begin_round(part, patience=patience) for part in contributions}
@@ -243,7 +237,7 @@ class NetworkedSwarm:
     def hold(self, stage: int, module: ModuleId, state: ModuleState) -> None:
         state.digest  # noqa: B018  # computed here, in the caller's thread, not in the loop
         self._portal.soon(self._store.hold, stage, module, state)
-        self._portal.soon(self._vouching.had.note, stage, module, Claim.of(state))
+        self._portal.soon(self._vouching.took, stage, module, Claim.of(state))
 
     def release(self, stage: int, module: ModuleId) -> None:
         self._portal.soon(self._store.release, stage, module)
@@ -290,7 +284,7 @@ class NetworkedSwarm:
         self._store.blobs.drop(digest)
 
     def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
-        peers = [peer for peer in (*self._bootstrap_peers(), *self._known_peers()) if peer != self.peer]
+        peers = [peer for peer in (*self._roots, *self._known_peers()) if peer != self.peer]
         # a stranger may be slow on purpose: his blob has the timeout for all of it
         patience, deadline = (timeout, None) if limit is None else (None, timeout)
         data = self._calls.run(self._store.fetch_blob(list(dict.fromkeys(peers)), digest, limit, patience), deadline)
@@ -339,9 +333,6 @@ class NetworkedSwarm:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_SECONDS):
                 await self._directory.farewell()
-
-    def _bootstrap_peers(self) -> list[str]:
-        return [name_in(place) for place in self._address.bootstraps]
 
     def known_peers(self) -> list[PeerName]:
         """Everybody else that is to be heard now."""

@@ -1,7 +1,7 @@
 """Before a claim is believed, others are asked whether they have had that state. The rules: `algorithm/evidence.py`.
 
-Nothing of it is stored in the directory, and nobody collects signatures: libp2p proves who answers. What is believed of
-a state stays so; what is not yet is asked again, less and less often.
+Whom we know, or the operator's node, has said so in its announcement, as a rule; then nobody is asked. Else libp2p
+proves who answers. What is believed of a state stays so; what is not yet is asked again, less and less often.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dipaco_swarm.algorithm.evidence import Belief, Evidence, Votes, belief, is_open
+from dipaco_swarm.algorithm.evidence import Evidence, Votes, is_believed
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
@@ -41,7 +41,7 @@ class Question:
     pause: float = 0.0
     """Until we ask again."""
     open_since: float | None = None
-    """Since when no answer was right."""
+    """Since when nothing was believed."""
 
 
 class Vouching:
@@ -63,7 +63,8 @@ class Vouching:
         self.circle = circle
         self.is_root = transport.peer in names
         """Whether this is a node of the operator's."""
-        self._beliefs: dict[tuple[Place, Claim], Belief] = {}
+        self._makers: dict[tuple[Place, Claim], tuple[str, ...]] = {}
+        """Claims that are believed and not taken yet -> who has contributed to the state, as others say."""
         self._questions: dict[Place, Question] = {}
         self._tasks = Tasks()
 
@@ -83,76 +84,81 @@ class Vouching:
         had = tuple(self.had.has(stage, module, _claim(state)) for state in asked.states)
         made = (self.had.makers(state.digest) for state, is_ours in zip(asked.states, had, strict=True) if is_ours)
         known = self._known_members(stage, module) if self.is_root else ()
-        makers, is_maker = next(filter(None, made), ()), self.had.made(stage, module)
-        return HadAre(had=had, made=is_maker, makers=makers, known=known[:MAX_NAMES])
+        return HadAre(had=had, makers=next(filter(None, made), ()), known=known[:MAX_NAMES])
 
-    def belief_in(self, stage: int, module: ModuleId, claim: Claim) -> Belief:
+    def took(self, stage: int, module: ModuleId, claim: Claim) -> None:
+        """We have this state now: who has contributed to it is known from here on."""
+        self.had.note(stage, module, claim)
+        self.circle.meet(self._makers.pop(((stage, module), claim), ()))
+
+    def believes(self, stage: int, module: ModuleId, claim: Claim) -> bool:
         """As far as has been found out by now."""
-        if self.had.has(stage, module, claim):
-            return Belief.WHOLE
-        return self._beliefs.get(((stage, module), claim), Belief.NO)
+        return (
+            self.had.has(stage, module, claim)
+            or ((stage, module), claim) in self._makers
+            or self._is_announced(stage, module, claim)
+        )
 
-    def comes_whole(self, stage: int, module: ModuleId, digest: str) -> bool:
-        """In the loop: whether a state may be taken as it is sent; else only what averages make of ours."""
-        place = stage, module
-        found = [belief for (about, claim), belief in self._beliefs.items() if (about, claim.digest) == (place, digest)]
-        return not found or Belief.WHOLE in found
+    def _is_announced(self, stage: int, module: ModuleId, claim: Claim) -> bool:
+        """Whether the operator's node or somebody whom we know announces the state: its word that it has it, signed."""
+        members = self._directory.members(stage, module)
+        return any(Claim.of(said) == claim for said in members if said.peer in self._roots or self._is_known(said.peer))
 
     # --------------------------------------------------------------------------------------------------------- asking
 
     def believed(self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim]) -> list[Claim]:
         """Those of the claims that are better than ours and believed by now; the others are asked about meanwhile."""
         better = [claim for claim in dict.fromkeys(claims) if claim.beats(ours)]
-        doubted = [claim for claim in better if self.belief_in(stage, module, claim) is not Belief.WHOLE]
+        doubted = self._doubted(stage, module, better)
         if doubted:
-            self._portal.soon(self._look_into, stage, module, ours, doubted)
-        return [claim for claim in better if self.belief_in(stage, module, claim) is not Belief.NO]
+            self._portal.soon(self._look_into, stage, module, doubted)
+        return [claim for claim in better if self.believes(stage, module, claim)]
 
     async def check(self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim]) -> list[Claim]:
         """The same in the loop, once everybody has answered or could have."""
         better = [claim for claim in dict.fromkeys(claims) if claim.beats(ours)]
-        if any(self.belief_in(stage, module, claim) is not Belief.WHOLE for claim in better):
-            self._look_into(stage, module, ours, better)
+        doubted = self._doubted(stage, module, better)
+        if doubted:
+            self._look_into(stage, module, doubted, at_once=True)
             task = self._questions[stage, module].task
             if task is not None:
                 await asyncio.wait([task])
-        return [claim for claim in better if self.belief_in(stage, module, claim) is not Belief.NO]
+        return [claim for claim in better if self.believes(stage, module, claim)]
 
-    def _look_into(self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim]) -> None:
-        """Ask about these, if it is time and nobody is being asked."""
+    def _doubted(self, stage: int, module: ModuleId, claims: Sequence[Claim]) -> list[Claim]:
+        return [claim for claim in claims if not self.believes(stage, module, claim)]
+
+    def _look_into(self, stage: int, module: ModuleId, claims: Sequence[Claim], *, at_once: bool = False) -> None:
+        """Ask about these, if it is time and nobody is being asked. `at_once`: whether it is time or not."""
         question = self._questions.setdefault((stage, module), Question())
         now = self._transport.clock.monotonic()
-        if question.task is None and now - question.asked >= question.pause:
+        if question.task is None and (at_once or now - question.asked >= question.pause):
             question.asked = now
-            question.task = self._tasks.start(self._ask_about(stage, module, ours, list(claims), question))
+            question.task = self._tasks.start(self._ask_about(stage, module, claims, question))
 
-    async def _ask_about(
-        self, stage: int, module: ModuleId, ours: Claim, claims: list[Claim], question: Question
-    ) -> None:
+    async def _ask_about(self, stage: int, module: ModuleId, claims: Sequence[Claim], question: Question) -> None:
         now = question.asked
         try:
             members = [said for said in self._directory.members(stage, module) if said.peer != self._transport.peer]
             claims = self._likeliest(claims, members)
-            ask = AskHad(stage=stage, module=str(module), states=tuple(map(_said, (*claims, ours))))
+            ask = AskHad(stage=stage, module=str(module), states=tuple(map(_said, claims)))
             root, known, strangers = await self._answers(ask, members)
             for_long = question.open_since is not None and now - question.open_since >= self._timing.undecided
-            unsettled = False
             for at, claim in enumerate(claims):
                 seen = Evidence(
                     root=None if root is None else root.had[at],
                     known=_votes(known, at),
                     strangers=_votes(strangers, at),
                     made_here=self.had.made(stage, module),
-                    is_root=self.is_root,
                     for_long=for_long,
                 )
-                found = belief(seen)
-                unsettled = unsettled or is_open(seen)
-                log.debug("%s v%d %s: %s, by %s", module, claim.version, claim.digest[:8], found.name, seen)
-                self._note((stage, module), claim, found, [*known, *strangers], at)
-            question.open_since = (question.open_since or now) if unsettled else None
+                believed = is_believed(seen)
+                log.debug("%s v%d %s: %s, by %s", module, claim.version, claim.digest[:8], believed, seen)
+                if believed:
+                    self._note((stage, module), claim, [answer for answer in (*known, *strangers) if answer.had[at]])
         finally:
-            settled = any(self.belief_in(stage, module, claim) is Belief.WHOLE for claim in claims)
+            settled = any(self.believes(stage, module, claim) for claim in claims)
+            question.open_since = None if settled else question.open_since or now
             floor = self._timing.ask_again
             question.pause = floor if settled else min(self._timing.heartbeat, max(floor, 2 * question.pause))
             question.task = None
@@ -162,21 +168,20 @@ class Vouching:
         said = Counter(Claim.of(member) for member in members)
         by_known = Counter(Claim.of(member) for member in members if self._is_known(member.peer))
         ranked = sorted(claims, key=lambda claim: (-by_known[claim], -said[claim], -claim.work, claim.digest))
-        return ranked[: MAX_CLAIMS - 1]
+        return ranked[:MAX_CLAIMS]
 
     async def _answers(
         self, ask: AskHad, members: Sequence[Announcement]
     ) -> tuple[HadAre | None, list[HadAre], list[HadAre]]:
         """Of the operator's node, of members that we know and, where there are none of these, of strangers."""
         others = [said.peer for said in members if said.peer not in self._roots]
-        ours = [self.answer(ask)] if self.had.made(ask.stage, ModuleId.parse(ask.module)) else []
         asked = [peer for peer in others if self._is_known(peer)]
         roots, known = await asyncio.gather(self._ask_all(self._roots, ask), self._ask_all(asked, ask))
-        root = next((answer for answer in roots if any(answer.had[:-1])), roots[0] if roots else None)
+        root = next((answer for answer in roots if any(answer.had)), roots[0] if roots else None)
         if root is not None and not known:
             known = await self._ask_all([peer for peer in others if peer in root.known], ask)
         strangers = [] if root is not None or known else await self._ask_all(others, ask)
-        return root, [*known, *ours], [*strangers, *ours]
+        return root, known, strangers
 
     async def _ask_all(self, peers: Sequence[str], ask: AskHad) -> list[HadAre]:
         drawn = self._transport.random.sample(peers, MAX_VOTERS) if len(peers) > MAX_VOTERS else peers
@@ -194,17 +199,12 @@ class Vouching:
             return None
         return answer if isinstance(answer, HadAre) and len(answer.had) == len(ask.states) else None
 
-    def _note(self, place: Place, claim: Claim, found: Belief, answers: Sequence[HadAre], at: int) -> None:
-        """Remember what is believed of a claim, and whom we know by it: whom half of those name who have had it."""
-        if found is Belief.NO:
-            self._beliefs.pop((place, claim), None)
-            return
-        self._beliefs[place, claim] = found
-        while len(self._beliefs) > REMEMBERED_CLAIMS:
-            del self._beliefs[next(iter(self._beliefs))]
-        had = [answer for answer in answers if answer.had[at]]
+    def _note(self, place: Place, claim: Claim, had: Sequence[HadAre]) -> None:
+        """Remember that a claim is believed, and whom we know once we have taken it: whom half of those name."""
         named = Counter(name for answer in had for name in dict.fromkeys(answer.makers))
-        self.circle.meet(name for name, times in named.items() if 2 * times >= len(had))
+        self._makers[place, claim] = tuple(name for name, times in named.items() if 2 * times >= len(had))
+        while len(self._makers) > REMEMBERED_CLAIMS:
+            del self._makers[next(iter(self._makers))]
 
     def _known_members(self, stage: int, module: ModuleId) -> tuple[str, ...]:
         return tuple(said.peer for said in self._directory.members(stage, module) if self._is_known(said.peer))
@@ -222,18 +222,11 @@ class Vouching:
 
 
 def _votes(answers: Sequence[HadAre], at: int) -> Votes:
-    """The last state of a question is ours."""
-    return Votes(
-        asked=len(answers),
-        for_it=sum(answer.had[at] for answer in answers),
-        for_ours=sum(answer.had[-1] for answer in answers),
-        makers=sum(answer.had[at] or answer.made for answer in answers),
-    )
+    return Votes(len(answers), sum(answer.had[at] for answer in answers))
 
 
 def _said(claim: Claim) -> SaidState:
-    """A guest has none: it asks about one that nobody has had."""
-    return SaidState(version=max(0, claim.version), digest=claim.digest or "0" * 64, work=claim.work)
+    return SaidState(version=claim.version, digest=claim.digest, work=claim.work)
 
 
 def _claim(state: SaidState) -> Claim:

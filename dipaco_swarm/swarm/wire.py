@@ -226,7 +226,7 @@ class SaidState(Message):
 
 
 class AskHad(Message):
-    """Have you had these states of a module? Asked before a claim is believed; the last is what the asker has."""
+    """Have you had these states of a module? Asked before a claim is believed."""
 
     kind: Literal["ask-had"] = "ask-had"
     stage: Index
@@ -239,8 +239,6 @@ class HadAre(Message):
 
     kind: Literal["had"] = "had"
     had: tuple[bool, ...] = Field(max_length=MAX_CLAIMS)
-    made: bool = False
-    """Whether we have contributed to any state of the module."""
     makers: tuple[Peer, ...] = Field(default=(), max_length=MAX_NAMES)
     """Who has contributed to the first of them that we know this of."""
     known: tuple[Peer, ...] = Field(default=(), max_length=MAX_NAMES)

@@ -14,7 +14,6 @@ import torch
 
 from dipaco_swarm import files
 from dipaco_swarm.algorithm import progress as algorithm_progress
-from dipaco_swarm.algorithm.evidence import Belief
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.progress import Part
 from dipaco_swarm.algorithm.state import ModuleState
@@ -664,7 +663,7 @@ def test_a_state_that_others_confirm_and_nobody_sends_stops_nobody(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Timing, "unsent", 0.5)
-    monkeypatch.setattr(Vouching, "belief_in", lambda *_: Belief.WHOLE)
+    monkeypatch.setattr(Vouching, "believes", lambda *_: True)
     peer, leave = with_a_liar(make_world).peer("one", 0)
     peer.until(StateNotSent, module="L0M0", version=9_000_000, again_seconds=2.0)
     peer.until(Round, round=20)

@@ -19,6 +19,7 @@ from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
 from tests.hub import BOOTSTRAP, Hub
@@ -120,7 +121,9 @@ class World:
         """A life in a thread, with a swarm and a folder of its own; one that fails ends all. Returns what ends it."""
 
         def life() -> None:
-            with self.hub.open(name, BlobStore(self.folder / name / "blobs"), met_before) as swarm:
+            home = self.folder / name
+            circle = Circle(circle_file(home, self.address.fingerprint))
+            with self.hub.open(name, BlobStore(home / "blobs"), met_before, circle) as swarm:
                 stop.tell(swarm.interrupt)
                 live(swarm)
 

@@ -42,7 +42,7 @@ class Holders:
     def believed(
         self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim], *, timeout: float
     ) -> list[Claim]:
-        return [claim for claim in claims if claim not in self.doubted]
+        return [claim for claim in claims if claim.beats(ours) and claim not in self.doubted]
 
     def newest(self, *, again_after: float = 0.0, give_up_after: float = float("inf")) -> NewestStates:
         return NewestStates(cast(Swarm, self), again_after=again_after, give_up_after=give_up_after)

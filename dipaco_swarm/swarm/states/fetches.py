@@ -10,7 +10,6 @@ from dipaco_swarm.swarm.directory import Directory
 from dipaco_swarm.swarm.fetching import Older
 from dipaco_swarm.swarm.states.store import Store
 from dipaco_swarm.swarm.transport import Transport
-from dipaco_swarm.swarm.vouching import Vouching
 
 
 class Fetches:
@@ -21,14 +20,12 @@ class Fetches:
         transport: Transport,
         directory: Directory,
         store: Store,
-        vouching: Vouching,
         bootstraps: Sequence[str],
     ) -> None:
         """`bootstraps`: names of nodes that may have any state."""
         self._transport = transport
         self._directory = directory
         self._store = store
-        self._vouching = vouching
         self._bootstraps = tuple(bootstraps)
 
     def holders(self, stage: int, module: ModuleId, digest: str) -> list[str]:
@@ -54,7 +51,5 @@ class Fetches:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 made = older and await self._store.make_state(holders, stage, module, digest, older, timeout / 2)
-                if made or not self._vouching.comes_whole(stage, module, digest):
-                    return made or None
-                return await self._store.fetch_state(holders, stage, module, digest, parameters)
+                return made or await self._store.fetch_state(holders, stage, module, digest, parameters)
         return None
