@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from dipaco_swarm.machine.memory import keep_what_is_loaded
-from dipaco_swarm.swarm import border
+from dipaco_swarm.swarm import border, tasks
 from tests.hub import Hub
 
 # a busy machine is slow to draw inputs, and that says nothing about them
@@ -55,13 +55,15 @@ def _no_power_cuts() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def mistakes() -> Iterator[list[str]]:
-    """Mistakes of ours that the border has caught: there should be none. A test that makes one on purpose clears it."""
+    """Mistakes of ours, at the border or in the background: none. A test that makes one on purpose clears it."""
     caught: list[str] = []
     handler = logging.Handler(logging.ERROR)
     handler.emit = lambda record: caught.append(record.getMessage())  # type: ignore[method-assign]
-    border.log.addHandler(handler)
+    for log in (border.log, tasks.log):
+        log.addHandler(handler)
     yield caught
-    border.log.removeHandler(handler)
+    for log in (border.log, tasks.log):
+        log.removeHandler(handler)
     assert not caught
 
 
