@@ -102,8 +102,9 @@ Against whom
     Strangers who send malformed, oversized, non-finite or too long contributions: left out, named in the log. Whatever
     else they send: every number has a range (`fields.py`), and an error in what one peer sent costs that peer its
     stream (`border.py`), whose lines in the log are few. Averages and states that are not numbers: nobody takes them.
-    Who has never contributed: its tokens do not make a round due, its call not before half of one is trained, and it
-    is waited for in one of 80 versions at most. A fast line: no reducer has more than twice an equal part. A scaled
+    Who has never contributed: its tokens do not make a round due, its call not before half of one is trained, and it is
+    waited for in one of 80 versions at most. A fast line: no reducer has more than twice an equal part. A leader that
+    stalls, or sends us to states that nobody sends: others lead for us, each time for twice as long. A scaled
     contribution is clipped to `norm_clip` times the median length. Different averages to different members: nothing
     commits. Versions that nobody else has had: not asked for. Wrong states and blobs: another holder is asked. Records
     in others' names: refused by every node. Peers that vanish, freeze or crawl at any moment: points 5 and 7. Floods of

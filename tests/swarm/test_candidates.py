@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.swarm.round.candidates import Candidates, may_redirect, next_leader
+from dipaco_swarm.swarm.round.candidates import (
+    DEMOTED_SECONDS,
+    FORGIVEN_SECONDS,
+    LONGEST_SECONDS,
+    MAX_DEMERITS,
+    Candidates,
+    Demotions,
+    may_redirect,
+    next_leader,
+)
 from dipaco_swarm.swarm.round.reduction import leader_order
 
 MODULE = ModuleId(0, 1)
@@ -29,6 +38,9 @@ def some(*peers: str) -> frozenset[str]:
         (Candidates(some(), some(FIRST, FOURTH), doubted=some(FIRST, FOURTH)), FIRST),
         (Candidates(some(FIRST), some(SECOND), lost=some(FIRST, SECOND)), None),
         (Candidates(some(), some()), None),
+        (Candidates(some(SECOND, THIRD), some(FIRST), demoted=some(SECOND)), THIRD),
+        (Candidates(some(SECOND, THIRD), some(FIRST), demoted=some(SECOND, THIRD)), SECOND),
+        (Candidates(some(SECOND, THIRD), some(FIRST), demoted=some(SECOND), doubted=some(THIRD)), SECOND),
     ],
 )
 def test_the_first_row_with_somebody_in_it_decides(candidates: Candidates, leader: str | None) -> None:
@@ -44,6 +56,7 @@ def test_the_first_row_with_somebody_in_it_decides(candidates: Candidates, leade
         (Candidates(some(SECOND), some(), lost=some(FIRST)), False),
         (Candidates(some(FIRST, SECOND), some(), failed=some(FIRST)), False),
         (Candidates(some(SECOND), some(FIRST), failed=some(FIRST)), True),
+        (Candidates(some(FIRST, SECOND), some(), demoted=some(FIRST)), True),  # others may have nothing against it
     ],
 )
 def test_nobody_is_sent_back_to_a_leader_that_was_lost_or_failed(candidates: Candidates, follows: bool) -> None:
@@ -73,3 +86,43 @@ def test_losing_leaders_one_after_the_other_comes_past_everybody_once(candidates
     assert set(tried) == (candidates.dialled | candidates.of_group) - candidates.lost
     reachable = candidates.dialled - candidates.lost
     assert set(tried[: len(reachable)]) == reachable, "relays come last"
+
+
+def demoted_for(demotions: Demotions, now: float) -> float:
+    """How long a leader is demoted that wastes two rounds now."""
+    demotions.note("stalls", now, 2)
+    assert demotions.demoted(now) == frozenset()
+    demotions.note("stalls", now, 2)
+    step = DEMOTED_SECONDS / 2
+    seconds = 0.0
+    while demotions.demoted(now + seconds):
+        seconds += step
+    return seconds
+
+
+def test_who_wastes_rounds_is_demoted_for_twice_as_long_each_time() -> None:
+    demotions, now, lasted = Demotions(), 1000.0, []
+    for _ in range(8):
+        lasted.append(demoted_for(demotions, now))
+        now += lasted[-1]
+    assert lasted == [min(DEMOTED_SECONDS * 2**times, LONGEST_SECONDS) for times in range(8)]
+
+
+def test_a_round_that_was_agreed_on_or_a_long_time_makes_up_for_it() -> None:
+    demotions = Demotions()
+    first = demoted_for(demotions, 0.0)
+    demotions.forgive("stalls")
+    assert demoted_for(demotions, first) == first
+    assert demoted_for(demotions, first + FORGIVEN_SECONDS + 1.0) == first
+    for _ in range(2):  # a refusal because of a state that nobody has weighs less
+        demotions.note("refuses", 0.0)
+    assert "refuses" not in demotions.demoted(0.0)
+    demotions.note("refuses", 0.0)
+    assert "refuses" in demotions.demoted(0.0)
+
+
+def test_only_so_many_names_are_remembered() -> None:
+    demotions = Demotions()
+    for i in range(2 * MAX_DEMERITS):
+        demotions.note(f"name {i}", 0.0, 3)
+    assert len(demotions.demoted(0.0)) == MAX_DEMERITS

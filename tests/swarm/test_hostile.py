@@ -11,8 +11,14 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.interface import Agreed, Announcement, NotAgreed, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.average import Average
+from dipaco_swarm.swarm.round.candidates import DEMOTED_AT
+from dipaco_swarm.swarm.round.channels import Channel
 from dipaco_swarm.swarm.round.following import MISTAKE
+from dipaco_swarm.swarm.round.gathering import Gathering
+from dipaco_swarm.swarm.round.leader import Leader
 from dipaco_swarm.swarm.round.reducer import Reducer
+from dipaco_swarm.swarm.round.reduction import leader_order
+from dipaco_swarm.swarm.wire import Join, Refuse
 from tests.hub import Hub
 
 from .test_contract import MODULE, gather, group, part, reduce_together
@@ -93,3 +99,29 @@ def test_nobody_takes_a_state_that_is_not_a_number(hub: Hub, bad: float, name: s
     sound = ModuleState(42, torch.ones(3000), torch.ones(3000))
     stranger.hold(0, MODULE, sound)
     assert peer.fetch_state(0, MODULE, sound.digest, timeout=10) is not None
+
+
+def test_a_leader_that_sends_all_to_a_state_that_nobody_has_leads_no_more(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarms = make_local_swarms(3)
+    liar = leader_order(0, MODULE, 0, [swarm.peer for swarm in swarms])[0]
+    honest = Leader.admit
+    refusal = Refuse(reason="the group is ahead", version=1, digest="f" * 64, work=10**9)
+
+    def admit(self: Leader, join: Join, channel: Channel) -> Gathering | Refuse:
+        return refusal if self._transport.peer == liar else honest(self, join, channel)
+
+    monkeypatch.setattr(Leader, "admit", admit)
+    weights = group(1 / 3, 1 / 3, 1 / 3)
+    gather(swarms, {MODULE: weights}, [0, 1, 2])
+    victims = [(path, swarm) for path, swarm in enumerate(swarms) if swarm.peer != liar]
+    for swarm in swarms:
+        swarm.configure_rounds("fp32", 4.0)
+    parts = [[part(path, torch.ones(1000), weights)] for path, _ in victims]
+    made: list[bool] = []
+    while not any(made):
+        outcomes = reduce_together([swarm for _, swarm in victims], parts, patience=1.0)
+        made.append(all(isinstance(outcome[MODULE], Agreed) for outcome in outcomes))
+        assert len(made) <= DEMOTED_AT + 2, "it leads for ever"
+    assert len(made) > 1, "nobody was sent away, which proves nothing"

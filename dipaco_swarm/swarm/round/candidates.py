@@ -2,6 +2,7 @@
 
 who may lead (the first row with somebody in it)
 ---------------------------------------------------------------------------------------------------
+can be dialled, and neither failed nor is doubted nor demoted
 can be dialled, and neither failed nor is doubted
 can be dialled                                        better one of them than nobody
 is of the group, and neither failed nor is doubted    through relays, if need be
@@ -25,6 +26,15 @@ LEADER_FAILURES = 2
 REFUSAL_SECONDS = 10.0
 """So long a refusal counts where everybody is waited for: who is moving to a path of the module refuses, and comes."""
 
+DEMOTED_AT = 3
+"""Points: two for a leader that was lost after it had answered, one for sending us to a state that nobody sends."""
+DEMOTED_SECONDS = 60.0
+LONGEST_SECONDS = 3600.0
+FORGIVEN_SECONDS = 7200.0
+"""Longer than the longest demotion."""
+MAX_DEMERITS = 1024
+"""Names."""
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -40,6 +50,8 @@ class Candidates:
     """Refused or aborted the round of this version LEADER_FAILURES times."""
     doubted: frozenset[str] = frozenset()
     """Left our last question without an answer."""
+    demoted: frozenset[str] = frozenset()
+    """Have wasted rounds of ours lately."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -51,7 +63,7 @@ def next_leader(candidates: Candidates, stage: int, module: ModuleId, version: i
     """Who leads next, as far as this member knows; None when nobody is left. The table at the top of this file."""
     left = candidates.known - candidates.lost
     trusted = left - candidates.failed - candidates.doubted
-    order = leader_order(stage, module, version, sorted(trusted or left))
+    order = leader_order(stage, module, version, sorted(trusted - candidates.demoted or trusted or left))
     return order[0] if order else None
 
 
@@ -81,3 +93,55 @@ class LeaderFailures:
         if (stage, module) not in self._of or self._of[stage, module][0] != version:
             self._of[stage, module] = version, defaultdict(list)
         return self._of[stage, module][1]
+
+
+class Demotions:
+    """Leaders that have wasted rounds of ours: at the end of our own list, each time for twice as long.
+
+    Anybody can grind a name that leads often, and say "alive" and nothing else, or send all to a state that nobody has.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, Demerits] = {}
+        self._sent_from: dict[str, str] = {}
+        """Leader -> digest of the state from which it has sent us to another one last."""
+
+    def sent_from(self, leader: str, digest: str) -> bool:
+        """It sends us to another state than this; returns whether it has done so before."""
+        before = self._sent_from.pop(leader, None)
+        self._sent_from[leader] = digest
+        while len(self._sent_from) > MAX_DEMERITS:
+            del self._sent_from[next(iter(self._sent_from))]
+        return before == digest
+
+    def note(self, leader: str, now: float, points: int = 1) -> None:
+        """It has wasted a round; `points`: how badly."""
+        before = self._of.pop(leader, Demerits())
+        if now - before.last > FORGIVEN_SECONDS:
+            before = Demerits()
+        demerits = Demerits(before.points + points, before.times, now, before.until)
+        if demerits.points >= DEMOTED_AT:
+            lasts = min(DEMOTED_SECONDS * 2.0**demerits.times, LONGEST_SECONDS)
+            demerits = Demerits(0, demerits.times + 1, now, now + lasts)
+        self._of[leader] = demerits
+        while len(self._of) > MAX_DEMERITS:
+            del self._of[next(iter(self._of))]
+
+    def forgive(self, leader: str) -> None:
+        """A round that it led is agreed on."""
+        self._of.pop(leader, None)
+
+    def demoted(self, now: float) -> frozenset[str]:
+        return frozenset(leader for leader, demerits in self._of.items() if now < demerits.until)
+
+
+@dataclass(frozen=True)
+class Demerits:
+    """What one leader has done. Times are those of the monotonic clock."""
+
+    points: int = 0
+    """Since it was demoted last."""
+    times: int = 0
+    """It was demoted."""
+    last: float = -math.inf
+    until: float = -math.inf

@@ -29,7 +29,7 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.fields import MAX_SECONDS, MAX_SPEED, Message, at_most
 from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome
-from dipaco_swarm.swarm.round.candidates import REFUSAL_SECONDS, LeaderFailures
+from dipaco_swarm.swarm.round.candidates import REFUSAL_SECONDS, Demotions, LeaderFailures
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader, LocalChannel
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
@@ -85,6 +85,7 @@ class Follower:
     questions: Questions
     leader: Leader
     failures: LeaderFailures
+    demotions: Demotions
     verdicts: Verdicts
     following: dict[Key, str]
     """With whom we wait for which round; others are told of it."""
@@ -111,6 +112,7 @@ class Follower:
             patience=at_most(MAX_SECONDS, patience),
         )
         answered, began = False, self._now()
+        outcome: Outcome | LeaderLost | None = None
         key = (group.stage, group.module, contribution.version)
         self.following[key] = leader
         try:
@@ -123,7 +125,11 @@ class Follower:
                 if not isinstance(message, Roster):
                     raise RemoteDataError(leader, f"sends {type(message).__name__} instead of a roster")
                 outcome = await self._take_part(channel, ears, message, join, contribution)
-                return replace(outcome, seconds=self._now() - joined) if isinstance(outcome, Agreed) else outcome
+                if isinstance(outcome, Agreed):
+                    self.demotions.forgive(leader)
+                    return replace(outcome, seconds=self._now() - joined)
+                if not isinstance(outcome, LeaderLost):
+                    return outcome
         except (ConnectionError, EOFError, TimeoutError) as error:
             log.debug("leader %s lost: %s", leader[-8:], error)
             if not answered:
@@ -132,7 +138,9 @@ class Follower:
             self.transport.border.note(error, "ignored a leader")
         finally:
             self.following.pop(key, None)
-        return LeaderLost(leader, answered)
+        if answered and leader != self.transport.peer:
+            self.demotions.note(leader, self._now(), 2)
+        return outcome if isinstance(outcome, LeaderLost) else LeaderLost(leader, answered)
 
     # -------------------------------------------------------------------------------------------------- until a roster
 
@@ -165,7 +173,7 @@ class Follower:
     async def _until_gathered(self, channel: Channel, ears: HeartbeatReader, join: Join) -> Message:
         """What the leader says when it has waited for the others: a roster, or why there is none."""
         message = await self._first_word(ears, channel.peer)
-        async with asyncio.timeout(3 * join.patience + self.transport.timing.leader_grace):
+        async with asyncio.timeout(3 * join.patience + self.transport.timing.silence):
             while isinstance(message, Alive):
                 await channel.send(Alive())
                 message = await ears.hear()
@@ -195,7 +203,11 @@ class Follower:
             forgiven = self._now() + REFUSAL_SECONDS if contribution.group.whole else math.inf
             self.failures.note(stage, module, version, leader, until=forgiven)
         else:
-            claim = Claim(message.version, message.digest, message.work)
+            claim, ours = Claim(message.version, message.digest, message.work), Claim.of(contribution)
+            believed = self.standing.is_believed(stage, module, ours, claim)
+            # who has said so before, and we are where we were: nobody has sent us that state
+            if self.demotions.sent_from(leader, ours.digest) or not believed:
+                self.demotions.note(leader, self._now())
             self.standing.heard(message.holder or leader, stage, module, Member(int(contribution.path), claim))
         return NotAgreed(message.reason)
 

@@ -11,7 +11,13 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.fields import MAX_NORM
 from dipaco_swarm.swarm.interface import Contribution, ModuleGroup, NotAgreed, Outcome
-from dipaco_swarm.swarm.round.candidates import Candidates, LeaderFailures, may_redirect, next_leader
+from dipaco_swarm.swarm.round.candidates import (
+    Candidates,
+    Demotions,
+    LeaderFailures,
+    may_redirect,
+    next_leader,
+)
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
@@ -53,6 +59,7 @@ class Rounds:
         self._compute = transport.executor()
         self._detector = FailureDetector(transport.clock, transport.timing)
         self._failures = LeaderFailures()
+        self._demotions = Demotions()
         self._verdicts = Verdicts()
         self._following: dict[Key, str] = {}
         self._exchanges: dict[tuple[int, ModuleId], PieceExchange] = {}
@@ -74,6 +81,7 @@ class Rounds:
             questions=self._questions,
             leader=self._leader,
             failures=self._failures,
+            demotions=self._demotions,
             verdicts=self._verdicts,
             following=self._following,
             exchanges=self._exchanges,
@@ -153,6 +161,7 @@ class Rounds:
             lost=frozenset(lost),
             failed=self._failures.failed(stage, module, contribution.version, now),
             doubted=frozenset() if contribution.group.whole else frozenset(doubted),
+            demoted=frozenset() if contribution.group.whole else self._demotions.demoted(now),
         )
 
     def _members_awake(self, stage: int, module: ModuleId) -> list[str]:
