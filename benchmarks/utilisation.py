@@ -182,6 +182,8 @@ def play(line: str, group: str, minutes: float, rounds: int, codec: str, *, over
             story.until(lambda: story.version() >= 1, "every module has its first version", BEGIN_SECONDS)
             looked = _Look(story, peers)
             story.pause(seconds)
+            before = story.version()  # it begins with a version and ends with one: so bytes are those of whole rounds
+            story.until(lambda: story.version() > before, "every module has one version more", BEGIN_SECONDS)
             looked.end()
             story.finish(node, END_SECONDS)  # not Ctrl+C: who leaves in the middle of a round may lose what it gave
             tokens = sum(story.accounts().values(), Account())

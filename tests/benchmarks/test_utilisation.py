@@ -50,7 +50,7 @@ def test_a_row_has_a_cell_for_every_column() -> None:
 def exit_code(monkeypatch: pytest.MonkeyPatch, rows: list[Row | Disappointed], *arguments: str) -> int:
     asked: list[tuple[str, str, float]] = []
 
-    def play(line: str, group: str, minutes: float, rounds: int, *, overlap: bool) -> Row:
+    def play(line: str, group: str, minutes: float, rounds: int, codec: str, *, overlap: bool) -> Row:
         asked.append((line, group, minutes))
         row = next(given)
         if isinstance(row, Disappointed):

@@ -13,7 +13,7 @@ APART = ((0,), (1,))
 """Two paths that share nothing."""
 PARAMETERS = 60_000
 STATE_BYTES = 8 * PARAMETERS
-AVERAGE_BYTES = round(0.85 * PARAMETERS)
+AVERAGE_BYTES = round(0.83 * PARAMETERS)
 """With int8."""
 
 

@@ -21,7 +21,7 @@ BITS = {"fp32": 32, "bf16": 16, "int8": 8 + 32 / 1024, "int4": 4.25, "e3m0": 4.2
 """Of a number, in a vector of whole blocks, before they are packed."""
 SHARED = {"fp32": 1, "bf16": 1, "int8": 1024, "int4": 64, "e3m0": 64}
 """So many numbers have one scale."""
-LOSS = {"fp32": 0.0, "bf16": 2**-8, "int8": 0.5 / 90, "int4": (1 + 2**-8) / 14, "e3m0": (1 + 2**-8) / 4}
+LOSS = {"fp32": 0.0, "bf16": 2**-8, "int8": 0.5 / 80, "int4": (1 + 2**-8) / 14, "e3m0": (1 + 2**-8) / 4}
 """The largest error of a number, in parts of the largest number that it shares a scale with."""
 
 every_codec = pytest.mark.parametrize("codec", ALL, ids=lambda codec: str(codec.name))
@@ -36,7 +36,7 @@ def patterns(draw: st.DrawFn) -> Tensor:
     few = torch.tensor(draw(st.lists(numbers, min_size=1, max_size=12)), dtype=torch.float32)
     count = draw(lengths)
     vector = few.repeat(-(-count // len(few)))[:count].clone()
-    vector[:: draw(st.sampled_from([64, BLOCK]))] *= draw(st.sampled_from([1.0, 7.0, 36.0, 90.0]))
+    vector[:: draw(st.sampled_from([64, BLOCK]))] *= draw(st.sampled_from([1.0, 7.0, 36.0, 80.0]))
     return vector
 
 
@@ -62,7 +62,7 @@ def worst(draw: st.DrawFn) -> Tensor:
     count = draw(lengths)
     middle = draw(st.sampled_from([0.5, 1.5, 2.5, 3.5, 4.5]) | st.sampled_from([0.75 * 2.0**-k for k in range(7)]))
     vector = torch.full((count,), middle * (1 + 1e-5))
-    largest = draw(st.sampled_from([1.0, 7.0, 90.0]))
+    largest = draw(st.sampled_from([1.0, 7.0, 80.0]))
     # a scale is rounded most where it is just above or below the middle between two bf16
     vector[:: draw(st.sampled_from([64, BLOCK]))] = largest * draw(st.sampled_from([1.0, 1 + 2**-8 + 1e-6, 1.0038]))
     return vector * draw(scales)
@@ -153,7 +153,7 @@ def member_with(norm: float) -> RosterEntry:
 @pytest.mark.parametrize(
     ("name", "largest", "others", "at_least"),
     [
-        ("int8", 90.0, 2.5001, 1.0925),
+        ("int8", 80.0, 2.5001, 1.1042),
         ("int4", 7.0, 0.5001, 1.315),
         ("int4", 7 * (1 + 2**-8 + 1e-6), 0.5001 * (1 + 2**-7), 1.3187),  # the scale is rounded up as far as it can be
         ("e3m0", 1.0, 0.7501, 1.3250),
@@ -223,8 +223,8 @@ def test_bytes_of_another_size_are_refused(codec: Codec, count: int, other: int)
         codec.decode(data, count)
 
 
-ONLY = {"fp32": 1.0, "bf16": 0.69, "int8": 0.86, "int4": 0.87, "e3m0": 0.87}
-"""Of the unpacked bytes of normal numbers: there are 10.6 bits of news in 16, 6.8 in 8 and 3.4 in 4."""
+ONLY = {"fp32": 1.0, "bf16": 0.69, "int8": 0.84, "int4": 0.87, "e3m0": 0.87}
+"""Of the unpacked bytes of normal numbers: there are 10.6 bits of news in 16, 6.6 in 8 and 3.4 in 4."""
 
 
 @every_codec

@@ -1,6 +1,6 @@
 """int8: 1 byte a parameter, and 4 bytes a block for the block's largest magnitude.
 
-data = scales, fp32 (blocks,)  |  levels, int8 (n,)          x = scale * level,   level in -90 .. 90
+data = scales, fp32 (blocks,)  |  levels, int8 (n,)          x = scale * level,   level in -80 .. 80
 """
 
 from collections.abc import Sequence
@@ -11,20 +11,20 @@ from torch import Tensor
 from dipaco_swarm.algorithm.state import vector_bytes
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Buffer, Codec, as_blocks, num_blocks
 
-LARGEST = 90
-"""127 would be the most. Half a bit less saves as much of what is packed; normal numbers are off by 1.1, not 0.8 %."""
+LARGEST = 80
+"""127 would be the most. A third less saves 0.7 bits of what is packed; normal numbers are off by 1.25, not 0.8 %."""
 
 
 class BlockwiseInt8(Codec):
     """0.4 % overhead for scales; an outlier spoils at most its own block.
 
-    How much longer a decoded vector can be: worst is a block with one number at level 90 and all the others just above
-    2.5, which become 3. In numbers (90^2 + 1023 * 3^2) / (90^2 + 1023 * 2.5^2) = 1.1941, and its root is 1.0928.
+    How much longer a decoded vector can be: worst is a block with one number at level 80 and all the others just above
+    2.5, which become 3. In numbers (80^2 + 1023 * 3^2) / (80^2 + 1023 * 2.5^2) = 1.2199, and its root is 1.1045.
     Other levels lengthen less.
     """
 
     name = "int8"
-    lengthens = ((LARGEST**2 + (BLOCK - 1) * 3**2) / (LARGEST**2 + (BLOCK - 1) * 2.5**2)) ** 0.5  # 1.0928
+    lengthens = ((LARGEST**2 + (BLOCK - 1) * 3**2) / (LARGEST**2 + (BLOCK - 1) * 2.5**2)) ** 0.5  # 1.1045
 
     def most_bytes(self, count: int) -> int:
         return count + 4 * num_blocks(count, BLOCK)
