@@ -284,12 +284,13 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
     return tuple(found)
 
 
-def begin_catch_up(peer: PathInTraining, task: CatchUp) -> None:
-    """Begin to fetch a state that the group agrees on. Returns at once; `end_catch_up` comes when it is there."""
-    module, ours = task.module, peer.progress[task.module].base
-    _say_what_is_coming(peer, {other.module for other in catch_ups(peer)} | peer.fetching.keys())
-    fetch = peer.newest.begin(peer.stage, module, task.to, parameters=len(ours.params), ours=ours)
-    peer.fetching[module] = Fetching(task.to, fetch)
+def begin_catch_up(peer: PathInTraining, tasks: Sequence[CatchUp]) -> None:
+    """Begin to fetch states that groups agree on. Returns at once; `end_catch_up` comes when one is there."""
+    _say_what_is_coming(peer, {task.module for task in tasks} | peer.fetching.keys())
+    for task in tasks:
+        ours = peer.progress[task.module].base
+        fetch = peer.newest.begin(peer.stage, task.module, task.to, parameters=len(ours.params), ours=ours)
+        peer.fetching[task.module] = Fetching(task.to, fetch)
 
 
 def end_catch_up(peer: PathInTraining, module: ModuleId) -> bool:

@@ -106,10 +106,16 @@ AVERAGING = Choices(
 )
 
 
+@dataclass(frozen=True)
+class PacingChoice(Choice):
+    overlaps_by_steps: bool = False
+    """Whether [rounds] overlap_steps says how long training goes on beside a round, and not overlap whether it does."""
+
+
 PACING = Choices(
     "rounds.pacing",
-    Choice("synchronous", "algorithm.pacing.synchronous:SYNCHRONOUS"),
-    Choice("paced", "algorithm.pacing.paced:PACED"),
+    PacingChoice("synchronous", "algorithm.pacing.synchronous:SYNCHRONOUS", overlaps_by_steps=True),
+    PacingChoice("paced", "algorithm.pacing.paced:PACED"),
 )
 
 

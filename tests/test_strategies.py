@@ -38,6 +38,7 @@ from dipaco_swarm.strategies import (
     SOURCES,
     AveragingChoice,
     Choice,
+    PacingChoice,
     RouterChoice,
     SourceChoice,
 )
@@ -134,7 +135,7 @@ def count_upwards(data: DataConfig, base: Path | None) -> Iterator[Document]:
 TOYS = (
     (CODECS, Choice("toy-fp16", HalfPrecision())),
     (AVERAGING, AveragingChoice("toy-trimmed", WithoutTheLongest())),
-    (PACING, Choice("toy-eager", Eager())),
+    (PACING, PacingChoice("toy-eager", Eager())),
     (ROUTERS, RouterChoice("toy-quantiles", Quantiles())),
     (SOURCES, SourceChoice("toy-sums", count_upwards, needs_path=False)),
 )

@@ -112,10 +112,10 @@ def resumed(saved: ModuleProgress, state: ModuleState, local: Tensor) -> Resumed
     if age > 0 and saved.given_at is not None and saved.version <= saved.given_at:
         # what we had given is in the newest state already, or nowhere
         given = saved.tokens if part is None else part.tokens
-        if part is None or age > OLDEST:
+        if part is None or not weight_at(age):
             return Resumed(nothing, state.params, given, saved.tokens - given)
         return Resumed(*merged(saved, state, part, local), given)
-    if age > OLDEST:
+    if not weight_at(age):
         return Resumed(nothing, state.params, stale=saved.tokens)
     ours = on_top(state, local.sub_(saved.base.params), age)
     if part is None and saved.given_at == state.version:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp
-from dipaco_swarm.algorithm.progress import OLDEST
+from dipaco_swarm.algorithm.progress import weight_at
 from dipaco_swarm.events.training import CaughtUp, StateNotSent
 from dipaco_swarm.outer_round import begin_catch_up, drop_progress, end_catch_up
 from dipaco_swarm.path_in_training import PathInTraining
@@ -21,8 +21,7 @@ class CatchingUp:
 
     def begin(self, peer: PathInTraining, tasks: Sequence[CatchUp]) -> None:
         """Begin to fetch states, all at once; wait for them where training waits as well."""
-        for task in tasks:
-            begin_catch_up(peer, task)
+        begin_catch_up(peer, tasks)
         if not peer.rules.rounds.overlaps:
             for task in tasks:
                 self._end(peer, task.module)
@@ -50,5 +49,5 @@ class CatchingUp:
         self._attendance.note_catch_up(peer, module, to, given=given)
         left = peer.progress[module].tokens
         around.book.dropped(peer, module, ours, tokens - left, "not acknowledged", local=left)
-        if left and to - ours > OLDEST:
+        if left and not weight_at(to - ours):
             around.book.dropped(peer, module, ours, drop_progress(peer, module), "stale")

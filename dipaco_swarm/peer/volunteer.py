@@ -132,7 +132,7 @@ class Volunteer:
             if not newest.finished:
                 self._company.look_around(peer)
             self._catching_up.take_what_came(peer)
-            match next_action(self._situation(post, newest, begun)):
+            match next_action(now := self._situation(post, newest, begun)):
                 case Leave():
                     self._catching_up.let_go(peer)
                     self._end_rounds(post)
@@ -148,7 +148,7 @@ class Volunteer:
                     self._move_on(peer)
                     return newest
                 case CatchUp():
-                    self._catching_up.begin(peer, catch_ups(peer))
+                    self._catching_up.begin(peer, now.catch_up)
                 case Score() | Wait() if peer.in_flight:
                     self._end_rounds(post)
                 case Score():

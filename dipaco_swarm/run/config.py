@@ -146,15 +146,16 @@ class RoundsConfig(Frozen):
     @property
     def overlaps(self) -> bool:
         """Whether training goes on while a round is made."""
-        return self.overlap_steps > 0 if self.pacing == "synchronous" else self.overlap is not False
+        return self.overlap_steps > 0 if PACING[self.pacing].overlaps_by_steps else self.overlap is not False
 
     @model_validator(mode="after")
     def _overlap_fits_pacing(self) -> Self:
-        if self.overlap and self.pacing == "synchronous":
-            raise ValueError('overlap=true needs pacing="paced"; with "synchronous" say overlap_steps')
-        if self.overlap_steps and self.pacing != "synchronous":
+        by_steps = PACING[self.pacing].overlaps_by_steps
+        if self.overlap and by_steps:
+            raise ValueError(f'overlap=true needs pacing="paced"; with "{self.pacing}" say overlap_steps')
+        if self.overlap_steps and not by_steps:
             raise ValueError(
-                f'overlap_steps={self.overlap_steps} needs pacing="synchronous"; paced rounds overlap anyway'
+                f'overlap_steps={self.overlap_steps} needs pacing="synchronous"; {self.pacing} rounds overlap anyway'
             )
         if self.overlap_steps >= self.inner_steps:
             raise ValueError(f"overlap_steps={self.overlap_steps} must be less than inner_steps={self.inner_steps}")

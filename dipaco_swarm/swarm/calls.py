@@ -69,8 +69,11 @@ class Calls:
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None) -> T | None:
         """Run in the loop and wait; None when time is up or we were interrupted."""
 
+        begun = False
+
         async def tracked() -> T | None:
-            task = self._start(work)
+            nonlocal begun
+            begun, task = True, self._start(work)
             try:
                 async with asyncio.timeout(timeout):
                     return None if task is None else await task
@@ -81,6 +84,9 @@ class Calls:
             return self._portal.run(tracked())
         except (CancelledError, asyncio.CancelledError):
             return None
+        finally:
+            if not begun:  # the loop has ended, or we have: nobody runs it any more
+                work.close()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Begun[T]:
         """Begin it in the loop, and return at once. Interrupted, it is cancelled."""

@@ -409,7 +409,7 @@ def test_who_fetches_a_newer_state_says_so_until_it_is_there(hub: Hub, monkeypat
 
     monkeypatch.setattr(NetworkedSwarm, "begin_fetch", look)
     (task,) = catch_ups(ours)
-    begin_catch_up(ours, task)
+    begin_catch_up(ours, [task])
     assert end_catch_up(ours, task.module)
     assert said == [{shared}]
     until(lambda: not any(s.catching_up for m in (shared, own) for s in ours.swarm.members(0, m)))
