@@ -99,6 +99,10 @@ def nobody_answers(bootstraps: Sequence[str], detail: str) -> UnreachableError:
     )
 
 
+class NotAdmittedError(UsageError):
+    """The operator has not admitted this peer, or has banned it: nobody listens to it."""
+
+
 class RemoteDataError(Exception):
     """A peer sent bytes that break the protocol. The reason may quote what it sent, and is made printable."""
 

@@ -1,12 +1,18 @@
 """dipaco-bootstrap: write a run file, and serve it."""
 
+import re
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dipaco_swarm.cli.words import new_app, screen_choice, worded_failures
+
+if TYPE_CHECKING:
+    from dipaco_swarm.operator.home import OperatorHome
+
+MAX_WHY = 200
 
 app = new_app("Open a DiPaCo run: write its run file, publish it, keep its modules, lead it through its stages.")
 
@@ -82,6 +88,87 @@ def advance(
 
         OperatorHome(folder).tell_to_advance()
         typer.echo("told the node; its screen says when the stage ends, and one that is down will do it when it is up")
+
+
+HomeOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The folder that `serve` keeps.  [default: as for serve]")
+]
+RunFileArgument = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file that is being served.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the peer: its screen and `status` say it.")]
+TOLD = "the node that serves the run does it within seconds; one that is down, when it is up"
+
+
+@app.command()
+def invite(
+    run_file: RunFileArgument,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="Invitations; each admits one peer, once.")] = 1,
+    home: HomeOption = None,
+) -> None:
+    """Print run addresses with an invitation in them, one a line, for a run with `[admission] kind = "invited"`."""
+    with worded_failures():
+        from dipaco_swarm.run.orders import Invite
+        from dipaco_swarm.run.register import digest_of, new_code
+
+        node = _node_of(run_file, home)
+        address, codes = node.address(), [new_code() for _ in range(count)]
+        node.order(Invite(digests=tuple(map(digest_of, codes))))
+        for code in codes:
+            typer.echo(str(address.with_invitation(code)))
+
+
+@app.command()
+def admit(run_file: RunFileArgument, name: NameArgument, home: HomeOption = None) -> None:
+    """Admit a peer by its name; a ban of it ends."""
+    with worded_failures():
+        from dipaco_swarm.run.orders import Admit
+
+        _node_of(run_file, home).order(Admit(name=_peer_name(name)))
+        typer.echo(TOLD)
+
+
+@app.command()
+def ban(
+    run_file: RunFileArgument,
+    name: NameArgument,
+    why: Annotated[str, typer.Option(help="Said to that peer, and to whoever asks.")] = "",
+    home: HomeOption = None,
+) -> None:
+    """Have nobody listen to a peer any more; what it has contributed stays."""
+    with worded_failures():
+        from dipaco_swarm.run.orders import Ban
+
+        _node_of(run_file, home).order(Ban(name=_peer_name(name), why=why[:MAX_WHY]))
+        typer.echo(TOLD)
+
+
+@app.command()
+def forgive(run_file: RunFileArgument, name: NameArgument, home: HomeOption = None) -> None:
+    """End a ban. In a run of invited peers the peer needs to be admitted as well."""
+    with worded_failures():
+        from dipaco_swarm.run.orders import Forgive
+
+        _node_of(run_file, home).order(Forgive(name=_peer_name(name)))
+        typer.echo(TOLD)
+
+
+def _node_of(run_file: Path, home: Path | None) -> "OperatorHome":
+    from dipaco_swarm.operator.home import OperatorHome
+    from dipaco_swarm.run.file import read_run_file
+    from dipaco_swarm.settings import default_home
+
+    return OperatorHome(home or default_home(read_run_file(run_file).name, "bootstrap"))
+
+
+def _peer_name(name: str) -> str:
+    """Raises UsageError when it is none."""
+    from dipaco_swarm.errors import UsageError
+
+    if not re.fullmatch(r"[1-9A-HJ-NP-Za-km-z]{40,60}", name):
+        raise UsageError(
+            f"{name!r} is not the name of a peer; it looks like 12D3KooWQ..., its own screen and `dipaco-swarm status` "
+            "say it whole"
+        )
+    return name
 
 
 def write_run_file(path: Path, *, force: bool) -> None:

@@ -83,6 +83,15 @@ class AwaitingManifest(Event):
 
 
 @dataclass(frozen=True)
+class AwaitingAdmission(Event):
+    peer: str
+
+    @property
+    def line(self) -> str:
+        return f"the invitation is accepted; waiting until everybody has heard that {self.peer} may take part"
+
+
+@dataclass(frozen=True)
 class Left(Event):
     @property
     def line(self) -> str:

@@ -1,14 +1,17 @@
 """What a bootstrap node has on its disk: the operator's key, the newest manifest, and the modules that it keeps."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.errors import HomeError
+from dipaco_swarm.errors import AddressError, HomeError
 from dipaco_swarm.files import make_folder, remove, replace_whole, set_aside, write_whole
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.orders import Order, leave, left
 from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.training.bank import load_state, module_file, save_state
 
@@ -65,6 +68,36 @@ class OperatorHome:
     def was_told_to_advance(self) -> bool:
         """Whether somebody has said so since we were last asked."""
         return remove(self._folder / "advance")
+
+    def order(self, order: Order) -> None:
+        """Have the node that serves from here do something. Raises HomeError when there is no run here."""
+        if not (self._folder / "manifest.json").exists():
+            raise HomeError(f"there is no run in {self._folder}; give the --home that `serve` was given")
+        leave(self._folder / "orders", order)
+
+    def orders(self) -> list[tuple[Path, Order]]:
+        """What was ordered and is not done yet, and in which files that is, the oldest first."""
+        return left(self._folder / "orders")
+
+    def address(self) -> RunAddress:
+        """Of the run, as it was served last. Raises HomeError when there is none."""
+        try:
+            return RunAddress.parse((self._folder / "address.txt").read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, AddressError):
+            raise HomeError(
+                f"{self._folder} has no run address yet; start `dipaco-bootstrap serve` with this --home first"
+            ) from None
+
+    def invitations(self) -> list[str]:
+        """Digests of the codes that may still be used."""
+        try:
+            return (self._folder / "invitations.txt").read_text(encoding="utf-8").split()
+        except (FileNotFoundError, UnicodeDecodeError):
+            return []
+
+    def keep_invitations(self, digests: Sequence[str]) -> None:
+        content = "".join(f"{digest}\n" for digest in digests).encode()
+        replace_whole(self._folder / "invitations.txt", content, durable=True, private=True)
 
     def state(self, stage: int, module: ModuleId) -> ModuleState | None:
         return load_state(self._file(stage, module))

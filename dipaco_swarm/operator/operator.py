@@ -25,6 +25,7 @@ from dipaco_swarm.events.operator import (
 )
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopping
+from dipaco_swarm.operator.admissions import Admissions
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.keeping import Keeping
 from dipaco_swarm.operator.publishing import Publisher
@@ -67,6 +68,7 @@ class Operator:
         self._disk = Disk(self._around)
         self._publisher = Publisher(self._around, key)
         self._keeping = Keeping(self._around, self._disk)
+        self._admissions = Admissions(self._around)
         self._routers = Routers(self._around, self._show, self._publisher.renew)
         self._stages = Stages(self._around, self._routers)
         self._collection: ScoreCollection | None = None
@@ -80,6 +82,7 @@ class Operator:
         around.home.keep_address(self._address)  # peers may start, and wait for the manifest, while it is being made
         manifest = self._begin_or_resume()
         keeping.take_up(manifest.stage)
+        self._admissions.take_up(manifest)
         self._publisher.publish(manifest)
         around.screen.event(Serving(self._address))
         while not around.stop():
@@ -99,7 +102,15 @@ class Operator:
         """What a tick writes down, and the manifest from now on. Raises HomeError when there is no room for it."""
         self._keeping.write(manifest.stage)
         self._keep_snapshots(manifest)
-        return self._successor(manifest)
+        return self._successor(self._admit(manifest))
+
+    def _admit(self, manifest: Manifest) -> Manifest:
+        """The manifest with those who were admitted and banned since the last tick; everybody hears of it at once."""
+        renewed = self._admissions.renewed(manifest)
+        if renewed is not manifest:
+            self._publisher.publish(renewed)
+        self._admissions.published()
+        return renewed
 
     def _notice_sleep(self) -> None:
         missed = self._missed()

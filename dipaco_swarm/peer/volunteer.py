@@ -15,7 +15,7 @@ from dipaco_swarm.algorithm.plan import CatchUp, Leave, MoveOn, Score, Situation
 from dipaco_swarm.algorithm.stages import most_paths
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.screens import Screen
-from dipaco_swarm.errors import HomeError, SwarmError, UsageError
+from dipaco_swarm.errors import HomeError, NotAdmittedError, SwarmError, UsageError
 from dipaco_swarm.events.volunteer import CannotWrite, Joined, LeftAlone, Moving, NotSaved, Waiting
 from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.machine.notices import Notices
@@ -23,6 +23,7 @@ from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.outer_round import catch_ups, holdings, run_outer_round
 from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer.admittance import Admittance
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.book import TokenBook
 from dipaco_swarm.peer.catching_up import CatchingUp
@@ -30,7 +31,7 @@ from dipaco_swarm.peer.company import Company, peers_in_sight
 from dipaco_swarm.peer.entering import Entering, Post
 from dipaco_swarm.peer.handover import hand_over, other_holders
 from dipaco_swarm.peer.keeping import Keeping
-from dipaco_swarm.peer.manifest_watch import ManifestWatch, first_manifest
+from dipaco_swarm.peer.manifest_watch import first_manifest
 from dipaco_swarm.peer.path_choice import PathChoice
 from dipaco_swarm.peer.presenter import PeerPresenter
 from dipaco_swarm.peer.scoring import Scoring
@@ -80,7 +81,7 @@ class Volunteer:
         self._company = Company(self._around)
         self._catching_up = CatchingUp(self._around, self.attendance)
         self._scoring = Scoring(self._around)
-        self._watch = ManifestWatch(swarm, settings.address.fingerprint, screen)
+        self._admittance = Admittance(self._around)
         self._made: Counter[int] = Counter()
         """Outer steps per level since we were started: modules have their own clocks."""
         self._left: dict[ModuleId, ModuleState] = {}
@@ -107,12 +108,14 @@ class Volunteer:
         around.swarm.configure_rounds(config.wire.codec, config.limits.norm_clip, config.limits.max_members)
         around.swarm.follow_manifest()
         with suppress(Stopped), closing(around.workbench):
+            manifest = self._admittance.enter(manifest)
             while manifest is not None and not around.stop():
                 post = self._entering.enter(manifest, self._left)
                 try:
                     manifest = self._train(post)
-                except SwarmError:
-                    _hand_over(around, post.peer)  # what this machine cannot go on with, others can
+                except SwarmError as error:
+                    if not isinstance(error, NotAdmittedError):  # from whom nobody would take anything
+                        _hand_over(around, post.peer)  # what this machine cannot go on with, others can
                     raise
 
     # ------------------------------------------------------------------------------------------------- decide, and act
@@ -124,7 +127,7 @@ class Volunteer:
         self._looked_at = -math.inf
         self._look_at = self._rounds + (STAY_ROUNDS if self._left else 0)  # who has just moved stays for a while
         while True:
-            newest = self._watch.newest or post.manifest
+            newest = self._admittance.newest(post.manifest)
             if newest.stage.index == peer.stage:  # the operator may have said when it ends
                 peer.ends_at(newest.stage.rounds)
             if not self._around.stop():
@@ -263,11 +266,9 @@ class Volunteer:
     def _woke_up_behind(self, peer: PathInTraining) -> bool:
         """Whether time has passed without us, and the others have gone on meanwhile."""
         missed = self._missed()
-        return missed is not None and self._company.find_again(missed, peer, lambda: self._has_moved_on(peer))
-
-    def _has_moved_on(self, peer: PathInTraining) -> bool:
-        newest = self._watch.newest
-        return newest is not None and newest.stage.index > peer.stage
+        return missed is not None and self._company.find_again(
+            missed, peer, lambda: self._admittance.has_moved_on(peer.stage)
+        )
 
     def _is_needed_elsewhere(self, peer: PathInTraining, manifest: Manifest) -> bool:
         """Whether to move to another path now, with --path auto; everything is kept and saved then."""

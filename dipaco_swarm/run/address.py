@@ -5,7 +5,7 @@ The fingerprint is what makes a manifest trustworthy.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from dipaco_swarm.errors import AddressError
 from dipaco_swarm.run.problems import shortened
@@ -13,14 +13,17 @@ from dipaco_swarm.run.problems import shortened
 
 @dataclass(frozen=True)
 class RunAddress:
-    """The one string a volunteer is given: `dipaco:NAME:FINGERPRINT@MULTIADDR[,MULTIADDR...]`."""
+    """The one string a volunteer is given: `dipaco:NAME:FINGERPRINT@MULTIADDR[,MULTIADDR...][#INVITATION]`."""
 
     name: str
     fingerprint: str
     bootstraps: tuple[str, ...]
+    invitation: str | None = field(default=None, repr=False)
+    """A code that admits one peer, once. Whoever reads it may use it."""
 
     def __str__(self) -> str:
-        return f"dipaco:{self.name}:{self.fingerprint}@{','.join(self.bootstraps)}"
+        invitation = f"#{self.invitation}" if self.invitation else ""
+        return f"dipaco:{self.name}:{self.fingerprint}@{','.join(self.bootstraps)}{invitation}"
 
     @classmethod
     def parse(cls, text: str) -> "RunAddress":
@@ -32,7 +35,13 @@ class RunAddress:
                 f"{shortened(text)} is not a run address; it looks like "
                 "dipaco:NAME:FINGERPRINT@/ip4/1.2.3.4/tcp/4001/p2p/..., and `dipaco-bootstrap serve` prints it"
             )
-        name, fingerprint, places = match.groups()
+        name, fingerprint, rest = match.groups()
+        places, _, invitation = rest.partition("#")
+        if not re.fullmatch(r"([a-z2-7]{24})?", invitation):
+            raise AddressError(
+                f"the run address ends in the invitation {shortened(invitation)!r}, which is not 24 letters and "
+                "digits; copy the whole address again"
+            )
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name):
             raise AddressError(
                 f"the run address has the name {name!r}; names are lower-case letters, digits and dashes"
@@ -47,7 +56,7 @@ class RunAddress:
                 raise AddressError(f"{place!r} in the run address is not a multiaddr that ends in /p2p/PEER")
         if not bootstraps:
             raise AddressError("the run address names no bootstrap node after the @")
-        return cls(name, fingerprint, bootstraps)
+        return cls(name, fingerprint, bootstraps, invitation or None)
 
     @property
     def nobody_knows_it(self) -> str:
@@ -57,5 +66,8 @@ class RunAddress:
             "check the run address with the operator, and if the node has just been started, try again in a minute"
         )
 
+    def with_invitation(self, code: str) -> "RunAddress":
+        return replace(self, invitation=code)
+
     def with_bootstraps(self, bootstraps: Sequence[str]) -> "RunAddress":
-        return RunAddress(self.name, self.fingerprint, tuple(bootstraps))
+        return replace(self, bootstraps=tuple(bootstraps))

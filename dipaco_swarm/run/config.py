@@ -168,6 +168,13 @@ class WireConfig(Frozen):
     codec: Annotated[str, one_of(CODECS)] = "int8"
 
 
+class AdmissionConfig(Frozen):
+    """Who may take part."""
+
+    kind: Literal["open", "invited"] = "open"
+    """open: whoever has the run address. invited: names that the operator has admitted, or that had an invitation."""
+
+
 class LimitsConfig(Frozen):
     """Bounds on what strangers may do."""
 
@@ -286,6 +293,7 @@ class RunConfig(Frozen):
     rounds: RoundsConfig = RoundsConfig()
     wire: WireConfig = WireConfig()
     limits: LimitsConfig = LimitsConfig()
+    admission: AdmissionConfig = AdmissionConfig()
     router: RouterConfig = RouterConfig()
     early_stopping: EarlyStoppingConfig | None = None
     """None: shards are trained on whole, and no snapshots are kept."""

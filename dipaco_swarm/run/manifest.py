@@ -71,6 +71,8 @@ class Manifest(Frozen):
     """Per level, the blob of the frozen dense model that turns a prefix into the router's feature; none at first."""
     window_router: Digest | None = None
     """Blob of the window router of the last stage; none before the run is finished, or without [rerouting]."""
+    peers: Digest | None = None
+    """Blob of who may take part and who may not (run/register.py); none: nobody was admitted or banned yet."""
     finished: bool = False
     """The last stage's rounds are done: hold, evaluate, serve; train no more."""
 

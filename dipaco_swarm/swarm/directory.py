@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -66,11 +66,13 @@ class Heard:
 class Directory:
     """Live announcements about the modules we are interested in."""
 
-    def __init__(self, transport: Transport, run: str) -> None:
+    def __init__(self, transport: Transport, run: str, allows: Callable[[str], bool] = lambda peer: True) -> None:
+        """`allows`: whether we listen to a peer."""
         self._transport = transport
         self._clock = transport.clock
         self._timing = transport.timing
         self._run = run
+        self._allows = allows
         self.max_members = MAX_MEMBERS
         """Announcements about one module that are listened to."""
         self._announcing = Announcing(transport, run)
@@ -92,7 +94,8 @@ class Directory:
     async def statements(self, topic: str) -> dict[PeerName, bytes]:
         """What live peers say about a topic now."""
         found = await self._transport.records.read(records.topic_key(self._run, topic))
-        said = {peer: records.decode(records.Statement, record.payload) for peer, record in found.items()}
+        heard = {peer: record for peer, record in found.items() if self._allows(peer)}
+        said = {peer: records.decode(records.Statement, record.payload) for peer, record in heard.items()}
         return {peer: each.statement for peer, each in said.items() if each is not None}
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
@@ -175,7 +178,7 @@ class Directory:
             if records.is_goodbye(record.payload):
                 heard.pop(peer, None)
                 self._lately.get(key, {}).pop(peer, None)
-            elif peer in heard or len(heard) < self.max_members:
+            elif self._allows(peer) and (peer in heard or len(heard) < self.max_members):
                 with self._transport.border.guard(peer, "ignored what a peer says"):
                     self._take_one(key, peer, record, now, late)
 
@@ -214,7 +217,9 @@ class Directory:
         """A peer has said over a stream where it stands; it is there, whatever the directory says."""
         key, now = (said.stage, said.module), self._clock.boottime()
         before = self._heard.setdefault(key, {}).get(said.peer)
-        if said.peer == self._transport.peer or (before is None and len(self._heard[key]) >= self.max_members):
+        if said.peer == self._transport.peer or not self._allows(said.peer):
+            return
+        if before is None and len(self._heard[key]) >= self.max_members:
             return
         if before is not None:
             # who only held the module a moment ago may train it now
@@ -267,7 +272,7 @@ class Directory:
         """What was heard about a module and still counts; a copy, as the loop may be adding while other threads ask."""
         now = self._clock.boottime()
         heard = self._heard.get((stage, module), {}).copy()
-        return {peer: record for peer, record in heard.items() if now < record.until}
+        return {peer: record for peer, record in heard.items() if now < record.until and self._allows(peer)}
 
     async def farewell(self) -> None:
         await self._announcing.farewell()

@@ -19,6 +19,15 @@ MAX_STATE_PARAMETERS = 1 << 32
 MAX_PIECES = 1 << 14
 """Of one vector: the longest one in the largest pieces."""
 
+MAX_BASES = 4
+"""States that a peer has and may go on from."""
+
+MAX_CLAIMS = 8
+"""States that are asked about at once."""
+
+MAX_NAMES = 64
+"""In the answer to that."""
+
 MAX_INDEX = (1 << 31) - 1
 """Of a version, a stage, a path, a piece, a generation."""
 

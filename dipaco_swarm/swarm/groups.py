@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.directory import Directory
+from dipaco_swarm.swarm.door import Door
 from dipaco_swarm.swarm.interface import Announcement, Contribution, ModuleGroup, PeerName
 from dipaco_swarm.swarm.round.standing import Member, Standing
 from dipaco_swarm.swarm.vouching import Vouching
@@ -20,8 +21,8 @@ class Groups:
         self._called: dict[tuple[int, ModuleId, int], set[bool]] = {}
         """Stage, module and version of rounds that somebody gathers, and whether those who do are strangers."""
 
-    def standing(self, vouching: Vouching) -> Standing:
-        """The same, as the rounds ask for it. `vouching`: which claims of others are believed."""
+    def standing(self, vouching: Vouching, door: Door) -> Standing:
+        """The same, as the rounds ask for it. `vouching`: which claims are believed. `door`: who may take part."""
 
         def is_believed(stage: int, module: ModuleId, ours: Claim, claim: Claim) -> bool:
             return claim in vouching.believed(stage, module, ours, [claim])
@@ -40,6 +41,7 @@ class Groups:
             lately=self._directory.lately,
             heard=self._heard,
             look=self._directory.look,
+            allows=door.allows,
             has_had=vouching.had.has,
             is_believed=is_believed,
             ask_about=ask_about,

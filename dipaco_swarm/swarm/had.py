@@ -5,7 +5,7 @@ from typing import Any
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.swarm.wire import MAX_NAMES
+from dipaco_swarm.swarm.fields import MAX_NAMES
 
 REMEMBERED_STATES = 64
 """Of each module; so many rounds, of all modules."""

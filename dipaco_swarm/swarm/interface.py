@@ -7,7 +7,7 @@ leaving is ordinary and comes back as a value. Only asking for something that no
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import TYPE_CHECKING, NewType, Protocol
 
 from torch import Tensor
 
@@ -20,6 +20,9 @@ from dipaco_swarm.swarm.encoded_average import EncodedAverage, Span
 from dipaco_swarm.swarm.fetching import FetchUnderWay, Older
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Traffic
+
+if TYPE_CHECKING:
+    from dipaco_swarm.swarm.door import Door
 
 PeerName = NewType("PeerName", str)
 """A libp2p peer id in base 58. It contains the peer's Ed25519 public key, so it is also how we check signatures."""
@@ -200,6 +203,11 @@ class Swarm(Protocol):
     @property
     def timing(self) -> Timing:
         """How long things take in this swarm; programs wait by the same numbers as the protocol."""
+        ...
+
+    @property
+    def door(self) -> "Door":
+        """Who may take part, and invitations."""
         ...
 
     # who is there ------------------------------------------------------------------------------------------------

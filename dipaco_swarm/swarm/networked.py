@@ -23,6 +23,7 @@ from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.calls import Begun, Calls
 from dipaco_swarm.swarm.circle import Circle
 from dipaco_swarm.swarm.directory import MAX_MEMBERS, Directory
+from dipaco_swarm.swarm.door import Door
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.fetching import FetchUnderWay, Older
 from dipaco_swarm.swarm.groups import Groups
@@ -108,6 +109,7 @@ class NetworkedSwarm:
         directory: Directory,
         store: Store,
         vouching: Vouching,
+        door: Door,
         met_before: Sequence[str] = (),
         patience: float = 1.0,
     ) -> None:
@@ -122,12 +124,14 @@ class NetworkedSwarm:
         self._telling = Tasks()
         self._groups = Groups(transport.peer, directory)
         self._vouching = vouching
+        self.door = door
         self._roots = [name_in(place) for place in address.bootstraps]
         self._fetches = Fetches(transport, directory, store, self._roots)
         self._manifests = Manifests(transport, address, store, self._known_peers)
         self._rounds: Rounds | None = None
         store.on_told = directory.told
         store.on_asked_had = vouching.answer
+        store.on_invitation = door.answer
 
     @property
     def peer(self) -> PeerName:
@@ -155,7 +159,7 @@ class NetworkedSwarm:
         self._directory.max_members = max_members
         if self._rounds is not None:
             self._calls.run(self._rounds.stop(), NEARBY_SECONDS)
-        standing = self._groups.standing(self._vouching)
+        standing = self._groups.standing(self._vouching, self.door)
         self._rounds = Rounds(self._transport, self._address.fingerprint, codec_of(codec), norm_clip, standing)
         self._calls.run(self._rounds.serve(), NEARBY_SECONDS)
 
@@ -358,11 +362,12 @@ async def networked_swarm(
     `met_before`: names of peers that may be there, from a life before this one. `patience`: so many times as long as
     the program says members of a group are waited for. `circle`: whom we know from lives before this one.
     """
-    directory = Directory(transport, address.fingerprint)
+    door = Door(portal, transport, address)
+    directory = Directory(transport, address.fingerprint, door.allows)
     store = Store(transport, address.fingerprint, blobs)
     await store.serve()
     vouching = Vouching(portal, transport, address, directory, circle or Circle())
-    swarm = NetworkedSwarm(portal, transport, address, directory, store, vouching, met_before, patience)
+    swarm = NetworkedSwarm(portal, transport, address, directory, store, vouching, door, met_before, patience)
     background = Tasks()
     background.start(directory.run())
     try:

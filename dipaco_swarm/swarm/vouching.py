@@ -18,12 +18,13 @@ from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.circle import Circle
 from dipaco_swarm.swarm.directory import Directory
+from dipaco_swarm.swarm.fields import MAX_CLAIMS, MAX_NAMES
 from dipaco_swarm.swarm.had import HadStates, Place
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.states.store import store_protocol
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.transport import Portal, Transport
-from dipaco_swarm.swarm.wire import MAX_CLAIMS, MAX_NAMES, AskHad, HadAre, SaidState
+from dipaco_swarm.swarm.wire import AskHad, HadAre, SaidState
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,10 @@ from pydantic import Field
 from dipaco_swarm.algorithm.state import HASH_BYTES, num_pieces
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
 from dipaco_swarm.swarm.fields import (
+    MAX_BASES,
+    MAX_CLAIMS,
     MAX_MEMBERS,
+    MAX_NAMES,
     MAX_PIECES,
     MAX_STATE_PARAMETERS,
     Digest,
@@ -36,15 +39,6 @@ from dipaco_swarm.swarm.fields import (
     Work,
 )
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK
-
-MAX_BASES = 4
-"""States that a peer has and may go on from."""
-
-MAX_CLAIMS = 8
-"""States that are asked about at once."""
-
-MAX_NAMES = 64
-"""In the answer to that."""
 
 MAX_SPANS = 1 << 14
 """Parts of an average with other members in them."""
@@ -383,6 +377,20 @@ class Welcome(Message):
     """Seconds since the epoch, by my clock."""
     version: Word
     """Of the program that I run."""
+
+
+class ShowInvitation(Message):
+    """Newcomer -> bootstrap node: I may take part, for I have this invitation."""
+
+    kind: Literal["show-invitation"] = "show-invitation"
+    code: Annotated[str, Field(pattern=r"^[a-z2-7]{24}$")]
+
+
+class AdmissionIs(Message):
+    """Whether it is taken; the next manifest says so to everybody."""
+
+    kind: Literal["admission"] = "admission"
+    noted: bool
 
 
 class NotHere(Message):

@@ -85,7 +85,7 @@ def _bounded(annotation: Any, bounds: tuple[Any, ...], random: Random) -> Any:
     if annotation is bytes:
         return random.randbytes(known.get("min_length", random.randrange(min(64, known.get("max_length", 64)) + 1)))
     if annotation is str and "pattern" in known:
-        return random.choice(("0" * 64, "L0M0", "L1M0", "a" * 64))
+        return random.choice(("0" * 64, "L0M0", "L1M0", "a" * 64, "a" * 24))
     return drawn(annotation, random)
 
 

@@ -138,6 +138,7 @@ def test_the_template_explains_every_section() -> None:
         "rounds",
         "wire",
         "limits",
+        "admission",
         "router",
         "rerouting",
         "stages",

@@ -408,6 +408,7 @@ def test_who_fetches_a_newer_state_says_so_until_it_is_there(hub: Hub, monkeypat
         return fetch(self, stage, module, *rest, **more)
 
     monkeypatch.setattr(NetworkedSwarm, "begin_fetch", look)
+    until(lambda: bool(catch_ups(ours)))  # the other one is asked first whether it has had that state
     (task,) = catch_ups(ours)
     begin_catch_up(ours, [task])
     assert end_catch_up(ours, task.module)

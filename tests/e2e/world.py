@@ -117,6 +117,8 @@ class World:
         screen: Events,
         stop: Stopping,
         met_before: Sequence[str] = (),
+        *,
+        may_fail: bool = False,
     ) -> Callable[[], None]:
         """A life in a thread, with a swarm and a folder of its own; one that fails ends all. Returns what ends it."""
 
@@ -129,7 +131,7 @@ class World:
 
         work = self._pool.submit(life)
         work.add_done_callback(lambda done: screen.is_over())
-        work.add_done_callback(lambda done: self.break_off() if done.exception() else None)
+        work.add_done_callback(lambda done: self.break_off() if done.exception() and not may_fail else None)
         self._work.append(work)
 
         def leave() -> None:
@@ -138,14 +140,23 @@ class World:
 
         return leave
 
-    def peer(self, name: str, path: int | None, met_before: Sequence[str] = ()) -> tuple[Events, Callable[[], None]]:
+    def peer(
+        self,
+        name: str,
+        path: int | None,
+        met_before: Sequence[str] = (),
+        invitation: str | None = None,
+        *,
+        may_fail: bool = False,
+    ) -> tuple[Events, Callable[[], None]]:
         """Starts a peer; returns its screen, and what stops it and waits for its end.
 
-        `met_before`: peers that it knows from earlier, which it asks while the operator's node is down.
+        `met_before`: peers that it knows from earlier, which it asks while the operator's node is down. `invitation`:
+        what its run address ends in. `may_fail`: then the others go on.
         """
         screen, stop = Events(), self._stop()
         settings = PeerSettings(
-            address=self.address,
+            address=self.address if invitation is None else self.address.with_invitation(invitation),
             path=path,
             home=self.folder / name,
             cache=self.folder / "cache",
@@ -162,7 +173,12 @@ class World:
             shown = recorded(screen, settings.home)
             Volunteer(settings, swarm, shown, stop, workbench_of(settings)).live()
 
-        return screen, self._start(name, live, screen, stop, met_before)
+        return screen, self._start(name, live, screen, stop, met_before, may_fail=may_fail)
+
+    @property
+    def started(self) -> list[Future[None]]:
+        """The lives that were started, in their order."""
+        return self._work
 
     def manifest(self) -> Manifest:
         manifest = self.kept.manifest(self.address.fingerprint)

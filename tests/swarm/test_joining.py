@@ -14,7 +14,7 @@ import torch
 
 from dipaco_swarm.algorithm.state import HASH_BYTES, PIECE_BYTES, ModuleState, num_pieces
 from dipaco_swarm.run.address import RunAddress
-from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.fields import MAX_BASES, Message
 from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
@@ -22,7 +22,7 @@ from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream
-from dipaco_swarm.swarm.wire import MAX_BASES, AskAverages, AskBlob, AskPiece, AskState, NotHere, StateIs
+from dipaco_swarm.swarm.wire import AskAverages, AskBlob, AskPiece, AskState, NotHere, StateIs
 from tests.hub import until
 
 from .member import MODULE

@@ -88,6 +88,8 @@ class Leader:
         """Let a member into the gathering of its round, opening it if it is the first."""
         key = stage, module, version = join.stage, ModuleId.parse(join.module), join.version
         theirs = Claim.of(join)
+        if not self._standing.allows(channel.peer):
+            return Refuse(reason="the operator of the run has not admitted this peer, or has banned it", version=0)
         self._standing.heard(channel.peer, stage, module, Member(join.path, theirs))
         gathering = self._gatherings.get(key)
         # who has moved to another path leads what it has begun to its end: those who are here wait for the others

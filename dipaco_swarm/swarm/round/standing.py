@@ -43,6 +43,8 @@ class Standing:
     """A peer has said itself, over a stream, where it stands."""
     look: Callable[[int, ModuleId], Coroutine[Any, Any, None]]
     """Read now who trains a module."""
+    allows: Callable[[str], bool]
+    """Whether a peer may take part in the run."""
     has_had: Callable[[int, ModuleId, Claim], bool]
     """Whether we have had this state, not long ago."""
     is_believed: Callable[[int, ModuleId, Claim, Claim], bool]

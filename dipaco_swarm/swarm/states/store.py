@@ -32,6 +32,7 @@ from dipaco_swarm.swarm.states.successors import Successors, led_on
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
+    AdmissionIs,
     AskAverages,
     AskBlob,
     AskHad,
@@ -45,6 +46,7 @@ from dipaco_swarm.swarm.wire import (
     ManifestIs,
     NotHere,
     PackedAverage,
+    ShowInvitation,
     StateIs,
 )
 
@@ -75,6 +77,8 @@ class Store:
         """Called when a peer says what it has."""
         self.on_asked_had: Callable[[AskHad], HadAre] = lambda asked: HadAre(had=(False,) * len(asked.states))
         """Called when a peer asks which states we have had."""
+        self.on_invitation: Callable[[str, ShowInvitation], AdmissionIs] = lambda peer, shown: AdmissionIs(noted=False)
+        """Called when a peer shows an invitation."""
         self._shelf = Shelf(blobs.shelf)
         self._averages = KeptAverages()
         self._successors = Successors(
@@ -128,6 +132,8 @@ class Store:
             case AskManifest(have=have):
                 same = have is not None and have == self._digest_of_manifest()
                 await stream.send(ManifestIs(signed=None if same else self.manifest, same=same))
+            case ShowInvitation():
+                await stream.send(self.on_invitation(stream.peer, message))
             case AskHad():
                 await stream.send(self.on_asked_had(message))
             case Holding():

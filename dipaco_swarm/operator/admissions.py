@@ -1,0 +1,88 @@
+"""Who may take part: what the operator orders on the command line, and who has shown an invitation."""
+
+from pathlib import Path
+
+from dipaco_swarm.events.operator import PeerAdmitted, PeerBanned, PeerForgiven
+from dipaco_swarm.files import remove
+from dipaco_swarm.operator.surroundings import Surroundings
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.orders import Admit, Ban, Forgive, Invite, Order
+from dipaco_swarm.run.register import MAX_INVITATIONS, MAX_NAMES, Register
+from dipaco_swarm.swarm.door import Admission
+
+
+class Admissions:
+    """The bootstrap node's register of peers."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._register = Register()
+        self._invitations: list[str] = []
+        """Digests of the codes that nobody has used yet."""
+        self._obeying: list[Path] = []
+        """Files of the orders that are done, and not published yet."""
+
+    def take_up(self, manifest: Manifest) -> None:
+        """Go on with what was published last. Raises ManifestError when it is damaged."""
+        around = self._around
+        if manifest.peers is not None:
+            self._register = Register.read(around.fetch(manifest.peers))
+        self._invitations = around.home.invitations()
+        self._open_door(manifest)
+
+    def renewed(self, manifest: Manifest) -> Manifest:
+        """The manifest with all that was ordered and shown since the last time; the same one when nothing was.
+
+        Raises HomeError while the disk is full; then all of it is done the next time.
+        """
+        around = self._around
+        orders, shown = around.home.orders(), around.swarm.door.shown()
+        if not orders and not shown:
+            return manifest
+        register, invitations = self._register, list(self._invitations)
+        for digest, peer in shown.items():
+            if digest in invitations:
+                invitations.remove(digest)
+                register = register.with_admitted(peer)
+                around.screen.event(PeerAdmitted(peer, invited=True))
+        for _, order in orders:
+            register = self._obeyed(register, invitations, order)
+        if len(register.admitted) > MAX_NAMES:
+            register = self._register  # nobody can be added any more; what is there stays
+        around.home.keep_invitations(invitations)
+        self._register, self._invitations = register, invitations
+        self._obeying = [file for file, _ in orders]
+        self._open_door(manifest)
+        named = around.swarm.put_blob(register.canonical_bytes()) if register != Register() else None
+        if named == manifest.peers:
+            return manifest
+        return manifest.model_copy(update={"revision": manifest.revision + 1, "peers": named})
+
+    def published(self) -> None:
+        """What `renewed` returned last is on the disk: nothing that was ordered has to be done again."""
+        for file in self._obeying:
+            remove(file)
+        self._obeying.clear()
+
+    def _obeyed(self, register: Register, invitations: list[str], order: Order) -> Register:
+        """The register after an order; invitations are added to the list."""
+        event = self._around.screen.event
+        match order:
+            case Invite(digests=digests):
+                invitations += [digest for digest in digests if digest not in invitations]
+                del invitations[MAX_INVITATIONS:]
+            case Admit(name=name):
+                event(PeerAdmitted(name, invited=False))
+                return register.with_admitted(name)
+            case Ban(name=name, why=why):
+                event(PeerBanned(name, why))
+                return register.with_banned(name, why)
+            case Forgive(name=name):
+                event(PeerForgiven(name))
+                return register.forgiven(name)
+        return register
+
+    def _open_door(self, manifest: Manifest) -> None:
+        door, invited_only = self._around.swarm.door, manifest.config.admission.kind == "invited"
+        door.admission = Admission.by(self._register, invited_only=invited_only)
+        door.expect(self._invitations)

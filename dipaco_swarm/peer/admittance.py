@@ -1,0 +1,94 @@
+"""Whether a volunteer may take part, and whom it listens to: what the operator's register says, as it changes."""
+
+from dipaco_swarm.errors import NotAdmittedError, UnreachableError
+from dipaco_swarm.events.volunteer import AwaitingAdmission
+from dipaco_swarm.machine.stopping import Stopped
+from dipaco_swarm.peer.manifest_watch import ManifestWatch
+from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.register import MAX_REGISTER_BYTES, Register
+from dipaco_swarm.swarm.door import Admission
+
+SHOW_SECONDS = 30.0
+ADMITTED_SECONDS = 120.0
+"""So long after it has taken an invitation, the bootstrap node has published that its peer is admitted."""
+LOOK_SECONDS = 1.0
+REGISTER_SECONDS = 60.0
+
+
+class Admittance:
+    """A volunteer's part in it."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._watch = ManifestWatch(around.swarm, around.settings.address.fingerprint, around.screen)
+        self._register = Register()
+        self._digest: str | None = ""
+        """Of the register that we go by; "" before the first manifest."""
+        self._door = around.swarm.door
+
+    def has_moved_on(self, stage: int) -> bool:
+        """Whether the run is known to be in a later stage."""
+        newest = self._watch.newest
+        return newest is not None and newest.stage.index > stage
+
+    def newest(self, ours: Manifest) -> Manifest:
+        """The newest manifest, whose register we go by from now on. Raises NotAdmittedError when it bans us."""
+        manifest = self._watch.newest or ours
+        self.follow(manifest)
+        return manifest
+
+    def enter(self, manifest: Manifest) -> Manifest:
+        """The manifest by which we may take part: this one or, once an invitation has been taken, a later one.
+
+        Raises NotAdmittedError when we may not, Stopped when asked to stop meanwhile.
+        """
+        self.follow(manifest)
+        if self._is_admitted(manifest):
+            return manifest
+        around, run = self._around, manifest.config.name
+        code = around.settings.address.invitation
+        if code is None:
+            raise NotAdmittedError(
+                f"the run {run} takes invited peers only. Ask its operator for an invitation, which comes behind the "
+                f"run address, or to admit this peer by its name: {around.swarm.peer}"
+            )
+        if self._door.show(code, timeout=SHOW_SECONDS) is False:
+            raise NotAdmittedError(
+                f"the run {run} does not take the invitation in the run address: another peer has used it, or its "
+                f"operator has taken it back. Ask for another one, or to be admitted by name: {around.swarm.peer}"
+            )
+        around.screen.event(AwaitingAdmission(str(around.swarm.peer)))
+        until = around.swarm.clock.monotonic() + ADMITTED_SECONDS
+        while around.swarm.clock.monotonic() < until:
+            if around.stop.wait(LOOK_SECONDS):
+                raise Stopped
+            manifest = self.newest(manifest)
+            if self._is_admitted(manifest):
+                return manifest
+        raise NotAdmittedError(
+            f"the bootstrap node of {run} has not admitted this peer within {ADMITTED_SECONDS:.0f} s; it may be down: "
+            f"try again later with the same run address. This peer's name is {around.swarm.peer}"
+        )
+
+    def follow(self, manifest: Manifest) -> None:
+        """Go by a newer register, if there is one. Raises NotAdmittedError when it bans us."""
+        if manifest.peers == self._digest:
+            return
+        if manifest.peers is not None:
+            try:
+                data = self._around.swarm.fetch_blob(manifest.peers, timeout=REGISTER_SECONDS, limit=MAX_REGISTER_BYTES)
+            except UnreachableError:
+                return  # the one before counts until somebody sends it
+            self._register = Register.read(data)
+        self._digest = manifest.peers
+        invited_only = manifest.config.admission.kind == "invited"
+        self._door.admission = Admission.by(self._register, invited_only=invited_only)
+        why = self._register.banned.get(self._around.swarm.peer)
+        if why is not None:
+            raise NotAdmittedError(
+                f"the operator of {manifest.config.name} has banned this peer ({self._around.swarm.peer}): {why or '-'}"
+            )
+
+    def _is_admitted(self, manifest: Manifest) -> bool:
+        return self._register.admits(self._around.swarm.peer, invited_only=manifest.config.admission.kind == "invited")

@@ -1,0 +1,64 @@
+"""What an operator orders on the command line, for the node that serves the run: one small file each, in its home."""
+
+import itertools
+import time
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from dipaco_swarm.errors import HomeError
+from dipaco_swarm.files import make_folder, replace_whole
+from dipaco_swarm.run.register import MAX_INVITATIONS, Name, Why
+from dipaco_swarm.run.values import Digest, Frozen
+
+
+class Invite(Frozen):
+    """Take these invitations (digests of their codes)."""
+
+    order: Literal["invite"] = "invite"
+    digests: tuple[Digest, ...] = Field(min_length=1, max_length=MAX_INVITATIONS)
+
+
+class Admit(Frozen):
+    order: Literal["admit"] = "admit"
+    name: Name
+
+
+class Ban(Frozen):
+    order: Literal["ban"] = "ban"
+    name: Name
+    why: Why = ""
+
+
+class Forgive(Frozen):
+    order: Literal["forgive"] = "forgive"
+    name: Name
+
+
+Order = Invite | Admit | Ban | Forgive
+_ORDERS: TypeAdapter[Order] = TypeAdapter(Annotated[Order, Field(discriminator="order")])
+_count = itertools.count()
+
+
+def leave(folder: Path, order: Order) -> None:
+    """Put an order where the node finds it, after those that are there. Raises HomeError when that is not possible."""
+    try:
+        make_folder(folder, durable=True)
+        file = folder / f"{time.time_ns():020d}-{next(_count):04d}.json"
+        replace_whole(file, order.model_dump_json().encode(), durable=True, private=True)
+    except OSError as error:
+        raise HomeError(
+            f"{folder} cannot be written: {error.strerror or error}; run this as whoever runs `serve`"
+        ) from None
+
+
+def left(folder: Path) -> list[tuple[Path, Order]]:
+    """The orders that are there, the oldest first; a file that is none is passed over."""
+    found: list[tuple[Path, Order]] = []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            found.append((file, _ORDERS.validate_json(file.read_bytes())))
+        except (OSError, ValidationError):
+            continue
+    return found

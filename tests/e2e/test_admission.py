@@ -1,0 +1,111 @@
+"""Who may take part: invitations, admitting by name, bans; the real programs in one process."""
+
+from concurrent.futures import Future
+
+import pytest
+
+from dipaco_swarm.errors import UsageError
+from dipaco_swarm.events.operator import PeerAdmitted, PeerBanned, Serving
+from dipaco_swarm.events.training import Round
+from dipaco_swarm.peer import admittance
+from dipaco_swarm.run.orders import Admit, Ban, Forgive, Invite, Order
+from dipaco_swarm.run.register import digest_of, new_code
+from tests.hub import until
+
+from .world import FOUR_PATHS, MakeWorld, World
+
+INVITED = f'[admission]\nkind = "invited"\n\n{FOUR_PATHS}'
+
+
+def error_of(world: World) -> BaseException | None:
+    """Of the program that was started last, once it has ended."""
+    last: Future[None] = world.started[-1]
+    return last.exception(60)
+
+
+def order(world: World, what: Order) -> None:
+    """Order it, and wait until the node has done it."""
+    world.kept.order(what)
+    until(lambda: not world.kept.orders())
+
+
+def test_a_run_of_invited_peers_takes_an_invitation_once_and_nobody_else(make_world: MakeWorld) -> None:
+    world = make_world(INVITED)
+    operator = world.operator()
+    operator.until(Serving)
+    world.peer("uninvited", 0, may_fail=True)
+    error = error_of(world)
+    assert isinstance(error, UsageError)
+    assert "takes invited peers only" in str(error)
+    assert "uninvited" in str(error), "its name, for the operator to admit"
+
+    code = new_code()
+    order(world, Invite(digests=(digest_of(code),)))
+    invited, leave = world.peer("invited", 0, invitation=code)
+    invited.until(Round, round=2)
+    assert operator.said(PeerAdmitted, peer="invited", invited=True)
+    assert world.kept.invitations() == []
+    assert world.kept.orders() == []
+    leave()
+    again, leave = world.peer("invited", 0)  # it is known by its name from now on
+    again.until(Round, round=1)
+    leave()
+
+    world.peer("thief", 1, invitation=code, may_fail=True)
+    error = error_of(world)
+    assert isinstance(error, UsageError)
+    assert "does not take the invitation" in str(error)
+
+
+def test_a_peer_is_admitted_by_name_banned_and_forgiven(make_world: MakeWorld) -> None:
+    world = make_world(INVITED)
+    operator = world.operator()
+    operator.until(Serving)
+    order(world, Admit(name="ada"))
+    operator.until(PeerAdmitted, peer="ada", invited=False)
+    ada, _ = world.peer("ada", 0, may_fail=True)
+    ada.until(Round, round=1)
+    order(world, Ban(name="ada", why="sends noise"))
+    operator.until(PeerBanned, peer="ada", why="sends noise")
+    error = error_of(world)
+    assert isinstance(error, UsageError)
+    assert "has banned this peer (ada): sends noise" in str(error)
+    order(world, Forgive(name="ada"))
+    world.peer("ada", 0, may_fail=True)
+    error = error_of(world)  # not banned any more, and not admitted yet
+    assert isinstance(error, UsageError)
+    order(world, Admit(name="ada"))
+    operator.until(PeerAdmitted, times=2, peer="ada", invited=False)
+    ada, leave = world.peer("ada", 0)
+    ada.until(Round, round=1)
+    leave()
+
+
+def test_whom_the_operator_has_banned_nobody_listens_to(make_world: MakeWorld) -> None:
+    world = make_world(FOUR_PATHS)
+    operator = world.operator()
+    operator.until(Serving)
+    ada, leave = world.peer("ada", 0)
+    ben, _ = world.peer("ben", 0, may_fail=True)
+    ben.until(Round, round=2)
+    order(world, Ban(name="ben"))
+    operator.until(PeerBanned, peer="ben")
+    assert isinstance(error_of(world), UsageError)
+    before = len(ada.reported(Round))
+    ada.until(Round, times=before + 2)
+    leave()
+
+
+def test_an_invitation_that_nobody_answers_is_said_to_be_tried_later(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admittance, "ADMITTED_SECONDS", 1.0)
+    world = make_world(INVITED)
+    world.operator().until(Serving)
+    code = new_code()
+    order(world, Invite(digests=(digest_of(code),)))
+    monkeypatch.setattr("dipaco_swarm.swarm.door.Door.show", lambda *_, **__: None)
+    world.peer("ada", 0, invitation=code, may_fail=True)
+    error = error_of(world)
+    assert isinstance(error, UsageError)
+    assert "try again later with the same run address" in str(error)
