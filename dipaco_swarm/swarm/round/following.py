@@ -121,7 +121,7 @@ class Follower:
                 ears = self._ears(channel, join, contribution)
                 message = await self._until_gathered(channel, ears, join)
                 if isinstance(message, Refuse):
-                    return self._refused(message, channel.peer, contribution)
+                    return await self._refused(message, channel.peer, contribution)
                 if not isinstance(message, Roster):
                     raise RemoteDataError(leader, f"sends {type(message).__name__} instead of a roster")
                 outcome = await self._take_part(channel, ears, message, join, contribution)
@@ -195,7 +195,7 @@ class Follower:
         self.detector.answered(leader, self._now() - asked)
         return message
 
-    def _refused(self, message: Refuse, leader: str, contribution: Contribution) -> NotAgreed | Redirected:
+    async def _refused(self, message: Refuse, leader: str, contribution: Contribution) -> NotAgreed | Redirected:
         stage, module, version = contribution.group.stage, contribution.group.module, contribution.version
         if message.leader not in (None, leader):
             return Redirected(message.leader)
@@ -208,7 +208,10 @@ class Follower:
             # who has said so before, and we are where we were: nobody has sent us that state
             if self.demotions.sent_from(leader, ours.digest) or not believed:
                 self.demotions.note(leader, self._now())
-            self.standing.heard(message.holder or leader, stage, module, Member(int(contribution.path), claim))
+            if message.holder in (None, leader):
+                self.standing.heard(leader, stage, module, Member(int(contribution.path), claim))
+            else:  # its own word counts, and not what somebody says in its name
+                await self.questions.where(message.holder, (stage, module, version), ours)
         return NotAgreed(message.reason)
 
     # ------------------------------------------------------------------------------------------------ until a decision
