@@ -7,9 +7,9 @@ situation (the first row that fits)              believed
 the operator's node has had it                   yes
 somebody whom we know has had it                 yes
 we know somebody who is there                    no
-the operator's node answers                      no      it will have had it, if its members have
-strangers are there:
-  more than half of them, and of us, have        yes     a newcomer, a guest, a new run: nobody is known
+the operator's node has had another version      no      it will have had it, if its members have
+strangers have had a version of the module:
+  more than half of them, and of us, had it      yes     a newcomer, a guest, a new run: nobody is known
   some have, and that for long                   yes     if we have made no version of the module ourselves
 else                                             no
 
@@ -33,10 +33,10 @@ class Evidence:
     """Everything that it depends on."""
 
     root: bool | None = None
-    """Whether a node of the operator's has had the state; None: none answers, or we are it."""
+    """Whether a node of the operator's has had the state; None: none can tell, or we are it."""
     known: Votes = Votes()
     strangers: Votes = Votes()
-    """Asked only where nobody is known, and no node of the operator's answers."""
+    """That have had a version of the module. Asked where nobody is known, and no node of the operator's can tell."""
     made_here: bool = False
     """Whether we have made a version of the module ourselves."""
     for_long: bool = False

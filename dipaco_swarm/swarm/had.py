@@ -50,6 +50,10 @@ class HadStates:
         """Whether we have had exactly this state, and not long ago."""
         return claim in self._had.get((stage, module), {})
 
+    def begun(self, stage: int, module: ModuleId) -> bool:
+        """Whether we have had a version after the one that the stage begins with."""
+        return any(claim.version for claim in self._had.get((stage, module), {}))
+
     def made(self, stage: int, module: ModuleId) -> bool:
         """Whether we have made a version of a module."""
         return (stage, module) in self._ours

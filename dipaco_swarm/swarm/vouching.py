@@ -85,7 +85,8 @@ class Vouching:
         had = tuple(self.had.has(stage, module, _claim(state)) for state in asked.states)
         made = (self.had.makers(state.digest) for state, is_ours in zip(asked.states, had, strict=True) if is_ours)
         known = self._known_members(stage, module) if self.is_root else ()
-        return HadAre(had=had, makers=next(filter(None, made), ()), known=known[:MAX_NAMES])
+        makers, begun = next(filter(None, made), ()), self.had.begun(stage, module)
+        return HadAre(had=had, begun=begun, makers=makers, known=known[:MAX_NAMES])
 
     def took(self, stage: int, module: ModuleId, claim: Claim) -> None:
         """We have this state now: who has contributed to it is known from here on."""
@@ -181,8 +182,10 @@ class Vouching:
         root = next((answer for answer in roots if any(answer.had)), roots[0] if roots else None)
         if root is not None and not known:
             known = await self._ask_all([peer for peer in others if peer in root.known], ask)
+        if root is not None and not root.begun and not any(root.had):
+            root = None  # it has followed nobody yet, and so can tell nothing
         strangers = [] if root is not None or known else await self._ask_all(others, ask)
-        return root, known, strangers
+        return root, known, [answer for answer in strangers if answer.begun or any(answer.had)]
 
     async def _ask_all(self, peers: Sequence[str], ask: AskHad) -> list[HadAre]:
         drawn = self._transport.random.sample(peers, MAX_VOTERS) if len(peers) > MAX_VOTERS else peers

@@ -233,6 +233,7 @@ class HadAre(Message):
 
     kind: Literal["had"] = "had"
     had: tuple[bool, ...] = Field(max_length=MAX_CLAIMS)
+    begun: bool = False  # whether we have had a version after the one that the stage begins with
     makers: tuple[Peer, ...] = Field(default=(), max_length=MAX_NAMES)
     """Who has contributed to the first of them that we know this of."""
     known: tuple[Peer, ...] = Field(default=(), max_length=MAX_NAMES)
