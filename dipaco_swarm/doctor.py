@@ -28,6 +28,7 @@ from dipaco_swarm.events import words
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.settings import default_home
 from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.training.needs import BESIDE_GPU_BYTES, DISK_BYTES, GPU_BYTES, MEMORY_BYTES, PROGRAM_BYTES
 
 if TYPE_CHECKING:
     from dipaco_swarm.swarm.libp2p.outside import RunPath
@@ -39,13 +40,6 @@ KNOCK_SECONDS = 5.0
 HELP_SECONDS = 20.0
 ANYWHERE = "/ip4/0.0.0.0/tcp/0"
 CLOCK_NOTE_SECONDS = 5.0
-PROGRAM_BYTES = 500_000_000
-MEMORY_BYTES = 38
-"""A parameter of a path, at most, beside activations: on a CPU, in a round, while a checkpoint is written..."""
-GPU_BYTES, BESIDE_GPU_BYTES = 10, 22
-"""... and with a GPU, which has the parameters, their gradients, and their moments in eight bits."""
-DISK_BYTES = 96
-"""The checkpoint, and the next one; two agreed states, and the next one; averages of six rounds."""
 LONG_ROUND_SECONDS = 600.0
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 """How this machine's TCP finds out how fast it may send: "cubic" takes every lost packet for a line that is full."""

@@ -83,13 +83,19 @@ class Choices(Generic[C]):
         del self._by_name[self[name].name]
 
 
+@dataclass(frozen=True)
+class CodecChoice(Choice):
+    bytes_on_the_way: float = 4.0
+    """Of a parameter that is a normal number, packed; measured."""
+
+
 CODECS = Choices(
     "wire.codec",
-    Choice("fp32", "swarm.round.codecs.exact:EXACT"),
-    Choice("bf16", "swarm.round.codecs.bf16:BF16"),
-    Choice("int8", "swarm.round.codecs.int8:INT8"),
-    Choice("int4", "swarm.round.codecs.int4:INT4"),
-    Choice("e3m0", "swarm.round.codecs.e3m0:E3M0"),
+    CodecChoice("fp32", "swarm.round.codecs.exact:EXACT"),
+    CodecChoice("bf16", "swarm.round.codecs.bf16:BF16", bytes_on_the_way=1.4),
+    CodecChoice("int8", "swarm.round.codecs.int8:INT8", bytes_on_the_way=0.83),
+    CodecChoice("int4", "swarm.round.codecs.int4:INT4", bytes_on_the_way=0.46),
+    CodecChoice("e3m0", "swarm.round.codecs.e3m0:E3M0", bytes_on_the_way=0.46),
 )
 
 

@@ -37,7 +37,7 @@ from dipaco_swarm.strategies import (
     ROUTERS,
     SOURCES,
     AveragingChoice,
-    Choice,
+    CodecChoice,
     PacingChoice,
     RouterChoice,
     SourceChoice,
@@ -133,7 +133,7 @@ def count_upwards(data: DataConfig, base: Path | None) -> Iterator[Document]:
 
 
 TOYS = (
-    (CODECS, Choice("toy-fp16", HalfPrecision())),
+    (CODECS, CodecChoice("toy-fp16", HalfPrecision(), bytes_on_the_way=2.0)),
     (AVERAGING, AveragingChoice("toy-trimmed", WithoutTheLongest())),
     (PACING, PacingChoice("toy-eager", Eager())),
     (ROUTERS, RouterChoice("toy-quantiles", Quantiles())),
@@ -290,4 +290,4 @@ def test_every_line_has_its_code() -> None:
 
 def test_a_name_is_given_once() -> None:
     with pytest.raises(ValueError, match=r"there is a wire\.codec 'int8' already"):
-        CODECS.register(Choice("int8", HalfPrecision()))
+        CODECS.register(CodecChoice("int8", HalfPrecision()))

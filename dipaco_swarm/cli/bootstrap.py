@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dipaco_swarm.cli.words import new_app, screen_choice, worded_failures
+from dipaco_swarm.cli.words import EXIT_ERROR, new_app, screen_choice, worded_failures
 
 if TYPE_CHECKING:
     from dipaco_swarm.operator.home import OperatorHome
@@ -26,6 +26,27 @@ def init(
     with worded_failures():
         write_run_file(run_file, force=force)
         typer.echo(f"wrote {run_file}; read it, change it, then: dipaco-bootstrap serve {run_file}")
+
+
+@app.command()
+def check(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file; nothing is opened or written.")],
+    peers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="That will take part.  [default: one a path]")
+    ] = None,
+    uplink: Annotated[float, typer.Option(metavar="MBIT", min=0.01, help="Of each of them, Mbit/s.")] = 20.0,
+    tokens_per_second: Annotated[
+        float | None, typer.Option(metavar="N", min=0.01, help="That each of them trains on.")
+    ] = None,
+    documents: Annotated[int, typer.Option(metavar="N", min=0, help="To read and to route; 0: none.")] = 300,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say what a run file means, and all that is wrong with it: sizes, a round's time, some documents routed."""
+    with worded_failures():
+        from dipaco_swarm.cli.checking import run_check
+
+        ok = run_check(run_file, peers, uplink, tokens_per_second, documents, as_json=as_json)
+    raise typer.Exit(0 if ok else EXIT_ERROR)
 
 
 @app.command()

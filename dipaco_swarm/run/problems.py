@@ -8,25 +8,32 @@ from pydantic import ValidationError
 
 def explain(error: ValidationError) -> str:
     """The first problems of a validation, one `field: reason (got value)` each."""
+    problems = [f"{field}: {what}" for field, what in reasons_of(error).items()]
+    more = len(problems) - 3
+    return "; ".join(problems[:3]) + (f"; and {more} more" if more > 0 else "")
+
+
+def reasons_of(error: ValidationError) -> dict[str, str]:
+    """What is wrong with each field, `reason (got value)`, in the order in which they were checked."""
     reasons: dict[str, list[str]] = {}
     got: dict[str, str] = {}
     for problem in error.errors():
-        field = _field(problem["loc"])
+        field = field_of(problem["loc"])
         reason = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             reason = "this key is not known; check its spelling and section"
         elif problem["type"] == "missing":
             reason = "this key is required"
+        elif problem["type"] == "model_type":
+            reason = f"this is a section: write [{field}], and its keys below it"
         elif problem["type"] != "value_error":
             reason = reason[:1].lower() + reason[1:]
             got[field] = f" (got {shortened(problem['input'])})"
         reasons.setdefault(field, []).append(reason)  # a union says one reason for each of its types
-    problems = [f"{field}: {', or '.join(why)}{got.get(field, '')}" for field, why in reasons.items()]
-    more = len(problems) - 3
-    return "; ".join(problems[:3]) + (f"; and {more} more" if more > 0 else "")
+    return {field: f"{', or '.join(why)}{got.get(field, '')}" for field, why in reasons.items()}
 
 
-def _field(location: Sequence[int | str]) -> str:
+def field_of(location: Sequence[int | str]) -> str:
     """`stages[1].modules[0]`, as one would point at it; pydantic adds the types of a union, which nobody wrote."""
     name = ""
     for part in location:

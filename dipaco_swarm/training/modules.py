@@ -33,19 +33,32 @@ def build_network(model: ModelConfig, vocab_size: int, seed: int) -> PreTrainedM
     The global random generators are left as they were. Raises ManifestError when transformers does not know
     `model.model_type`, refuses a field, or builds something that cannot be cut into embedding, blocks and head.
     """
-    config = _network_config(model, vocab_size)
     with torch.random.fork_rng(devices=[]):
-        try:
-            # The attention implementation is left to transformers (SDPA): on one CPU thread it is as fast as the
-            # explicit one (55 ms a step of 4 x 256 tokens at width 64, torch 2.13), and exports then run what we ran.
-            network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        except ValueError:
-            raise ManifestError(
-                f'model.model_type="{model.model_type}" is not a causal language model; use a Llama-style one such as '
-                '"llama", "mistral" or "qwen2"'
-            ) from None
-    _Parts.of(network, model.model_type)
+        network = _bare_network(model, vocab_size)
     _initialize(network, torch.Generator().manual_seed(seed))
+    return network
+
+
+def level_sizes(model: ModelConfig, levels: Sequence[LevelConfig], vocab_size: int) -> tuple[int, ...]:
+    """Parameters of each level of a path of any size: nothing is allocated. Raises ManifestError as `build_network`."""
+    with torch.device("meta"):
+        path = PathModel(_bare_network(model, vocab_size), levels)
+    return tuple(map(path.size, range(path.num_levels)))
+
+
+def _bare_network(model: ModelConfig, vocab_size: int) -> PreTrainedModel:
+    """With the parameters that transformers gives it. Raises ManifestError."""
+    config = _network_config(model, vocab_size)
+    try:
+        # The attention implementation is left to transformers (SDPA): on one CPU thread it is as fast as the
+        # explicit one (55 ms a step of 4 x 256 tokens at width 64, torch 2.13), and exports then run what we ran.
+        network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except ValueError:
+        raise ManifestError(
+            f'model.model_type="{model.model_type}" is not a causal language model; use a Llama-style one such as '
+            '"llama", "mistral" or "qwen2"'
+        ) from None
+    _Parts.of(network, model.model_type)
     return network
 
 
