@@ -57,7 +57,7 @@ class Case:
     """Inner steps in one timed turn: a second or so."""
 
     def path_model(self) -> PathModel:
-        blocks = tuple(range(self.model.num_hidden_layers))
+        blocks = tuple(range(self.model.num_hidden_layers or 0))
         network = build_network(self.model, self.vocabulary, SEED)
         return PathModel(network, (LevelConfig(blocks=blocks, embedding=True, head=True),))
 

@@ -28,6 +28,7 @@ from dipaco_swarm.events.operator import SimulationStopped
 from dipaco_swarm.machine.stopping import Flag, Stopped, Stopping, ThreadPauses, stopping_on_signals
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
+from dipaco_swarm.operator.program import with_its_model
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.training_workbench import workbench_of
@@ -152,6 +153,7 @@ def simulate(
     screen = screen or NoScreen()
     key = load_operator_key(home / "bootstrap")
     kept = OperatorHome(home / "bootstrap")
+    config = with_its_model(config, kept, key)
     fingerprint = fingerprint_of(key.public_key())
     address = local_address(config.name, fingerprint, BOOTSTRAP)
 

@@ -22,7 +22,7 @@ from dipaco_swarm.training.evaluation import RoutedScore, evaluate_rerouted, eva
 from dipaco_swarm.training.export import export_path
 from dipaco_swarm.training.inference import Sampling, generate_rerouted, generate_tokens
 from dipaco_swarm.training.pieces import EvaluationSet, evaluation_pieces
-from dipaco_swarm.training.tokenizer import end_of_text_id
+from dipaco_swarm.training.tokenizer import end_of_text_id, prompt_ids
 from dipaco_swarm.training.window_router import WindowRouter
 
 Tell = Callable[[str], None]
@@ -139,7 +139,7 @@ def generate(
     _check_window(window)
     with open_run(source, best=best) as run:
         routing = run.routing()
-        ids = routing.tokenizer.encode(prompt).ids
+        ids = prompt_ids(routing.tokenizer, prompt)
         if not ids:
             raise UsageError("the prompt is empty; give some text to go on from")
         prefix = torch.tensor([ids[: run.manifest.config.router.prefix_tokens]]).numpy()

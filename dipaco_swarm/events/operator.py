@@ -29,6 +29,19 @@ class TrainingTokenizer(Event):
 
 
 @dataclass(frozen=True)
+class StartingFrom(Event):
+    """A checkpoint has become the run's first modules."""
+
+    checkpoint: str
+    model_type: str
+    parameters: int
+
+    @property
+    def line(self) -> str:
+        return f"starting from {self.checkpoint}: {self.model_type}, {self.parameters:,} parameters"
+
+
+@dataclass(frozen=True)
 class AskingForScores(Event):
     pieces: int
 

@@ -2,6 +2,8 @@
 
 from contextlib import suppress
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from dipaco_swarm.algorithm.stages import check_tables
 from dipaco_swarm.dashboard.screens import open_screen, recorded
 from dipaco_swarm.events.operator import NodeDown
@@ -12,9 +14,11 @@ from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import BootstrapSettings
+from dipaco_swarm.training.pretrained import resolved
 
 
 def serve(settings: BootstrapSettings) -> None:
@@ -26,7 +30,9 @@ def serve(settings: BootstrapSettings) -> None:
     check_tables(config)
     keep_what_is_loaded()
     share_heaps()
-    key, home, workshop = load_operator_key(settings.home), OperatorHome(settings.home), TrainingWorkshop(config)
+    key, home = load_operator_key(settings.home), OperatorHome(settings.home)
+    config = with_its_model(config, home, key)
+    workshop = TrainingWorkshop(config)
     node = NodeSettings(settings.listen, settings.announce)
     empty = RunAddress(config.name, fingerprint_of(key.public_key()), ())
     with stopping_on_signals() as stop, open_screen(settings.screen) as shown:
@@ -46,3 +52,9 @@ def serve(settings: BootstrapSettings) -> None:
 
         until_stopped(keep_it_going, stop, screen.event)
         screen.event(NodeDown())
+
+
+def with_its_model(config: RunConfig, home: OperatorHome, key: Ed25519PrivateKey) -> RunConfig:
+    """The run file with what a checkpoint says of its model: as it was published, else read now. Raises SwarmError."""
+    published = home.manifest(fingerprint_of(key.public_key()))
+    return resolved(config, None if published is None else published.config)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
 from dipaco_swarm.algorithm.stages import ancestor, table_of
 from dipaco_swarm.algorithm.state import vector_to_bytes
-from dipaco_swarm.events.operator import AskingForScores, TrainingTokenizer
+from dipaco_swarm.events.operator import AskingForScores, StartingFrom, TrainingTokenizer
 from dipaco_swarm.operator.routers import Routers
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.operator.workshop import States
@@ -26,10 +26,14 @@ class Stages:
     def first(self) -> Manifest:
         """The first manifest: tokenizer, seed modules, first stage."""
         around, config = self._around, self._around.config
-        if config.tokenizer.path is None:
+        model = config.model
+        if config.tokenizer.path is None and model.checkpoint is None:
             around.screen.event(TrainingTokenizer(config.tokenizer.vocab_size))
         tokenizer = around.workshop.tokenizer()
-        seeds = [around.swarm.put_blob(vector_to_bytes(v)) for v in around.workshop.first_seeds(tokenizer)]
+        vectors = around.workshop.first_seeds(tokenizer)
+        if model.checkpoint is not None:
+            around.screen.event(StartingFrom(model.checkpoint, model.model_type, sum(map(len, vectors))))
+        seeds = [around.swarm.put_blob(vector_to_bytes(vector)) for vector in vectors]
         bare = Manifest(
             revision=0,
             config=config,

@@ -32,6 +32,7 @@ from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.features import prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.pieces import EvaluationSet, routing_pieces, routing_prefixes
+from dipaco_swarm.training.pretrained import pretrained_network, tokenizer_of
 from dipaco_swarm.training.routed import feature_network, load_routing
 from dipaco_swarm.training.scoring import Scores, audit, sample_from_bytes, sample_to_bytes, score_sample
 from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, train_tokenizer, vocabulary_size
@@ -56,7 +57,9 @@ class TrainingWorkshop:
 
     def tokenizer(self) -> bytes:
         config = self._config
-        if config.tokenizer.path is not None:
+        if config.model.checkpoint is not None:
+            tokenizer = tokenizer_of(config.model)
+        elif config.tokenizer.path is not None:
             tokenizer = tokenizer_from_path(config.tokenizer.path)
         else:
             documents = (d.text for d in read_documents(config.data) if split_of(d.text, config.data) == "train")
@@ -68,7 +71,11 @@ class TrainingWorkshop:
         return tokenizer
 
     def first_seeds(self, tokenizer: bytes) -> Sequence[Tensor]:
-        model = self._model(load_tokenizer(tokenizer))
+        config, loaded = self._config, load_tokenizer(tokenizer)
+        if config.model.checkpoint is not None:
+            model = PathModel(pretrained_network(config.model, vocabulary_size(loaded)), config.levels)
+        else:
+            model = self._model(loaded)
         return [model.vector(level) for level in range(model.num_levels)]
 
     def routing_sample(self, tokenizer: bytes) -> RoutingSample:

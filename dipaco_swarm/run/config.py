@@ -6,43 +6,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from dipaco_swarm.run.model import LevelConfig as LevelConfig
+from dipaco_swarm.run.model import ModelConfig as ModelConfig
+from dipaco_swarm.run.model import levels_problem
 from dipaco_swarm.run.table import path_table_problem
 from dipaco_swarm.run.values import Frozen, RunName, one_of
 from dipaco_swarm.strategies import AVERAGING, CODECS, PACING, ROUTERS, SOURCES
-
-
-class ModelConfig(Frozen):
-    """One path as a transformers causal language model."""
-
-    model_type: str = "llama"
-    """Any Llama-style model type that transformers knows: llama, mistral, qwen2, ..."""
-    hidden_size: int = Field(gt=0)
-    intermediate_size: int = Field(gt=0)
-    num_hidden_layers: int = Field(gt=0)
-    num_attention_heads: int = Field(gt=0)
-    num_key_value_heads: int | None = Field(default=None, gt=0)
-    max_position_embeddings: int = Field(default=1024, gt=0)
-    tie_word_embeddings: bool = False
-    extra: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    """Further fields of the transformers configuration, passed on as they are."""
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}"
-            )
-        return self
-
-
-class LevelConfig(Frozen):
-    """Which parts of the model one level holds."""
-
-    blocks: tuple[int, ...] = ()
-    """Indices of transformer blocks; they need not be neighbours (paper section 7.1 shares blocks 1-4 and 7-10)."""
-    embedding: bool = False
-    head: bool = False
-    """The final norm and the output head."""
 
 
 class TokenizerConfig(Frozen):
@@ -326,25 +295,12 @@ class RunConfig(Frozen):
 
     @model_validator(mode="after")
     def _levels_add_up(self) -> Self:
-        blocks = sorted(block for level in self.levels for block in level.blocks)
-        expected = list(range(self.model.num_hidden_layers))
-        if blocks != expected:
-            missing, extra = sorted(set(expected) - set(blocks)), sorted(set(blocks) - set(expected))
-            twice = sorted({block for block in blocks if blocks.count(block) > 1})
-            what = [
-                f"{words} {which}"
-                for words, which in (("no level has", missing), ("the model has no", extra), ("twice:", twice))
-                if which
-            ]
+        if problem := levels_problem(self.model, self.levels):
+            raise ValueError(problem)
+        if self.model.checkpoint is not None and self.tokenizer != TokenizerConfig():
             raise ValueError(
-                f"levels must hold each of the model's {len(expected)} blocks exactly once: {'; '.join(what)}"
+                f"tokenizer: the model starts from {self.model.checkpoint}, and has its tokenizer; leave it out"
             )
-        for part in ("embedding", "head"):
-            holders = [i for i, level in enumerate(self.levels) if getattr(level, part)]
-            if len(holders) != 1:
-                raise ValueError(f"exactly one level must have {part}=true; now {len(holders)} have")
-        if self.model.tie_word_embeddings and not any(level.embedding and level.head for level in self.levels):
-            raise ValueError("tie_word_embeddings=true needs embedding and head in the same level")
         return self
 
     @model_validator(mode="after")
@@ -375,7 +331,7 @@ class RunConfig(Frozen):
 
     @model_validator(mode="after")
     def _sequences_fit(self) -> Self:
-        if self.data.sequence_length > self.model.max_position_embeddings:
+        if self.model.is_described and self.data.sequence_length > self.model.max_position_embeddings:
             raise ValueError(
                 f"data.sequence_length={self.data.sequence_length} is longer than "
                 f"model.max_position_embeddings={self.model.max_position_embeddings}"

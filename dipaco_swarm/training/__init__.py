@@ -10,6 +10,7 @@ Loading other vectors into the same network turns it into another path, so a mac
 scoring, generation) builds one network. Everything above this floor sees vectors and tokens:
 
     modules         flat vectors <-> the parameters of a network
+    pretrained      a checkpoint of the world, as the beginning of a run
 
     documents       the documents of a run               tokenizer   text -> token ids, as the run cuts it
     encoding        token ids, cached on disk            features    prefix -> what the router reads

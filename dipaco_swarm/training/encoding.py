@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from dipaco_swarm.errors import cannot_write
 from dipaco_swarm.files import locked, replace_whole
+from dipaco_swarm.training.tokenizer import begin_of_text_ids
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +23,12 @@ Encode = Callable[[Sequence[str]], list[Indices]]
 
 
 def encoder(tokenizer: Tokenizer) -> Encode:
-    """Texts -> token ids, without special tokens."""
+    """Texts -> token ids, without special tokens but for what stands before every text."""
+    begin = begin_of_text_ids(tokenizer)
 
     def encode(texts: Sequence[str]) -> list[Indices]:
         encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
+        return [np.array([*begin, *encoding.ids], dtype=np.int64) for encoding in encodings]
 
     return encode
 

@@ -23,6 +23,10 @@ NamedParameters = tuple[tuple[str, nn.Parameter], ...]
 RESIDUAL_OUTPUTS = ("o_proj", "down_proj", "out_proj", "c_proj", "attention.dense", "dense_4h_to_h")
 """How Llama-style architectures call the matrices whose output is added to the residual stream."""
 
+NO_SPECIAL_TOKENS: dict[str, None] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+OLDER_NAMES = ("rope_theta", "rope_scaling")
+"""What transformers 4 called parts of rope_parameters; both ways to write them are understood."""
+
 
 # --------------------------------------------------------------------------------------------------- building a network
 
@@ -64,23 +68,39 @@ def _bare_network(model: ModelConfig, vocab_size: int) -> PreTrainedModel:
 
 def _network_config(model: ModelConfig, vocab_size: int) -> PreTrainedConfig:
     """The transformers configuration. Special tokens are the tokenizer's business, so none are set here."""
+    if not model.is_described:
+        raise ManifestError(
+            f'model.from="{model.checkpoint}" was not read before it was published; the run must be begun anew'
+        )
     fixed: dict[str, Any] = {
-        **model.model_dump(exclude={"model_type", "extra"}),
+        **model.model_dump(exclude={"checkpoint", "revision", "model_type", "extra"}),
         "num_key_value_heads": model.num_key_value_heads or model.num_attention_heads,
-        "vocab_size": vocab_size,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
+        "tie_word_embeddings": bool(model.tie_word_embeddings),
+        "vocab_size": model.vocab_size or vocab_size,
+        **NO_SPECIAL_TOKENS,
     }
-    # some model types fix a head width of 128 or 256 whatever the hidden size
-    defaults = {"head_dim": model.hidden_size // model.num_attention_heads}
+    if vocab_size > fixed["vocab_size"]:
+        raise ManifestError(
+            f"the tokenizer has {vocab_size:,} tokens but the model {fixed['vocab_size']:,} rows for them; they do not "
+            "belong together"
+        )
     if taken := sorted(set(model.extra) & set(fixed)):
         raise ManifestError(f"model.extra has {', '.join(taken)}, which the run sets elsewhere; leave it out of extra")
+    defaults: dict[str, Any] = {}
+    if model.checkpoint is None:
+        # some model types fix a head width of 128 or 256 whatever the hidden size
+        defaults = {"head_dim": (model.hidden_size or 0) // (model.num_attention_heads or 1)}
+        _check_names(model)
     try:
-        known = {
-            *AutoConfig.for_model(model.model_type).to_dict(),
-            "rope_theta",
-        }  # rope_theta: an older way to write it
+        return AutoConfig.for_model(model.model_type, **{**defaults, **model.extra, **fixed})
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        raise ManifestError(f'transformers refuses the fields of model for "{model.model_type}": {error}') from None
+
+
+def _check_names(model: ModelConfig) -> None:
+    """Raises ManifestError when there is no such model type, or it does not have a field of model.extra."""
+    try:
+        known = {*AutoConfig.for_model(model.model_type).to_dict(), *OLDER_NAMES}
     except ValueError:
         raise ManifestError(
             f'model.model_type="{model.model_type}" is not known to the installed transformers; use a Llama-style one '
@@ -90,10 +110,6 @@ def _network_config(model: ModelConfig, vocab_size: int) -> PreTrainedConfig:
         raise ManifestError(
             f'model.extra has {", ".join(unknown)}, which "{model.model_type}" does not have; check the spelling'
         )
-    try:
-        return AutoConfig.for_model(model.model_type, **{**defaults, **model.extra, **fixed})
-    except (ValueError, TypeError, StrictDataclassError) as error:
-        raise ManifestError(f'transformers refuses the fields of model for "{model.model_type}": {error}') from None
 
 
 def _initialize(network: PreTrainedModel, generator: torch.Generator) -> None:

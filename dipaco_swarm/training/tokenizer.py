@@ -1,13 +1,14 @@
-"""The run's tokenizer: byte-level BPE, published as the bytes of a `tokenizer.json`.
+"""The run's tokenizer: published as the bytes of a `tokenizer.json`.
 
-Either an existing tokenizer, or one that the bootstrap node trains on a sample of the data. Peers fetch the bytes as a
-blob, so that all cut text into the same tokens.
+Either an existing tokenizer, or a byte-level BPE that the bootstrap node trains on a sample of the data. Peers fetch
+the bytes as a blob, so that all cut text into the same tokens. What its own rules put before and after a text stands
+before and after every document.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from dipaco_swarm.errors import DataError, ManifestError
 
@@ -16,6 +17,9 @@ END_OF_TEXT = "<|endoftext|>"
 
 END_OF_TEXT_NAMES = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 """What the tokenizers of GPT, Llama 2, Llama 3, Gemma and BERT call it."""
+
+A_TEXT = "a"
+"""To see what a tokenizer puts around it."""
 
 SMALLEST_VOCABULARY = 257  # 256 bytes and the end of text
 
@@ -82,6 +86,9 @@ def tokenizer_from_path(path: str | Path) -> bytes:
 
 def end_of_text_id(tokenizer: Tokenizer) -> int:
     """The id of the token that ends a document. Raises ManifestError when the tokenizer has none."""
+    _, after = _marks(tokenizer)
+    if after:
+        return after[-1]
     for name in END_OF_TEXT_NAMES:
         token = tokenizer.token_to_id(name)
         if token is not None:
@@ -89,6 +96,36 @@ def end_of_text_id(tokenizer: Tokenizer) -> int:
     raise ManifestError(
         f"the tokenizer has no end-of-text token; add one of {', '.join(END_OF_TEXT_NAMES)} to it or choose another"
     )
+
+
+def begin_of_text_ids(tokenizer: Tokenizer) -> list[int]:
+    """What stands before every text, as the tokenizer's own rules say: one token of Llama, Gemma, Mistral; or none."""
+    return _marks(tokenizer)[0]
+
+
+def prompt_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """A text that is to be gone on from, as documents begin. Empty when there is no text."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return [*begin_of_text_ids(tokenizer), *ids] if ids else []
+
+
+def with_marks(tokenizer: Tokenizer, begin: Iterable[str], end: str | None) -> bytes:
+    """The tokenizer as bytes, whose own rules put these tokens around a text, and no others."""
+    marked = Tokenizer.from_str(tokenizer.to_str())
+    before, after = list(begin), [] if end is None else [end]
+    ids = [(name, marked.token_to_id(name)) for name in {*before, *after}]
+    around = [*(f"{name}:0" for name in before), "$A:0", *(f"{name}:0" for name in after)]
+    marked.post_processor = processors.TemplateProcessing(single=around, special_tokens=ids)
+    return marked.to_str().encode()
+
+
+def _marks(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The tokens that the tokenizer's own rules put before a text, and after it."""
+    bare: list[int] = tokenizer.encode(A_TEXT, add_special_tokens=False).ids
+    full: list[int] = tokenizer.encode(A_TEXT, add_special_tokens=True).ids
+    places = (i for i in range(len(full) - len(bare) + 1) if full[i : i + len(bare)] == bare)
+    start = next(places, 0)
+    return full[:start], full[start + len(bare) :]
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:

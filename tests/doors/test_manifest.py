@@ -66,7 +66,7 @@ BAD = {
     "text for a number": ("hidden_size = 16", 'hidden_size = "16"', "model.hidden_size", "valid integer (got '16')"),
     "fraction for a count": ("hidden_size = 16", "hidden_size = 16.5", "model.hidden_size", "got 16.5"),
     "yes for a number": ("hidden_size = 16", "hidden_size = true", "model.hidden_size", "got True"),
-    "nothing": ("hidden_size = 16\n", "", "model.hidden_size", "required"),
+    "nothing": ("hidden_size = 16\n", "", "model: hidden_size", "required"),
     "zero": ("hidden_size = 16", "hidden_size = 0", "model.hidden_size", "greater than 0"),
     "width and heads": ("heads = 2", "heads = 3", "hidden_size=16", "num_attention_heads=3"),
     "not a number": ('source = "python"', 'source = "python"\nholdout = nan', "data.holdout", "got nan"),
