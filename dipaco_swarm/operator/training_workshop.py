@@ -32,10 +32,10 @@ from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.features import prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.pieces import EvaluationSet, routing_pieces, routing_prefixes
-from dipaco_swarm.training.pretrained import pretrained_network, tokenizer_of
+from dipaco_swarm.training.pretrained import existing_tokenizer, pretrained_network
 from dipaco_swarm.training.routed import feature_network, load_routing
 from dipaco_swarm.training.scoring import Scores, audit, sample_from_bytes, sample_to_bytes, score_sample
-from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, train_tokenizer, vocabulary_size
+from dipaco_swarm.training.tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter, train_window_router, window_router_to_bytes
 
 TOKENIZER_DOCUMENTS = 2000
@@ -57,11 +57,8 @@ class TrainingWorkshop:
 
     def tokenizer(self) -> bytes:
         config = self._config
-        if config.model.checkpoint is not None:
-            tokenizer = tokenizer_of(config.model)
-        elif config.tokenizer.path is not None:
-            tokenizer = tokenizer_from_path(config.tokenizer.path)
-        else:
+        tokenizer = existing_tokenizer(config)
+        if tokenizer is None:
             documents = (d.text for d in read_documents(config.data) if split_of(d.text, config.data) == "train")
             tokenizer = train_tokenizer(islice(documents, TOKENIZER_DOCUMENTS), config.tokenizer.vocab_size)
         if any(stage.num_paths != 1 for stage in config.stages):

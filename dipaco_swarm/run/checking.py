@@ -126,7 +126,7 @@ def _keys_of(section: str) -> list[str]:
     for part in [part.partition("[")[0] for part in section.split(".") if part]:
         field = model.model_fields.get(part) if model is not None else None
         model = None if field is None else next(iter(sections_in(field.annotation)), None)
-    return [] if model is None else list(model.model_fields)
+    return [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
 
 
 def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -143,7 +143,7 @@ def sections_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def _model_type(model: ModelConfig) -> Iterator[Problem]:
     """Whether the installed transformers has such a model; looked up by its folders, as importing it takes seconds."""
     spec = importlib.util.find_spec("transformers")
-    if spec is None or not spec.submodule_search_locations:
+    if model.checkpoint is not None or spec is None or not spec.submodule_search_locations:
         return
     folder = Path(spec.submodule_search_locations[0]) / "models"
     names = {path.name for path in folder.iterdir() if (path / "__init__.py").exists()}
@@ -159,6 +159,8 @@ def _model_type(model: ModelConfig) -> Iterator[Problem]:
 def _files(config: RunConfig) -> Iterator[Problem]:
     """Files of the run that are not where they should be."""
     tokenizer, data = config.tokenizer.path, config.data
+    if (problem := config.model.folder_problem) is not None:
+        yield Problem("model.from", problem)
     if tokenizer is not None:
         file = Path(tokenizer).expanduser()
         if not (file / "tokenizer.json" if file.is_dir() else file).exists():

@@ -1,6 +1,7 @@
 """The run file's word on one path: what kind of network it is, where it comes from, and how levels divide it."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
@@ -42,7 +43,7 @@ class ModelConfig(Frozen):
     @property
     def is_described(self) -> bool:
         """Whether the network can be built; else its checkpoint has to be read first."""
-        return self.num_hidden_layers is not None
+        return self.checkpoint is None or self.vocab_size is not None
 
     def same_origin(self, other: "ModelConfig") -> bool:
         """Whether both name the same checkpoint, to be used alike; `self` as the run file has it."""
@@ -50,6 +51,16 @@ class ModelConfig(Frozen):
             self.checkpoint == other.checkpoint
             and self.revision in (None, other.revision)
             and self.tie_word_embeddings in (None, other.tie_word_embeddings)
+        )
+
+    @property
+    def folder_problem(self) -> str | None:
+        """Why the checkpoint's folder cannot be read; None when it may be, or what is named may be on the hub."""
+        name = self.checkpoint or ""
+        if not name.startswith((".", "/", "~")) or Path(name).expanduser().is_dir():
+            return None
+        return (
+            f'there is no folder "{name}" on this machine (from {Path.cwd()}); correct it, or name a model of the hub'
         )
 
     @model_validator(mode="after")
@@ -61,7 +72,7 @@ class ModelConfig(Frozen):
             for name in ("revision", "vocab_size"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name} is for models that start `from` a checkpoint; leave it out")
-        elif missing:
+        elif missing or self.vocab_size is None:
             may_say = {"checkpoint", "revision", "tie_word_embeddings"}
             if said := sorted(self.model_fields_set - may_say):
                 raise ValueError(f"{', '.join(said)}: the checkpoint says it; leave it out beside `from`")

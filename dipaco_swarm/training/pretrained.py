@@ -22,7 +22,7 @@ from dipaco_swarm.errors import RunFileError
 from dipaco_swarm.run.config import ModelConfig, RunConfig
 from dipaco_swarm.run.problems import explain
 from dipaco_swarm.training.modules import NO_SPECIAL_TOKENS, build_network
-from dipaco_swarm.training.tokenizer import END_OF_TEXT_NAMES, vocabulary_size, with_marks
+from dipaco_swarm.training.tokenizer import END_OF_TEXT_NAMES, tokenizer_from_path, vocabulary_size, with_marks
 
 NOT_OF_THE_NETWORK = {
     *NO_SPECIAL_TOKENS,
@@ -82,6 +82,16 @@ def described(model: ModelConfig) -> ModelConfig:
     )
 
 
+def existing_tokenizer(config: RunConfig) -> bytes | None:
+    """The tokenizer that a run is given, by its checkpoint or its run file; None: one is to be trained.
+
+    Raises RunFileError, DataError or ManifestError when it cannot be used.
+    """
+    if config.model.checkpoint is not None:
+        return tokenizer_of(config.model)
+    return None if config.tokenizer.path is None else tokenizer_from_path(config.tokenizer.path)
+
+
 def tokenizer_of(model: ModelConfig) -> bytes:
     """The checkpoint's tokenizer, which puts around a text what stands around documents that the model was trained on.
 
@@ -132,7 +142,10 @@ def pretrained_network(model: ModelConfig, vocab_size: int) -> PreTrainedModel:
     if not model.tie_word_embeddings and theirs.config.tie_word_embeddings:
         head = next(name for name, tensor in ours.named_parameters() if tensor is ours.get_output_embeddings().weight)
         state[head] = theirs.get_input_embeddings().weight
-    missing, unexpected = ours.load_state_dict(state, strict=False)
+    try:
+        missing, unexpected = ours.load_state_dict(state, strict=False)
+    except RuntimeError as error:
+        raise RunFileError(f"model.from={_quoted(model)} is not what the run file says of it: {error}") from None
     tied = {name for name in ours.state_dict() if name not in dict(ours.named_parameters())}
     if wrong := sorted({*missing, *unexpected} - tied):
         raise RunFileError(f"model.from={_quoted(model)} has other parameters than its configuration says: {wrong[0]}")
@@ -160,9 +173,9 @@ def _configuration(model: ModelConfig) -> PreTrainedConfig:
 @contextmanager
 def _reading(model: ModelConfig, what: str) -> Iterator[None]:
     """Words for what goes wrong in the hub's libraries; no progress bars in between."""
-    name, shown = str(model.checkpoint), transformers_logging.is_progress_bar_enabled()
-    if name.startswith((".", "/", "~")) and not Path(name).expanduser().is_dir():
-        raise RunFileError(f"model.from={_quoted(model)}: there is no such folder on this machine")
+    if (problem := model.folder_problem) is not None:
+        raise RunFileError(f"model.from: {problem}")
+    shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
         yield

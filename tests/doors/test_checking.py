@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from dipaco_swarm.cli.bootstrap import app
 from dipaco_swarm.run.checking import problems_in, problems_of, sections_in
 from dipaco_swarm.run.config import RunConfig
+from tests.training.checkpoints import save_checkpoint
 
 GOOD: dict[str, Any] = {
     "name": "small",
@@ -43,6 +44,9 @@ BAD: dict[str, Bad] = {
     "min_peers": Bad(0, "greater than or equal to 1"),
     "seed": Bad(-1, "greater than or equal to 0"),
     "model": Bad("llama", "this is a section"),
+    "model.from": Bad("./nowhere", "num_attention_heads, num_hidden_layers: the checkpoint says it", "model"),
+    "model.revision": Bad("main", "for models that start `from` a checkpoint", "model"),
+    "model.vocab_size": Bad(300, "for models that start `from` a checkpoint", "model"),
     "model.model_type": Bad("lama", '"lama" is not known'),
     "model.hidden_size": Bad(0, "greater than 0"),
     "model.intermediate_size": Bad("32", "valid integer"),
@@ -50,7 +54,7 @@ BAD: dict[str, Bad] = {
     "model.num_attention_heads": Bad(3, "not a multiple", "model"),
     "model.num_key_value_heads": Bad(0, "greater than 0"),
     "model.max_position_embeddings": Bad(8, "longer than model.max_position_embeddings=8", "as a whole"),
-    "model.tie_word_embeddings": Bad(True, "embedding and head in the same level", "as a whole"),
+    "model.tie_word_embeddings": Bad(True, "one level must have embedding", "as a whole"),
     "model.extra": Bad("head_dim", "object"),
     "levels": Bad([], "at least 1"),
     "levels.blocks": Bad([0, 0], "twice: [0]", "as a whole"),
@@ -128,6 +132,7 @@ BAD: dict[str, Bad] = {
 def keys_of(model: type[BaseModel], before: str = "") -> Iterator[str]:
     """Every key of the run file, written `stages.rounds`."""
     for name, field in model.model_fields.items():
+        name = field.alias or name
         yield before + name
         for section in sections_in(field.annotation):
             yield from keys_of(section, f"{before}{name}.")
@@ -202,6 +207,15 @@ def test_files_that_are_not_there_are_found(tmp_path: Path) -> None:
     assert not problems_of(document)[1]
 
 
+def test_a_checkpoint_that_is_not_there_is_found(tmp_path: Path) -> None:
+    document = with_value("model", {"from": str(tmp_path / "nowhere")})
+    _, problems = problems_of(deepcopy(document))
+    assert [problem.key for problem in problems] == ["model.from"]
+    assert "there is no folder" in problems[0].what
+    (tmp_path / "nowhere").mkdir()
+    assert not problems_of(document)[1]
+
+
 TEXT = """
 name = "small"
 [model]
@@ -271,6 +285,22 @@ def test_a_good_run_file_is_reported_for_people(run_file: Path) -> None:
     assert ended.exit_code == 0, ended.output
     assert "nothing wrong found" in ended.output
     assert "k-means: 4 paths, 4 modules" in " ".join(ended.output.split())
+
+
+def test_a_run_from_a_checkpoint_is_reported_with_its_sizes(run_file: Path, tmp_path: Path) -> None:
+    network = save_checkpoint(tmp_path / "model")
+    text = run_file.read_text().replace("[tokenizer]\nvocab_size = 300\n", "").replace("[0]", "[0, 1]")
+    described = text[text.index("hidden_size") : text.index("[[levels]]")]
+    text = text.replace(described, f'from = "{tmp_path / "model"}"\n').replace("blocks = [1]", "blocks = [2, 3]")
+    run_file.write_text(text)
+    ended = CliRunner().invoke(app, ["check", str(run_file), "--json"])
+    assert ended.exit_code == 0, ended.output
+    found = json.loads(ended.output)
+    assert found["sizes"]["path"] == sum(parameter.numel() for parameter in network.parameters())
+    run_file.write_text(text.replace("blocks = [2, 3]", "blocks = [2]"))
+    ended = CliRunner().invoke(app, ["check", str(run_file), "--json"])
+    assert ended.exit_code == 2
+    assert "no level has [3]" in json.loads(ended.output)["problems"][0]["what"]
 
 
 def test_documents_that_are_of_no_use_are_a_mistake(run_file: Path) -> None:

@@ -82,7 +82,7 @@ def test_all_paths_begin_as_the_checkpoint_and_a_path_can_be_the_next_checkpoint
     assert {m: s.digest for m, s in simulate(config, tmp_path / "first", PEERS).items()} == {
         module: state.digest for module, state in states.items()
     }
-    with pytest.raises(RunFileError, match="no such folder"):
+    with pytest.raises(RunFileError, match="there is no folder"):
         simulate(config, tmp_path / "another", PEERS)
 
     visits.export(tmp_path / "first" / "bootstrap", 3, tmp_path / "path-3")

@@ -87,9 +87,9 @@ def test_what_was_published_is_not_read_again(tmp_path: Path) -> None:
     known = resolved(written)
     (tmp_path / "theirs").rename(tmp_path / "moved")
     assert resolved(written, known) == known
-    with pytest.raises(RunFileError, match="there is no such folder"):
+    with pytest.raises(RunFileError, match="there is no folder"):
         resolved(written)
-    with pytest.raises(RunFileError, match="there is no such folder"):
+    with pytest.raises(RunFileError, match="there is no folder"):
         resolved(run_of(tmp_path / "theirs", revision="another"), known)
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dipaco_swarm.algorithm.stages import check_tables
-from dipaco_swarm.errors import DataError, SwarmError
+from dipaco_swarm.errors import DataError, RunFileError, SwarmError
 from dipaco_swarm.events import words
 from dipaco_swarm.operator.check.pace import Crowd, RoundTime, round_time
 from dipaco_swarm.operator.check.sample import DocumentSample, Read, look_at, read_some
@@ -19,6 +19,7 @@ from dipaco_swarm.operator.check.sizes import Sizes, StageSize, sizes_of
 from dipaco_swarm.run.checking import Problem
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.training.modules import level_sizes
+from dipaco_swarm.training.pretrained import resolved
 from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, vocabulary_size
 
 SMALL_SHARE = 0.1
@@ -61,6 +62,10 @@ class Report:
 def examine(config: RunConfig, crowd: Crowd, documents: int) -> Report:
     """`documents`: so many are read, at most; 0: none."""
     found: list[Problem] = []
+    try:
+        config = resolved(config)
+    except RunFileError as error:
+        return Report(config.name, (Problem("model", str(error)),))
     read: Read | None = None
     sample: DocumentSample | None = None
     if documents:
@@ -85,6 +90,8 @@ def examine(config: RunConfig, crowd: Crowd, documents: int) -> Report:
 
 def _vocabulary(config: RunConfig, read: Read | None) -> int:
     """Tokens; of a tokenizer that is yet to be trained as many as it may have. Raises SwarmError."""
+    if config.model.vocab_size is not None:
+        return config.model.vocab_size
     if config.tokenizer.path is None:
         return config.tokenizer.vocab_size
     return vocabulary_size(read.tokenizer if read else load_tokenizer(tokenizer_from_path(config.tokenizer.path)))

@@ -17,7 +17,8 @@ from dipaco_swarm.training.documents import Document, read_documents, split_of
 from dipaco_swarm.training.features import Floats, prefix_features
 from dipaco_swarm.training.modules import build_network
 from dipaco_swarm.training.pieces import EvaluationSet, evaluation_pieces
-from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path, train_tokenizer, vocabulary_size
+from dipaco_swarm.training.pretrained import existing_tokenizer
+from dipaco_swarm.training.tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
 
 READ_SECONDS = 20.0
 """Reading ends then, however few documents have come."""
@@ -66,13 +67,12 @@ class Read:
 
 
 def read_some(config: RunConfig, count: int) -> Read:
-    """At most so many documents. Raises DataError when there are none, ManifestError for a tokenizer of no use."""
+    """At most so many documents. Raises DataError when there are none, another SwarmError for a tokenizer of no use."""
     started = time.monotonic()
     documents = tuple(islice(_in_time(config), count))
     seconds = time.monotonic() - started
-    if config.tokenizer.path is not None:
-        data = tokenizer_from_path(config.tokenizer.path)
-    else:
+    data = existing_tokenizer(config)
+    if data is None:
         data = train_tokenizer((document.text for document in documents), config.tokenizer.vocab_size)
     return Read(documents, seconds, load_tokenizer(data))
 
