@@ -6,7 +6,7 @@ situation (the first row that fits)              believed
 ----------------------------------------------------------------------------------------------------
 the operator's node has had it                   yes
 somebody whom we know has had it                 yes
-we know somebody who is there                    no
+somebody whom we know has had another version    no
 the operator's node has had another version      no      it will have had it, if its members have
 strangers have had a version of the module:
   more than half of them, and of us, had it      yes     a newcomer, a guest, a new run: nobody is known
@@ -35,8 +35,9 @@ class Evidence:
     root: bool | None = None
     """Whether a node of the operator's has had the state; None: none can tell, or we are it."""
     known: Votes = Votes()
+    """That have had a version of the module, as all who are counted here."""
     strangers: Votes = Votes()
-    """That have had a version of the module. Asked where nobody is known, and no node of the operator's can tell."""
+    """Asked where nobody is known, and no node of the operator's can tell."""
     made_here: bool = False
     """Whether we have made a version of the module ourselves."""
     for_long: bool = False

@@ -175,17 +175,20 @@ class Vouching:
     async def _answers(
         self, ask: AskHad, members: Sequence[Announcement]
     ) -> tuple[HadAre | None, list[HadAre], list[HadAre]]:
-        """Of the operator's node, of members that we know and, where there are none of these, of strangers."""
+        """Of the operator's node, of members that we know and, where there are none of these, of strangers.
+
+        Who has had no version of the module, and none of these states, can tell nothing: it has only come before us.
+        """
         others = [said.peer for said in members if said.peer not in self._roots]
         asked = [peer for peer in others if self._is_known(peer)]
         roots, known = await asyncio.gather(self._ask_all(self._roots, ask), self._ask_all(asked, ask))
         root = next((answer for answer in roots if any(answer.had)), roots[0] if roots else None)
         if root is not None and not known:
             known = await self._ask_all([peer for peer in others if peer in root.known], ask)
-        if root is not None and not root.begun and not any(root.had):
-            root = None  # it has followed nobody yet, and so can tell nothing
+        known = [answer for answer in known if _can_tell(answer)]
+        root = root if root is not None and _can_tell(root) else None
         strangers = [] if root is not None or known else await self._ask_all(others, ask)
-        return root, known, [answer for answer in strangers if answer.begun or any(answer.had)]
+        return root, known, [answer for answer in strangers if _can_tell(answer)]
 
     async def _ask_all(self, peers: Sequence[str], ask: AskHad) -> list[HadAre]:
         drawn = self._transport.random.sample(peers, MAX_VOTERS) if len(peers) > MAX_VOTERS else peers
@@ -223,6 +226,10 @@ class Vouching:
 
     def _is_known(self, peer: str) -> bool:
         return peer in self.circle and peer != self._transport.peer
+
+
+def _can_tell(answer: HadAre) -> bool:
+    return answer.begun or any(answer.had)
 
 
 def _votes(answers: Sequence[HadAre], at: int) -> Votes:
