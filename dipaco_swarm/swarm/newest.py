@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim, better_claim
@@ -12,6 +13,14 @@ from dipaco_swarm.swarm.interface import Swarm
 
 STATE_SECONDS = 600.0
 """A holder that has not sent a state by then is not sending it."""
+
+
+@dataclass(frozen=True)
+class InVain:
+    """When a state was asked for and nobody sent it, in seconds of the monotonic clock."""
+
+    first: float
+    last: float
 
 
 class NewestStates:
@@ -27,17 +36,15 @@ class NewestStates:
     ) -> None:
         """`follow`: the outer steps of the run; None: states are fetched whole, never made of averages.
 
-        `again_after`: seconds in which a module that nobody sent is not asked for again. `give_up_after`: seconds after
+        `again_after`: seconds in which a state that nobody sent is not asked for again. `give_up_after`: seconds after
         which a state that nobody sends is not believed to exist; 0: it is asked for once.
         """
         self._swarm = swarm
         self._follow = follow
         self._again_after = again_after
         self._give_up_after = give_up_after
-        self._asked_in_vain: dict[ModuleId, float] = {}
-        """Module -> when fetching a state of it last failed."""
-        self._unsent: dict[tuple[ModuleId, Claim], float] = {}
-        """State -> when fetching it first failed."""
+        self._unsent: dict[ModuleId, dict[Claim, InVain]] = {}
+        """States that nobody sent, by module."""
 
     def better(
         self, stage: int, module: ModuleId, ours: Claim, others: Sequence[Claim], *, timeout: float = 0.0
@@ -47,8 +54,6 @@ class NewestStates:
         `timeout`: seconds to wait for others to confirm what we hear.
         """
         now = self._swarm.clock.monotonic()
-        if now - self._asked_in_vain.get(module, -math.inf) < self._again_after:
-            return None
         sent = [claim for claim in others if self._may_be_sent(module, claim, now)]
         if better_claim(ours, sent) is None:
             return None
@@ -90,14 +95,14 @@ class NewestStates:
     def take(self, module: ModuleId, claim: Claim, under_way: FetchUnderWay) -> ModuleState | None:
         """What came of it, once it is over; None when nobody sent it."""
         state = under_way.state()
+        unsent = self._unsent.setdefault(module, {})
         if state is None:
             now = self._swarm.clock.monotonic()
-            self._asked_in_vain[module] = now
-            self._unsent.setdefault((module, claim), now)
+            unsent[claim] = InVain(unsent[claim].first if claim in unsent else now, now)
         else:
-            self._asked_in_vain.pop(module, None)
+            self._unsent[module] = {other: times for other, times in unsent.items() if other.beats(claim)}
         return state
 
     def _may_be_sent(self, module: ModuleId, claim: Claim, now: float) -> bool:
-        first = self._unsent.get((module, claim))
-        return first is None or now - first < self._give_up_after
+        asked = self._unsent.get(module, {}).get(claim)
+        return asked is None or (now - asked.last >= self._again_after and now - asked.first < self._give_up_after)

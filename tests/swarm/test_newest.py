@@ -68,13 +68,15 @@ def test_averages_are_asked_for_by_who_is_a_few_versions_behind() -> None:
     assert holders.older is None
 
 
-def test_a_module_that_nobody_sent_is_left_alone_for_a_while_and_the_others_are_not() -> None:
+def test_a_state_that_nobody_sent_is_left_alone_for_a_while_and_others_are_not() -> None:
     holders = Holders()
     newest = holders.newest(again_after=10)
     assert newest.fetch(0, MODULE, NEWEST) is None
     holders.now += 9.9
     assert newest.better(0, MODULE, OURS, [NEWEST]) is None
     assert newest.better(0, OTHER, OURS, [NEWEST]) == NEWEST
+    further = Claim(3, "c" * 64, 300)  # the group has gone on, and holds the newest one
+    assert newest.better(0, MODULE, OURS, [NEWEST, further]) == further
     holders.now += 0.1
     assert newest.better(0, MODULE, OURS, [NEWEST]) == NEWEST
 
