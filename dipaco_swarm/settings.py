@@ -1,11 +1,13 @@
 """What this machine chose: folders, ports, devices. Never hashed, never sent; the run's own constants: `manifest`."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from dipaco_swarm.run.address import RunAddress
+from dipaco_swarm.run.reach import Reach
 
 ScreenKind = Literal["live", "plain", "none"]
 DeviceKind = Literal["auto", "cpu", "cuda"]
@@ -43,6 +45,8 @@ class PeerSettings:
     """Of the time of a round that inner steps may take, above 0 and at most 1; for the rest this machine is idle."""
     disk: int = 20 * 10**9
     """Bytes that documents read beside training may take."""
+    reach: Reach = field(default_factory=partial(Reach, fenced=True))
+    """What of this machine the run may read; nothing if nobody says otherwise."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import read_run_file
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import PeerSettings, ScreenKind
 from dipaco_swarm.swarm.local import LocalSwarms, local_address
@@ -176,6 +177,7 @@ def simulate(
             until_finished=True,
             rounds=None,
             screen="none",
+            reach=Reach(),
         )
         blobs, portal = BlobStore(home / name / "blobs"), PortalInTurns(swarms.portal, turns)
         # a peer measures its patience in its own training; here the others may have to train after it

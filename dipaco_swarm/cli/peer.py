@@ -1,11 +1,15 @@
 """dipaco-peer: train one path of a run until Ctrl+C."""
 
+import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dipaco_swarm.cli.words import new_app, path_choice, screen_choice, worded_failures
+
+if TYPE_CHECKING:
+    from dipaco_swarm.settings import PeerSettings
 
 BYTES_PER_MEGABIT = 1e6 / 8
 BYTES_PER_GIGABYTE = 1e9
@@ -54,6 +58,13 @@ def peer(
     disk: Annotated[
         float, typer.Option(metavar="GB", min=0.1, help="Disk for documents that are read beside training.")
     ] = 20,
+    data_root: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Documents, for a run that reads files of this machine. Nothing else is read."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the first time in a run.")] = False,
     until_finished: Annotated[bool, typer.Option("--until-finished", help="End when the run has finished.")] = False,
     rounds: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after this many outer rounds.")] = None,
     screen: Annotated[
@@ -69,6 +80,7 @@ def peer(
     """
     with worded_failures(ctrl_c_is_ordinary=True):
         from dipaco_swarm.run.address import RunAddress
+        from dipaco_swarm.run.reach import Reach
         from dipaco_swarm.settings import PeerSettings, default_home
 
         address = RunAddress.parse(run)
@@ -82,6 +94,7 @@ def peer(
             bandwidth=None if bandwidth is None else bandwidth * BYTES_PER_MEGABIT,
             cpu_share=cpu_share / 100,
             disk=round(disk * BYTES_PER_GIGABYTE),
+            reach=Reach(data_root, fenced=True),
             device=device,
             micro_batch=micro_batch,
             threads=threads,
@@ -91,7 +104,22 @@ def peer(
         )
         from dipaco_swarm.peer.program import run_peer  # torch and hivemind load only when needed
 
+        if sys.stdin.isatty() and not yes:
+            _ask_once(settings)
         run_peer(settings)
+
+
+def _ask_once(settings: "PeerSettings") -> None:
+    """Before the first time in a run: say what it asks of this machine; end here if its owner does not want that."""
+    from dipaco_swarm.client.visits import terms
+    from dipaco_swarm.peer.keeping import MANIFEST_FILE
+    from dipaco_swarm.peer.training_workbench import device_of
+
+    if (settings.home / MANIFEST_FILE).exists():
+        return
+    typer.echo(f"{settings.address.name}: {terms(settings.address, device_of(settings.device)).line}.")
+    typer.echo("What leaves this machine, and what its operator decides: docs/volunteer.md.")
+    typer.confirm("Take part?", abort=True)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """What a visitor of a run can ask for: status, evaluation, text, export."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -9,19 +10,22 @@ import torch
 from tokenizers.decoders import DecodeStream
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.client.sources import Source, open_run, visit
+from dipaco_swarm.client.sources import BLOB_SECONDS, Source, open_run, visit
 from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
 from dipaco_swarm.errors import UsageError
+from dipaco_swarm.events.joining import Terms
 from dipaco_swarm.events.volunteer import BestSnapshot
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import DataConfig
-from dipaco_swarm.training.documents import Split, read_documents
+from dipaco_swarm.run.reach import Reach
+from dipaco_swarm.training.documents import ANYWHERE, Split, read_documents
 from dipaco_swarm.training.evaluation import RoutedScore, evaluate_rerouted, evaluate_routed, window_paths
 from dipaco_swarm.training.export import export_path
 from dipaco_swarm.training.inference import Sampling, generate_rerouted, generate_tokens
 from dipaco_swarm.training.pieces import EvaluationSet, evaluation_pieces
+from dipaco_swarm.training.terms import terms_of
 from dipaco_swarm.training.tokenizer import end_of_text_id, prompt_ids
 from dipaco_swarm.training.window_router import WindowRouter
 
@@ -74,6 +78,12 @@ def evaluate(
         )
 
 
+def terms(address: RunAddress, device: str) -> Terms:
+    """What the run asks of a machine that takes part with this device."""
+    with visit(address) as (swarm, manifest):
+        return terms_of(manifest, partial(swarm.fetch_blob, timeout=BLOB_SECONDS), device)
+
+
 def _check_window(window: int | None) -> None:
     if window is not None and window < 1:
         raise UsageError(f"--reroute {window} is no number of tokens; give 1 or more, for example 64")
@@ -88,12 +98,14 @@ def _tell_what_fell_back(run: TrainedRun, tell: Tell) -> None:
 def held_out(run: TrainedRun, data: str | None = None) -> EvaluationSet:
     """Pieces that nobody trained on: the run's held-out documents, or all of the given text files."""
     config = run.manifest.config
-    source = config.data
+    source, reach = config.data, Reach(Path.cwd(), fenced=True)
     if data is not None:
+        reach = ANYWHERE  # the user says so, and not the operator
         source = DataConfig(source="text", path=data, sequence_length=source.sequence_length)
     split: Split | None = "holdout" if data is None else None
     tokenizer = run.routing().tokenizer
-    return evaluation_pieces(read_documents(source), tokenizer, source, config.router, PIECES_PER_DOMAIN, split=split)
+    documents = read_documents(source, reach=reach)
+    return evaluation_pieces(documents, tokenizer, source, config.router, PIECES_PER_DOMAIN, split=split)
 
 
 def score(run: TrainedRun, pieces: EvaluationSet) -> tuple[RoutedScore, dict[PathIndex, int]]:

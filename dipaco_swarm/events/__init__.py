@@ -2,6 +2,7 @@
 
     event       Event and Fault, and how a class becomes a `kind`
     training    rounds, tokens and states: what a volunteer trains, commits, catches up with and drops
+    joining     what a run asks of a volunteer's machine
     volunteer   the rest of a volunteer's life: joining, waiting, its disk, its company, leaving
     usage       what its time and its line were used for
     attendance  whether a synchronous run was whole

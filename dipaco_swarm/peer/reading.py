@@ -13,8 +13,9 @@ from dipaco_swarm.peer.path_choice import number_of
 from dipaco_swarm.peer.workbench import Fetch, Tell
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.strategies import SOURCES
-from dipaco_swarm.training.documents import Portion, is_divided, portions_of
+from dipaco_swarm.training.documents import ANYWHERE, Portion, is_divided, portions_of
 from dipaco_swarm.training.inner import TrainingSettings
 from dipaco_swarm.training.reading.reader import Job, store_of
 from dipaco_swarm.training.reading.stream import Hear, ReaderProcess, Stream
@@ -25,14 +26,14 @@ SMALL_BYTES = 64 << 20
 """Documents that are read whole in a minute, once for all stages and all peers of a machine."""
 
 
-def is_read_beside(config: RunConfig) -> bool:
+def is_read_beside(config: RunConfig, reach: Reach = ANYWHERE) -> bool:
     """Whether this machine reads the run's documents beside training. Raises DataError when there are none."""
     data = config.data
     if data.reading != "auto":
         return data.reading == "beside"
     if pacing_of(config.rounds.pacing).whole or not is_divided(data):
         return False
-    sizes = [portion.size for portion in _portions_here(config)]
+    sizes = [portion.size for portion in _portions_here(config, reach)]
     return None in sizes or not sizes or sum(size for size in sizes if size is not None) > SMALL_BYTES
 
 
@@ -45,6 +46,7 @@ def open_stream(
     cache: Path,
     settings: TrainingSettings,
     disk: int,
+    reach: Reach = ANYWHERE,
 ) -> Stream:
     """The stream of a path, where an earlier life of this peer left it; what is no longer of use is removed.
 
@@ -52,7 +54,7 @@ def open_stream(
     """
     stage, ours = manifest.stage, cache / "streams" / hashlib.sha256(peer.encode()).hexdigest()[:16]
     corpus = hashlib.sha256(shard_recipe(manifest, stage, path).key().encode())
-    for portion in _portions_here(manifest.config):
+    for portion in _portions_here(manifest.config, reach):
         corpus.update(f"{portion.name}\n{portion.size}\n".encode())
     folder = ours / f"stage-{stage.index}-path-{path}-{corpus.hexdigest()[:16]}"
     job = Job(
@@ -63,6 +65,8 @@ def open_stream(
         files=str(folder / "files"),
         rolling=str(ours),
         disk=disk,
+        data_root=None if reach.root is None else str(reach.root),
+        fenced=reach.fenced,
         device=settings.device,
         threads=settings.threads,
     )
@@ -104,6 +108,6 @@ def _forget(ours: Path, stage: int, path: PathIndex, folder: Path) -> None:
             shutil.rmtree(other, ignore_errors=True)
 
 
-def _portions_here(config: RunConfig) -> Sequence[Portion]:
+def _portions_here(config: RunConfig, reach: Reach) -> Sequence[Portion]:
     """The portions of documents that are on this machine, where they can be listed in a moment."""
-    return () if SOURCES[config.data.source].is_remote else portions_of(config.data)
+    return () if SOURCES[config.data.source].is_remote else portions_of(config.data, reach=reach)

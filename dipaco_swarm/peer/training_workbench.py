@@ -17,6 +17,7 @@ from dipaco_swarm.peer.snapshots import LossOf
 from dipaco_swarm.peer.workbench import Bench, Fetch, Tell
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.training.documents import read_documents
 from dipaco_swarm.training.early import score_agreed
@@ -28,6 +29,7 @@ from dipaco_swarm.training.reading.stream import Stream
 from dipaco_swarm.training.routed import load_routing, shard_recipe
 from dipaco_swarm.training.scoring import sample_from_bytes, score_sample, scores_to_bytes
 from dipaco_swarm.training.shards import Shard, build_shard
+from dipaco_swarm.training.terms import check_memory, terms_of
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 
 TOLD_EVERY = 2048
@@ -37,13 +39,15 @@ TOLD_EVERY = 2048
 class TrainingWorkbench:
     """`Workbench` over `training/`."""
 
-    def __init__(self, cache: Path, settings: TrainingSettings, disk: int) -> None:
+    def __init__(self, cache: Path, settings: TrainingSettings, disk: int, reach: Reach) -> None:
         """`cache`: where tokens, features and shards are kept; all peers of a machine may share it. `disk`: bytes that
-        documents which are read beside training may take."""
+        documents which are read beside training may take. `reach`: where documents may come from."""
         self._cache = cache
         self._settings = settings
         self._disk = disk
+        self._reach = reach
         self._stream: Stream | None = None
+        self._has_told = False
 
     def prepare(
         self, manifest: Manifest, path: PathIndex, peer: str, fetch: Fetch, tell: Tell, stop: Callable[[], bool]
@@ -51,9 +55,15 @@ class TrainingWorkbench:
         self.close()
         if self._settings.threads is not None:
             torch.set_num_threads(self._settings.threads)
+        if not self._has_told:  # before anything is read or allocated
+            terms = terms_of(manifest, fetch, self._settings.device)
+            check_memory(terms)
+            tell(terms)
+            self._has_told = True
         config = manifest.config
-        if is_read_beside(config):
-            stream = open_stream(manifest, path, peer, fetch, tell, self._cache, self._settings, self._disk)
+        if is_read_beside(config, self._reach):
+            cache, settings, disk = self._cache, self._settings, self._disk
+            stream = open_stream(manifest, path, peer, fetch, tell, cache, settings, disk, self._reach)
             self._stream = stream
             bench = self._bench(manifest, fetch, stream)
             stream.await_first(stop)
@@ -84,7 +94,7 @@ class TrainingWorkbench:
         routing = load_routing(manifest, manifest.stage, fetch, remember=features, device=device)
         recipe = shard_recipe(manifest, manifest.stage, path)
         shard = build_shard(
-            lambda: read_documents(config.data),
+            lambda: read_documents(config.data, reach=self._reach),
             routing.tokenizer,
             config.data,
             config.router,
@@ -139,12 +149,14 @@ class TrainingBench:
 
 def workbench_of(settings: PeerSettings) -> TrainingWorkbench:
     """This machine's workbench as its volunteer wants it. Raises UsageError when torch does not find the device."""
-    device = _device(settings.device)
+    device = device_of(settings.device)
     cache = settings.cache or settings.home / "cache"
-    return TrainingWorkbench(cache, TrainingSettings(device, settings.threads, settings.micro_batch), settings.disk)
+    training = TrainingSettings(device, settings.threads, settings.micro_batch)
+    return TrainingWorkbench(cache, training, settings.disk, settings.reach)
 
 
-def _device(choice: str) -> str:
+def device_of(choice: str) -> str:
+    """What torch calls the device of `--device`. Raises UsageError when it is not there."""
     if choice == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if choice == "cuda" and not torch.cuda.is_available():

@@ -12,15 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Literal, TypeVar, cast
 
 from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.strategies import SOURCES, loaded
 
 Split = Literal["train", "holdout", "routing"]
 T = TypeVar("T")
 
+ANYWHERE = Reach()
+"""For who reads what a run file of its own names."""
 DOCUMENT_CHARACTERS = 32_768
 """A longer document is cut into consecutive ones, so that one big file can feed training and held-out evaluation."""
 CHUNK_DOCUMENTS = 256
@@ -40,10 +42,9 @@ class Document:
         return _hash_of(self.text).hex()
 
 
-Source = Callable[[DataConfig, Path | None], Iterator[Document]]
-"""Reads documents, streaming, always in the same order; never a blank one. The folder is where a relative `data.path`
-starts from, the current one if None. Raises DataError, when the first document is asked for, if there is nothing to
-read."""
+Source = Callable[[DataConfig, Reach], Iterator[Document]]
+"""Reads documents, streaming, always in the same order; never a blank one. Raises
+DataError, when the first document is asked for, if there is nothing to read."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Portion:
     """Its documents from the first on. Raises DataError."""
 
 
-Divide = Callable[[DataConfig, Path | None], Sequence[Portion]]
+Divide = Callable[[DataConfig, Reach], Sequence[Portion]]
 """The documents of a source as portions: together they have exactly the documents that its `Source` reads. Raises
 DataError."""
 
@@ -91,15 +92,15 @@ def in_chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def read_documents(data: DataConfig, *, base: Path | None = None) -> Iterator[Document]:
+def read_documents(data: DataConfig, *, reach: Reach = ANYWHERE) -> Iterator[Document]:
     """The documents of a run, streaming, always in the same order; at most `data.max_documents`.
 
-    `base`: folder that a relative `data.path` starts from; the current folder by default. Blank texts are left out.
+    `reach`: where they may come from. Blank texts are left out.
     Raises DataError, when the first document is asked for, if no file matches, a file cannot be read, or the column is
     missing.
     """
     source = cast(Source, SOURCES.load(data.source))
-    return islice(source(data, base), data.max_documents)
+    return islice(source(data, reach), data.max_documents)
 
 
 def is_divided(data: DataConfig) -> bool:
@@ -107,14 +108,14 @@ def is_divided(data: DataConfig) -> bool:
     return SOURCES[data.source].portions is not None and data.max_documents is None
 
 
-def portions_of(data: DataConfig, *, base: Path | None = None) -> Sequence[Portion]:
+def portions_of(data: DataConfig, *, reach: Reach = ANYWHERE) -> Sequence[Portion]:
     """The corpus as a list of portions, the same list wherever the files are the same; never empty.
 
     A source that nothing divides, and the beginning of one (`data.max_documents`), are one portion. Raises DataError.
     """
     if not is_divided(data):
-        return (Portion("all", data.source, None, partial(read_documents, data, base=base)),)
-    return cast(Divide, loaded(SOURCES[data.source].portions))(data, base)
+        return (Portion("all", data.source, None, partial(read_documents, data, reach=reach)),)
+    return cast(Divide, loaded(SOURCES[data.source].portions))(data, reach)
 
 
 # ------------------------------------------------------------------------------------------------ what sources share

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from dipaco_swarm.dashboard.views import Evaluation, SwarmStatus
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.file import read_run_file
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.settings import BootstrapSettings, PeerSettings, default_home
 from tests.doors.examples_of_views import ADDRESS, evaluation, small_status
 
@@ -233,13 +235,14 @@ def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
         "20",
         "--cpu-share",
         "40",
+        "--data-root",
+        "texts",
     ]
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS, *options]).exit_code == 0
     address = RunAddress.parse(ADDRESS)
     listen = "/ip4/127.0.0.1/tcp/0"
-    assert got == [
-        PeerSettings(address, 3, tmp_path, Path("c"), listen, "cpu", 2, 1, True, 5, "none", "no", 2.5e6, 0.4)
-    ]
+    whole = PeerSettings(address, 3, tmp_path, Path("c"), listen, "cpu", 2, 1, True, 5, "none", "no", 2.5e6, 0.4)
+    assert got == [replace(whole, reach=Reach(Path("texts"), fenced=True))]
 
 
 def test_a_peer_has_calm_defaults(program: Install) -> None:
@@ -249,6 +252,7 @@ def test_a_peer_has_calm_defaults(program: Install) -> None:
     address = RunAddress.parse(ADDRESS)
     home = default_home("python-2x2", "peer")
     assert got == [PeerSettings(address, None, home, None, None, "auto", None, None, False, None, "plain")]
+    assert got[0].reach == Reach(None, fenced=True)
 
 
 def test_a_bootstrap_node_gets_what_was_typed(program: Install) -> None:

@@ -217,7 +217,8 @@ class Commands:
     def peer(self, label: str, address: str, path: int | str, *more: str | Path) -> Program:
         return self.start(
             label, "peer", "--run", address, "--path", str(path), "--home", self.folder / label, "--threads", "1",
-            "--cache", self.folder / "cache", "--listen", LOOPBACK, "--screen", "plain", *more,
+            "--cache", self.folder / "cache", "--listen", LOOPBACK, "--screen", "plain",
+            "--data-root", self.folder, *more,
         )  # fmt: skip
 
     def stops_on_ctrl_c(self, *labels: str) -> None:

@@ -46,9 +46,12 @@ class World:
     foreign_path: int
     """A path that gets nothing of the documents in `foreign/`."""
 
-    def peer(self, path: int | str = 0, *, home: str = "peer", run: RunAddress | None = None) -> list[Argument]:
+    def peer(
+        self, path: int | str = 0, *, home: str = "peer", run: RunAddress | None = None, root: str | None = "."
+    ) -> list[Argument]:
         address, place = str(run or self.address), self.folder / home
-        return ["--run", address, "--path", str(path), "--home", place, "--listen", LOOPBACK, "--rounds", "1"]
+        read: list[Argument] = [] if root is None else ["--data-root", root]
+        return ["--run", address, "--path", str(path), "--home", place, "--listen", LOOPBACK, "--rounds", "1", *read]
 
     def serve(self, run_file: str = "RUN.toml", *, home: str = "node") -> list[Argument]:
         return ["serve", self.folder / run_file, "--home", self.folder / home, "--listen", LOOPBACK]
@@ -103,6 +106,11 @@ CASES = {
     "a path out of range": Case("peer", lambda w: w.peer(7), ("path 7 does not exist", "paths 0 to 3", "auto")),
     # documents
     "no file": Case("peer", lambda w: w.peer(home="p1"), ("no file matches", "texts/*.txt"), cwd="empty"),
+    "files that were not offered": Case(
+        "peer",
+        lambda w: w.peer(home="p12", root=None),
+        ("reads files of your machine", "texts/*.txt", "--data-root DIR"),
+    ),
     "short files": Case("peer", lambda w: w.peer(home="p2"), ("none of 1 documents", "longer"), cwd="short"),
     "other paths' documents": Case(
         "peer", lambda w: w.peer(w.foreign_path, home="p3"), ("has no documents", "--path auto"), cwd="foreign"

@@ -17,6 +17,7 @@ from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.swarm.circle import Circle, circle_file
@@ -167,6 +168,7 @@ class World:
             until_finished=True,
             rounds=None,
             screen="none",
+            reach=Reach(self.folder, fenced=True),
         )
 
         def live(swarm: NetworkedSwarm) -> None:

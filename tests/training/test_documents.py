@@ -9,6 +9,7 @@ import pytest
 
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import DOCUMENT_CHARACTERS, Document, portions_of, read_documents, split_of
 from dipaco_swarm.training.sources import files
 
@@ -22,19 +23,19 @@ def write(folder: Path, **texts: str) -> None:
 
 
 def texts(data: DataConfig, base: Path) -> list[str]:
-    return [document.text for document in read_documents(data, base=base)]
+    return [document.text for document in read_documents(data, reach=Reach(base))]
 
 
 def test_each_text_file_is_one_document_named_after_its_file(tmp_path: Path) -> None:
     write(tmp_path, b_txt="second\nline\n", a_txt="first", blank_txt=" \n\n")
-    documents = list(read_documents(DataConfig(source="text", path="*.txt"), base=tmp_path))
+    documents = list(read_documents(DataConfig(source="text", path="*.txt"), reach=Reach(tmp_path)))
     assert documents == [Document("first", "a"), Document("second\nline\n", "b")]
 
 
 def test_documents_of_several_folders_come_in_turns(tmp_path: Path) -> None:
     write(tmp_path / "en", a_txt="one", b_txt="two", c_txt="three")
     write(tmp_path / "de", a_txt="eins")
-    documents = list(read_documents(DataConfig(source="text", path="**/*.txt"), base=tmp_path))
+    documents = list(read_documents(DataConfig(source="text", path="**/*.txt"), reach=Reach(tmp_path)))
     assert documents == [Document("eins", "de"), Document("one", "en"), Document("two", "en"), Document("three", "en")]
 
 
@@ -53,7 +54,7 @@ def test_json_lines_and_parquet_give_their_column(tmp_path: Path) -> None:
     datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "a.parquet"))
     for source in ("jsonl", "parquet"):
         data = DataConfig.model_validate({"source": source, "path": f"*.{source}", "column": "body"})
-        assert list(read_documents(data, base=tmp_path)) == [Document("alpha", "a"), Document("beta", "a")]
+        assert list(read_documents(data, reach=Reach(tmp_path))) == [Document("alpha", "a"), Document("beta", "a")]
 
 
 def test_a_dataset_is_read_by_name(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_the_python_installation_begins_as_a_mixture_and_is_the_same_twice() -> 
 
 def in_portions(data: DataConfig, base: Path) -> list[list[str]]:
     """The texts of each portion, each read twice."""
-    portions = portions_of(data, base=base)
+    portions = portions_of(data, reach=Reach(base))
     assert len({portion.name for portion in portions}) == len(portions)
     found = [[document.text for document in portion.read()] for portion in portions]
     assert found == [[document.text for document in portion.read()] for portion in portions]
@@ -176,7 +177,7 @@ def test_compressed_files_and_arrays_of_rows_are_a_portion_each(tmp_path: Path) 
     data = DataConfig(source="jsonl", path="*.jsonl*")
     expected = [row["text"] for row in rows]
     assert in_portions(data, tmp_path) == [expected, expected]
-    assert [portion.size for portion in portions_of(data, base=tmp_path)] == [None, None]
+    assert [portion.size for portion in portions_of(data, reach=Reach(tmp_path))] == [None, None]
 
 
 def test_the_shards_of_a_dataset_are_portions(tmp_path: Path) -> None:

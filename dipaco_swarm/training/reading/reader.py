@@ -22,6 +22,7 @@ from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import SwarmError, cannot_write
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import portions_of
 from dipaco_swarm.training.encoding import encoder
 from dipaco_swarm.training.packing import Assign
@@ -54,6 +55,9 @@ class Job:
     rolling: str
     """The folder whose blocks may take `disk` bytes in all."""
     disk: int
+    data_root: str | None
+    fenced: bool
+    """Fields of the `Reach`."""
     device: str
     threads: int | None
 
@@ -148,6 +152,7 @@ class Reader:
 def reader_of(job: Job, say: Say) -> Reader:
     """The reader that a job asks for. Raises SwarmError when the documents or the run's files cannot be used."""
     manifest, files = Manifest.model_validate_json(job.manifest), Path(job.files)
+    reach = Reach(None if job.data_root is None else Path(job.data_root), job.fenced)
     config, early = manifest.config, manifest.config.early_stopping
     tokenizer = load_tokenizer((files / manifest.tokenizer).read_bytes())
     assign, path = _assign(manifest, job), PathIndex(job.path)
@@ -161,7 +166,7 @@ def reader_of(job: Job, say: Say) -> Reader:
     store = store_of(config, vocabulary_size(tokenizer), Path(job.folder))
     maker = BlockMaker(
         store,
-        Corpus(portions_of(config.data), config.seed, job.start),
+        Corpus(portions_of(config.data, reach=reach), config.seed, job.start),
         CheapRouting(encoder(tokenizer), assign, path, length, prefix),
         Rules(config.data, end_of_text_id(tokenizer), early.share if early is not None else 0.0),
         tell,

@@ -17,6 +17,7 @@ from typing import Any
 
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import Document, Portion, cut, in_turns
 from dipaco_swarm.training.sources.rows import rows_of, text_of, worded
 
@@ -26,31 +27,31 @@ PORTION_BYTES = 16 << 20
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 
 
-def read_text(data: DataConfig, base: Path | None) -> Iterator[Document]:
+def read_text(data: DataConfig, reach: Reach) -> Iterator[Document]:
     """A document per file; a file above `PORTION_BYTES` is one per range of its lines."""
-    yield from _mixed(text_portions(data, base))
+    yield from _mixed(text_portions(data, reach))
 
 
-def read_jsonl(data: DataConfig, base: Path | None) -> Iterator[Document]:
+def read_jsonl(data: DataConfig, reach: Reach) -> Iterator[Document]:
     """A document per line, in the field `data.column`."""
-    yield from _mixed(jsonl_portions(data, base))
+    yield from _mixed(jsonl_portions(data, reach))
 
 
-def read_parquet(data: DataConfig, base: Path | None) -> Iterator[Document]:
+def read_parquet(data: DataConfig, reach: Reach) -> Iterator[Document]:
     """A document per row, in the column `data.column`."""
-    yield from _mixed(parquet_portions(data, base))
+    yield from _mixed(parquet_portions(data, reach))
 
 
-def text_portions(data: DataConfig, base: Path | None) -> Sequence[Portion]:
-    return _portions(data, base, "text", partial(_by_lines, _text_in))
+def text_portions(data: DataConfig, reach: Reach) -> Sequence[Portion]:
+    return _portions(data, reach, "text", partial(_by_lines, _text_in))
 
 
-def jsonl_portions(data: DataConfig, base: Path | None) -> Sequence[Portion]:
-    return _portions(data, base, "json", partial(_by_lines, _json_in))
+def jsonl_portions(data: DataConfig, reach: Reach) -> Sequence[Portion]:
+    return _portions(data, reach, "json", partial(_by_lines, _json_in))
 
 
-def parquet_portions(data: DataConfig, base: Path | None) -> Sequence[Portion]:
-    return _portions(data, base, "parquet", _by_row_groups)
+def parquet_portions(data: DataConfig, reach: Reach) -> Sequence[Portion]:
+    return _portions(data, reach, "parquet", _by_row_groups)
 
 
 # ---------------------------------------------------------------------------------------------------------- dividing
@@ -69,14 +70,13 @@ Parts = Callable[[DataConfig, str, str], Iterator[_Part]]
 """The parts of a file: (data, domain, file)."""
 
 
-def _portions(data: DataConfig, base: Path | None, builder: str, parts: Parts) -> Sequence[Portion]:
+def _portions(data: DataConfig, reach: Reach, builder: str, parts: Parts) -> Sequence[Portion]:
     """All portions, domain after domain. `builder`: who reads a file of this kind for `datasets`."""
-    assert data.path is not None  # DataConfig has checked it
     portions: list[Portion] = []
-    for domain, files in _by_domain(_matching_files(data.path, base)).items():
+    for domain, files in _by_domain(_matching_files(data, reach)).items():
         found: list[_Part] = []
         for file in files:
-            name = file if "://" in file else os.path.relpath(file, base or Path.cwd())
+            name = file if "://" in file else os.path.relpath(file, reach.base)
             if _is_plain(file, builder):
                 found += (replace(part, name=f"{name} {part.name}") for part in parts(data, domain, file))
             else:
@@ -127,16 +127,17 @@ def _is_plain(file: str, builder: str) -> bool:
         return not opened.read(64).lstrip().startswith(b"[")
 
 
-def _matching_files(pattern: str, base: Path | None) -> list[str]:
-    if "://" in pattern:
-        return [pattern]
-    absolute = os.path.join(base or Path.cwd(), os.path.expanduser(pattern))
-    files = sorted(file for file in glob.glob(absolute, recursive=True) if os.path.isfile(file))
+def _matching_files(data: DataConfig, reach: Reach) -> list[str]:
+    located = reach.located(data)
+    if "://" in located:
+        return [located]
+    files = sorted(file for file in glob.glob(located, recursive=True) if os.path.isfile(file))
     if not files:
         raise DataError(
-            f'no file matches data.path="{pattern}" in {base or Path.cwd()}; put the documents there, or correct the '
-            "pattern (** stands for any folders)"
+            f'no file matches data.path="{data.path}" in {reach.base}; put the documents there, or correct the pattern '
+            "(** stands for any folders)"
         )
+    reach.check_files(data, files)
     return files
 
 

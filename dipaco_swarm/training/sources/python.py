@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import Document, cut, in_turns
 
 PYTHON_DOCUMENT_CHARACTERS = 12_000  # the beginning of each file: more files are worth more than longer ones
@@ -38,7 +39,7 @@ class _File:
         return _lot(self.name)
 
 
-def read(data: DataConfig, base: Path | None) -> Iterator[Document]:
+def read(data: DataConfig, reach: Reach) -> Iterator[Document]:
     """The text of this Python installation, as a mixture of domains from the first document on.
 
     The order depends on the names of the installed files alone. Every domain is thinned to DOMAIN_BYTES, taking folders

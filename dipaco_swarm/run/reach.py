@@ -1,0 +1,101 @@
+"""What of this machine, and of its network, a run's documents may come from.
+
+Whoever wrote the run file may read anything. A volunteer reads what somebody else's run file names: files below the one
+folder that it has named itself, wherever links lead; addresses of the public network, by https or hf; data sets of the
+hub by their name.
+"""
+
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from dipaco_swarm.errors import DataError
+from dipaco_swarm.run.config import DataConfig
+
+SCHEMES = ("https", "hf")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+PRIVATE_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home", ".home.arpa", ".intranet", ".corp")
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where documents may be read from. Its errors are DataErrors that name `data.path`."""
+
+    root: Path | None = None
+    """Folder that a relative `data.path` starts from; None: the current one, or, fenced, no file of this machine."""
+    fenced: bool = False
+    """Whether nothing outside of `root` is read, for the run file is somebody else's."""
+
+    @property
+    def base(self) -> Path:
+        return self.root or Path.cwd()
+
+    def located(self, data: DataConfig) -> str:
+        """The address of the documents as it is, or the absolute pattern of their files."""
+        assert data.path is not None  # DataConfig has checked it
+        if "://" in data.path:
+            self._check_address(data.path)
+            return data.path
+        pattern = os.path.normpath(os.path.join(self.base, os.path.expanduser(data.path)))
+        if self.fenced:
+            self._check_root(data)
+            fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]  # what no file can differ from
+            self._check_inside(data, os.path.realpath(fixed if fixed == pattern else os.path.dirname(fixed)))
+        return pattern
+
+    def check_files(self, data: DataConfig, files: Sequence[str]) -> None:
+        """Whether these files may be read, that `located` has led to: links may lead anywhere."""
+        if self.fenced:
+            for file in files:
+                self._check_inside(data, os.path.realpath(file))
+
+    def check_name(self, data: DataConfig) -> None:
+        """Whether the data set may be read whose name is `data.path`: a folder counts as files of this machine."""
+        assert data.path is not None
+        if not self.fenced or (HUB_NAME.fullmatch(data.path) and not os.path.exists(data.path)):
+            return
+        if "://" in data.path:
+            self._check_address(data.path)
+            return
+        self._check_root(data)
+        self._check_inside(data, os.path.realpath(os.path.expanduser(data.path)))
+
+    def _check_root(self, data: DataConfig) -> None:
+        if self.root is None:
+            raise DataError(
+                f'this run reads files of your machine: data.path="{data.path}"; if you have its documents, name their '
+                "folder with --data-root DIR, and nothing outside of it is read"
+            )
+
+    def _check_inside(self, data: DataConfig, place: str) -> None:
+        root = os.path.realpath(self.base)
+        if os.path.commonpath([root, place]) != root:
+            raise DataError(
+                f'the run wants to read {place} (data.path="{data.path}"), which is outside of {root}; if you '
+                "want that, name another folder with --data-root"
+            )
+
+    def _check_address(self, address: str) -> None:
+        if not self.fenced:
+            return
+        scheme, rest = address.split("://", 1)
+        if scheme not in SCHEMES or "::" in rest:
+            raise DataError(
+                f'the run reads data.path="{address}"; of other machines a volunteer reads only https:// and hf://'
+            )
+        if scheme == "https" and _is_private(urlsplit(address).hostname or ""):
+            raise DataError(f'the run reads data.path="{address}", which is in your own network; ask its operator why')
+
+
+def _is_private(host: str) -> bool:
+    """Whether a host is one of this machine's own network, as far as its name tells."""
+    host = host.rstrip(".").lower()
+    try:
+        return not ipaddress.ip_address(host).is_global
+    except ValueError:
+        # a number without dots, or in another base, is an address too
+        return "." not in host or host.endswith(PRIVATE_ENDINGS) or not re.search(r"[a-z]", host.rsplit(".", 1)[-1])

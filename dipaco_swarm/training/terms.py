@@ -1,0 +1,48 @@
+"""What a run asks of a machine, known before anything is read or allocated."""
+
+import os
+from collections.abc import Callable
+
+from dipaco_swarm.errors import UsageError
+from dipaco_swarm.events.joining import Terms
+from dipaco_swarm.events.words import size
+from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.strategies import CODECS, SOURCES
+from dipaco_swarm.training.modules import level_sizes
+from dipaco_swarm.training.needs import BESIDE_GPU_BYTES, DISK_BYTES, MEMORY_BYTES, PROGRAM_BYTES
+from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
+
+
+def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str) -> Terms:
+    """What a path asks of this machine. `fetch`: blobs by digest. Raises what that raises, and DataError or
+    ManifestError for a tokenizer or model that is none."""
+    config = manifest.config
+    sizes = level_sizes(config.model, config.levels, vocabulary_size(load_tokenizer(fetch(manifest.tokenizer))))
+    parameters = sum(sizes)
+    return Terms(
+        reads=_read_by(config.data),
+        parameters=parameters,
+        memory=PROGRAM_BYTES + (MEMORY_BYTES if device == "cpu" else BESIDE_GPU_BYTES) * parameters,
+        disk=DISK_BYTES * parameters,
+        sends=round(2 * CODECS[config.wire.codec].bytes_on_the_way * parameters),
+        admission=config.admission.kind,
+    )
+
+
+def check_memory(terms: Terms) -> None:
+    """Whether this machine has the memory at all. Raises UsageError: a model that is too large would end it later."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if terms.memory > there:
+        raise UsageError(
+            f"a path of this run has {terms.parameters:,} parameters and takes up to {size(terms.memory)} of memory, "
+            f"but this machine has {size(there)} in all; take part with a larger machine"
+        )
+
+
+def _read_by(data: DataConfig) -> str:
+    if SOURCES[data.source].is_remote:
+        return f"the data set {data.path}" + (f" ({data.config})" if data.config else "")
+    if data.path is None:
+        return "the text of the Python installation of this machine"
+    return data.path if "://" in data.path else f'files of this machine: data.path="{data.path}", below --data-root'

@@ -1,0 +1,102 @@
+"""A run file of somebody else reads nothing of this machine but what the volunteer has named."""
+
+from pathlib import Path
+
+import pytest
+
+from dipaco_swarm.errors import DataError
+from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.reach import Reach
+from dipaco_swarm.training.documents import portions_of, read_documents
+
+
+def texts(path: str, root: Path | None, source: str = "text") -> list[str]:
+    data = DataConfig(source=source, path=path)
+    return [document.text for document in read_documents(data, reach=Reach(root, fenced=True))]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with one document, and one beside it."""
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "a.txt").write_text("alpha")
+    (tmp_path / "secret.txt").write_text("secret")
+    return folder
+
+
+def test_what_is_below_the_folder_is_read_however_it_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("a.txt", "*.txt", "**/*.txt", f"{root}/*.txt", f"{root}/[a-z].txt", "../documents/a.txt"):
+        assert texts(path, root) == ["alpha"], path
+    monkeypatch.chdir(root.parent)
+    assert texts("a.txt", Path("documents")) == ["alpha"]
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret.txt", "../*.txt", "/etc/pass*", "/etc/passwd", "~/.ssh/*", "/*", "a/../../secret.txt", "/**"]
+)
+def test_nothing_else_is_read(path: str, root: Path) -> None:
+    with pytest.raises(DataError, match=r"wants to read .* outside of .* --data-root"):
+        texts(path, root)
+    assert portions_of(DataConfig(source="text", path=str(root / "a.txt")), reach=Reach())
+
+
+def test_links_lead_nowhere_else(root: Path) -> None:
+    (root / "b.txt").symlink_to(root.parent / "secret.txt")
+    with pytest.raises(DataError, match=r"secret\.txt .*outside of"):
+        texts("*.txt", root)
+    (root / "b.txt").unlink()
+    (root / "up").symlink_to(root.parent)
+    for path in ("up/*.txt", "*/secret.txt"):
+        with pytest.raises(DataError, match="outside of"):
+            texts(path, root)
+
+
+def test_without_a_folder_no_file_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root)
+    for path in ("a.txt", str(root / "a.txt"), "/etc/passwd"):
+        with pytest.raises(DataError, match=r"reads files of your machine.* --data-root DIR"):
+            texts(path, None)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("file:///etc/passwd", "only https:// and hf://"),
+        ("http://example.org/a.txt", "only https:// and hf://"),
+        ("ftp://example.org/a.txt", "only https:// and hf://"),
+        ("zip://*.txt::file:///etc/a.zip", "only https:// and hf://"),
+        ("https://example.org/a.zip::file:///x", "only https:// and hf://"),
+        ("https://192.168.1.1/admin", "your own network"),
+        ("https://127.0.0.1:8080/", "your own network"),
+        ("https://[::1]/", "only https:// and hf://"),
+        ("https://2130706433/", "your own network"),
+        ("https://0x7f.1/", "your own network"),
+        ("https://router/", "your own network"),
+        ("https://nas.local/", "your own network"),
+        ("https://169.254.169.254/latest/meta-data", "your own network"),
+    ],
+)
+@pytest.mark.parametrize("source", ["text", "huggingface"])
+def test_addresses_of_other_machines_are_public_ones(address: str, why: str, source: str, root: Path) -> None:
+    with pytest.raises(DataError, match=why):
+        texts(address, root, source)
+
+
+def test_addresses_of_the_public_network_are_asked() -> None:
+    reach = Reach(None, fenced=True)
+    for address in ("https://example.org/texts/a.txt", "hf://datasets/somebody/texts/a.txt"):
+        assert reach.located(DataConfig(source="text", path=address)) == address
+
+
+def test_a_data_set_by_its_name_is_no_folder_of_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reach = Reach(None, fenced=True)
+    for name in ("wikitext", "allenai/c4", "HuggingFaceFW/fineweb-edu"):
+        reach.check_name(DataConfig(source="huggingface", path=name))
+    monkeypatch.chdir(root.parent)
+    for name in ("documents", "./documents", "/etc", "~/texts", "../x"):
+        with pytest.raises(DataError, match="reads files of your machine"):
+            reach.check_name(DataConfig(source="huggingface", path=name))
+    Reach(root, fenced=True).check_name(DataConfig(source="huggingface", path=str(root)))
+    with pytest.raises(DataError, match="outside of"):
+        Reach(root, fenced=True).check_name(DataConfig(source="huggingface", path="/etc"))
