@@ -117,7 +117,8 @@ def _ask_once(settings: "PeerSettings") -> None:
 
     if (settings.home / MANIFEST_FILE).exists():
         return
-    typer.echo(f"{settings.address.name}: {terms(settings.address, device_of(settings.device)).line}.")
+    typer.echo(f"asking what {settings.address.name} wants of this machine ...")
+    typer.echo(f"{terms(settings.address, device_of(settings.device)).line}.")
     typer.echo("What leaves this machine, and what its operator decides: docs/volunteer.md.")
     typer.confirm("Take part?", abort=True)
 
