@@ -4,13 +4,14 @@
 # make long    the long tests: every kind of trouble, played with real processes
 # make check   format, lint, types, layers, and pages that are written from the code
 # make bench   the benchmarks
+# make audit   known holes in the versions that we pin; needs the internet
 #
 # Each makes .venv first, once, with the versions of constraints.txt. Another Python: make PYTHON=python3.12 test
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test fast long check bench
+.PHONY: demo test fast long check bench audit
 
 demo: .venv/.installed
 	$(BIN)/dipaco-swarm demo
@@ -37,6 +38,10 @@ bench: .venv/.installed
 	$(BIN)/python -m benchmarks.joining
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.quality --small
+
+audit: .venv/.installed
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else \

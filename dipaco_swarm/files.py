@@ -16,6 +16,7 @@ manifest names blobs that are there. One thread writes a file at a time; `locked
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,18 @@ def replace_whole(path: Path, content: Content, *, durable: bool, private: bool 
         unfinished.unlink(missing_ok=True)  # half a file would keep a full disk full
     if durable:
         _flush_names(path.parent)
+
+
+def read_private(path: Path) -> bytes:
+    """A file that only its owner may read. Raises OSError, and HomeError when others may read it too."""
+    with open(path, "rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & 0o077:
+            raise HomeError(
+                f"{path} is secret, and others of this machine may read or change it (mode {mode:04o}); if nobody "
+                f"has, make it yours alone with: chmod 600 {path}"
+            )
+        return file.read()
 
 
 def write_in_place(path: Path, content: bytes) -> None:

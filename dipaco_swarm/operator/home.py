@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import AddressError, HomeError
-from dipaco_swarm.files import make_folder, remove, replace_whole, set_aside, write_whole
+from dipaco_swarm.files import make_folder, read_private, remove, replace_whole, set_aside, write_whole
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.orders import Order, leave, left
@@ -24,7 +24,7 @@ def load_operator_key(home: Path) -> Ed25519PrivateKey:
         if not path.exists():
             secret = Ed25519PrivateKey.generate().private_bytes_raw().hex()
             replace_whole(path, secret.encode(), durable=True, private=True)
-        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(path.read_text().strip()))
+        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(read_private(path).decode().strip()))
     except OSError as error:
         raise HomeError(
             f"the home folder {home} cannot be used: {error.strerror or error}; "

@@ -1,5 +1,6 @@
 """The workshop of a real bootstrap node: documents, features, routers and audits, over `training/`."""
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import islice
@@ -147,7 +148,7 @@ class SampleScorer:
     def __init__(self, manifest: Manifest, model: PathModel, sample: EvaluationSet) -> None:
         self._table = PathTable(manifest.stage.table)
         self._prefix_tokens = manifest.config.router.prefix_tokens
-        self._audit_seed = manifest.revision
+        self._audit_seed = secrets.randbits(63)  # nobody knows beforehand which pieces we score ourselves
         self._model = model
         self._sample = sample
 

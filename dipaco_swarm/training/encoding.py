@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from dipaco_swarm.errors import cannot_write
 from dipaco_swarm.files import locked, replace_whole
-from dipaco_swarm.training.tokenizer import begin_of_text_ids
+from dipaco_swarm.training.tokenizer import begin_of_text_ids, without_panics
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,8 @@ def encoder(tokenizer: Tokenizer) -> Encode:
     begin = begin_of_text_ids(tokenizer)
 
     def encode(texts: Sequence[str]) -> list[Indices]:
-        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        with without_panics():
+            encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array([*begin, *encoding.ids], dtype=np.int64) for encoding in encodings]
 
     return encode

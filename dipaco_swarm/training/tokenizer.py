@@ -5,7 +5,8 @@ the bytes as a blob, so that all cut text into the same tokens. What its own rul
 before and after every document.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -21,6 +22,8 @@ END_OF_TEXT_NAMES = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 A_TEXT = "a"
 """To see what a tokenizer puts around it."""
 
+LARGEST_VOCABULARY = 1 << 20
+"""Ids above that would make an embedding of as many rows, of one line in a file; four times what is in use."""
 SMALLEST_VOCABULARY = 257  # 256 bytes and the end of text
 
 
@@ -51,19 +54,44 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> bytes:
 def load_tokenizer(data: bytes) -> Tokenizer:
     """Read a published tokenizer, and switch off any truncation and padding that was saved with it.
 
-    Raises ManifestError when the bytes are not a tokenizer or it has no end-of-text token.
+    Raises ManifestError when the bytes are not a tokenizer, its ids are too large, or it has no end-of-text token.
     """
     try:
-        tokenizer = Tokenizer.from_str(data.decode("utf-8"))
+        with without_panics():
+            tokenizer = Tokenizer.from_str(data.decode("utf-8"))
+    except ManifestError:
+        raise
     except Exception as error:  # noqa: BLE001 - the library raises bare Exception for anything it cannot read
         raise ManifestError(
             f"the published tokenizer cannot be read ({str(error)[:200]}); it must be a tokenizer.json of the "
             "tokenizers library"
         ) from None
+    if (tokens := vocabulary_size(tokenizer)) > LARGEST_VOCABULARY:
+        raise ManifestError(
+            f"the tokenizer has ids up to {tokens - 1:,}; at most {LARGEST_VOCABULARY:,} tokens can be used"
+        )
     tokenizer.no_truncation()
     tokenizer.no_padding()
     end_of_text_id(tokenizer)
     return tokenizer
+
+
+@contextmanager
+def without_panics() -> Iterator[None]:
+    """A tokenizer that breaks off in the middle is the fault of who made it: raises ManifestError.
+
+    The library ends so with a pattern that takes for ever on some text, by what is no `Exception`.
+    """
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ManifestError(
+            f"the run's tokenizer fails on a text ({str(error)[:200]}); tell the operator to choose another one"
+        ) from None
 
 
 def tokenizer_from_path(path: str | Path) -> bytes:
@@ -105,7 +133,8 @@ def begin_of_text_ids(tokenizer: Tokenizer) -> list[int]:
 
 def prompt_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """A text that is to be gone on from, as documents begin. Empty when there is no text."""
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    with without_panics():
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
     return [*begin_of_text_ids(tokenizer), *ids] if ids else []
 
 
@@ -121,8 +150,9 @@ def with_marks(tokenizer: Tokenizer, begin: Iterable[str], end: str | None) -> b
 
 def _marks(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The tokens that the tokenizer's own rules put before a text, and after it."""
-    bare: list[int] = tokenizer.encode(A_TEXT, add_special_tokens=False).ids
-    full: list[int] = tokenizer.encode(A_TEXT, add_special_tokens=True).ids
+    with without_panics():
+        bare: list[int] = tokenizer.encode(A_TEXT, add_special_tokens=False).ids
+        full: list[int] = tokenizer.encode(A_TEXT, add_special_tokens=True).ids
     places = (i for i in range(len(full) - len(bare) + 1) if full[i : i + len(bare)] == bare)
     start = next(places, 0)
     return full[:start], full[start + len(bare) :]

@@ -253,3 +253,16 @@ def test_whoever_finds_a_folder_locked_is_told_and_comes_in_when_the_other_one_d
     other.communicate()
     with locked(tmp_path, on_busy=not_now):
         assert (tmp_path / files.LOCK).exists()
+
+
+def test_a_secret_that_others_may_read_is_not_used(tmp_path: Path) -> None:
+    load_operator_key(tmp_path)
+    load_identity(tmp_path)
+    for name, load in (("operator.key", load_operator_key), ("identity.key", load_identity)):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+        for mode in (0o644, 0o620, 0o606):
+            (tmp_path / name).chmod(mode)
+            with pytest.raises(HomeError, match=rf"{name} is secret, .*mode {mode:04o}.* chmod 600"):
+                load(tmp_path)
+        (tmp_path / name).chmod(0o600)
+        load(tmp_path)

@@ -1,13 +1,16 @@
+import json
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models
 
 from dipaco_swarm.errors import DataError, ManifestError
+from dipaco_swarm.training.encoding import encoder
 from dipaco_swarm.training.tokenizer import (
     END_OF_TEXT,
     end_of_text_id,
     load_tokenizer,
+    prompt_ids,
     tokenizer_from_path,
     train_tokenizer,
     vocabulary_size,
@@ -76,3 +79,22 @@ def test_an_existing_tokenizer_is_found_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes(b"{")
     with pytest.raises(ManifestError):
         tokenizer_from_path(tmp_path)
+
+
+def test_ids_that_would_make_a_huge_embedding_are_refused() -> None:
+    huge = json.loads(train_tokenizer(["some text"], 300))
+    huge["model"]["vocab"]["far"] = 2_000_000_000
+    with pytest.raises(ManifestError, match="ids up to 2,000,000,000"):
+        load_tokenizer(json.dumps(huge).encode())
+
+
+def test_a_tokenizer_that_breaks_off_is_its_makers_fault(capfd: pytest.CaptureFixture[str]) -> None:
+    slow = json.loads(train_tokenizer(["some text"], 300))
+    forever = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    slow["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [forever, slow["pre_tokenizer"]]}
+    tokenizer = load_tokenizer(json.dumps(slow).encode())
+    text = "a" * 40 + "b"  # the pattern tries each way to divide the letters
+    for encode in (lambda: prompt_ids(tokenizer, text), lambda: encoder(tokenizer)([text])):
+        with pytest.raises(ManifestError, match="fails on a text"):
+            encode()
+    assert "panicked" in capfd.readouterr().err  # the library says so itself

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from hivemind.proto.crypto_pb2 import KeyType, PrivateKey, PublicKey
 
 from dipaco_swarm.errors import HomeError, NodeError
-from dipaco_swarm.files import make_folder, replace_whole
+from dipaco_swarm.files import make_folder, read_private, replace_whole
 from dipaco_swarm.swarm.interface import PeerName
 
 KEY_BYTES = 32
@@ -82,7 +82,7 @@ def load_identity(home: Path) -> Identity:
             public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
             message = PrivateKey(key_type=KeyType.Ed25519, data=private + public)
             replace_whole(path, message.SerializeToString(), durable=True, private=True)
-        data = path.read_bytes()
+        data = read_private(path)
     except OSError as error:
         raise HomeError(
             f"the home folder {home} cannot be used: {error.strerror or error}; "
