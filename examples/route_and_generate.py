@@ -15,14 +15,14 @@ import torch
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.training.inference import Sampling, generate_tokens
-from dipaco_swarm.training.tokenizer import end_of_text_id
+from dipaco_swarm.training.tokenizer import end_of_text_id, prompt_ids
 
 
 def main(home: Path, prompt: str) -> None:
     with open_run(home) as run:
         # 1. The router reads the beginning of the prompt, and names a path.
         routing = run.routing()
-        ids = routing.tokenizer.encode(prompt).ids
+        ids = prompt_ids(routing.tokenizer, prompt)
         prefix = np.array([ids[: run.manifest.config.router.prefix_tokens]])
         path = PathIndex(int(routing.paths(prefix)[0]))
         modules = ", ".join(str(module) for module in run.table.modules_of(path))

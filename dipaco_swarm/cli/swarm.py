@@ -142,19 +142,47 @@ def generate(
 
 @app.command()
 def export(
-    path: Annotated[int, typer.Option(metavar="N", min=0, help="The path to export.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
     run: Run = None,
     home: Home = None,
+    path: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="One path, as an ordinary transformers folder.")
+    ] = None,
+    each: Annotated[bool, typer.Option("--each", help="Each path, as a folder of its own in DIR.")] = False,
     best: Best = False,
+    dtype: Annotated[Literal["fp32", "bf16"], typer.Option(help="Of the parameters that are written.")] = "fp32",
+    measure: Annotated[bool, typer.Option("--measure", help="Score held-out documents, for the model card.")] = False,
+    push: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Upload the folder to the Hugging Face hub.")
+    ] = None,
 ) -> None:
-    """Write one path as an ordinary transformers folder."""
+    """Write the model: whole, with its router and a loader; or one path, or each path."""
     with worded_failures():
-        source = _source(run, home)
-        from dipaco_swarm.client import visits
+        from dipaco_swarm.errors import UsageError
 
-        visits.export(source, path, out, best=best, tell=_tell)
-        typer.echo(f'wrote path {path} to {out}; AutoModelForCausalLM.from_pretrained("{out}") loads it')
+        source = _source(run, home)
+        if path is not None and each:
+            raise UsageError(
+                "--path N writes one path and --each all of them; give one of the two, or none for the model"
+            )
+        from dipaco_swarm.client import exporting
+
+        wanted = exporting.Wanted(best, dtype, measure)
+        if path is not None:
+            exporting.export(source, path, out, wanted, _tell)
+            typer.echo(f'wrote path {path} to {out}; AutoModelForCausalLM.from_pretrained("{out}") loads it')
+        elif each:
+            count = exporting.export_all(source, out, wanted, _tell)
+            typer.echo(f"wrote {count} paths to {out}/path-0 and so on; transformers loads each of them")
+        else:
+            count = exporting.export_whole(source, out, wanted, _tell)
+            typer.echo(
+                f'wrote the model with its {count} paths to {out}; python {out}/dipaco_model.py "A prompt" uses it'
+            )
+        if push is not None:
+            from dipaco_swarm.client.publishing import push as push_folder
+
+            typer.echo(f"pushed to {push_folder(out, push)}")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""What a visitor of a run can ask for: status, evaluation, text, export."""
+"""What a visitor of a run can ask for: status, evaluation, text."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,13 +16,11 @@ from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.events.joining import Terms
-from dipaco_swarm.events.volunteer import BestSnapshot
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import ANYWHERE, Split, read_documents
 from dipaco_swarm.training.evaluation import RoutedScore, evaluate_rerouted, evaluate_routed, window_paths
-from dipaco_swarm.training.export import export_path
 from dipaco_swarm.training.inference import Sampling, generate_rerouted, generate_tokens
 from dipaco_swarm.training.pieces import EvaluationSet, evaluation_pieces
 from dipaco_swarm.training.terms import terms_of
@@ -63,7 +61,7 @@ def evaluate(
             scores, documents = score_rerouted(run, pieces, router, window)
         else:
             scores, documents = score(run, pieces)
-        _tell_what_fell_back(run, tell)
+        tell_what_fell_back(run, tell)
         return Evaluation(
             run=run.manifest.config.name,
             stage=run.manifest.stage.index,
@@ -89,7 +87,8 @@ def _check_window(window: int | None) -> None:
         raise UsageError(f"--reroute {window} is no number of tokens; give 1 or more, for example 64")
 
 
-def _tell_what_fell_back(run: TrainedRun, tell: Tell) -> None:
+def tell_what_fell_back(run: TrainedRun, tell: Tell) -> None:
+    """Name the paths that were loaded without a snapshot although snapshots were asked for."""
     line = run.fallen_back()
     if line is not None:
         tell(line)
@@ -171,28 +170,4 @@ def generate(
             text = stream.step(routing.tokenizer, token)
             if text:
                 yield text
-        _tell_what_fell_back(run, tell)
-
-
-def export(source: Source, path: int, out: Path, *, best: bool = False, tell: Tell = lambda line: None) -> None:
-    """Write one path as an ordinary transformers folder. `best`, `tell`: see `evaluate`."""
-    with open_run(source, best=best) as run:
-        model = run.model()
-        run.load(model, PathIndex(path))
-        _tell_what_fell_back(run, tell)
-        versions = _versions_of(run, PathIndex(path))
-        config, stage = run.manifest.config, run.manifest.stage.index
-        description = (
-            f"Path {path} of {run.table.num_paths} of the DiPaCo run `{config.name}`, stage {stage}: "
-            f"{versions}. It was trained on the documents that the run's router sends to it, and is at home there."
-        )
-        export_path(model, run.routing().tokenizer_json, out, description)
-
-
-def _versions_of(run: TrainedRun, path: PathIndex) -> str:
-    """Which parameters of a path were loaded, for a model card."""
-    snapshot = run.served[path]
-    if snapshot is not None:
-        return str(BestSnapshot(snapshot.path, snapshot.loss, snapshot.named_versions))
-    states = {module: run.state_of(module) for module in run.table.modules_of(path)}
-    return ", ".join(f"{module} at version {state.version}" for module, state in states.items())
+        tell_what_fell_back(run, tell)

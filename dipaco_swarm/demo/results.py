@@ -13,6 +13,7 @@ from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.client.visits import generate, held_out
 from dipaco_swarm.demo.dense import fill_dense
+from dipaco_swarm.training.card import Card
 from dipaco_swarm.training.evaluation import RoutedScore, Score, sequence_log_likelihoods
 from dipaco_swarm.training.export import difference_of_logits, export_path
 from dipaco_swarm.training.modules import PathModel
@@ -129,8 +130,8 @@ def export_and_check(bootstrap: Path, path: PathIndex, pieces: EvaluationSet, ou
         model = run.model()
         run.load(model, path)
         config = run.manifest.config
-        description = f"Path {path} of {run.table.num_paths} of the DiPaCo run `{config.name}`, trained by its demo."
-        export_path(model, run.routing().tokenizer_json, out, description)
+        what = f"Path {path} of {run.table.num_paths} of the DiPaCo run `{config.name}`, trained by its demo."
+        export_path(model, run.routing().tokenizer_json, out, Card(config.about, None, what))
         tokens = pieces.tokens[:CHECKED_PIECES]
         return Exported(path, out, difference_of_logits(model, out, tokens))
 

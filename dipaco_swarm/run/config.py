@@ -14,6 +14,19 @@ from dipaco_swarm.run.values import Frozen, RunName, one_of
 from dipaco_swarm.strategies import AVERAGING, CODECS, PACING, ROUTERS, SOURCES
 
 
+class AboutConfig(Frozen):
+    """What model cards say of the run. Nothing of it changes the training."""
+
+    description: str | None = Field(default=None, max_length=4000)
+    """Markdown."""
+    license: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)
+    """Of the model, as the Hugging Face hub writes it: apache-2.0, cc-by-sa-4.0, other."""
+    languages: tuple[Annotated[str, Field(min_length=1, max_length=20)], ...] = Field(default=(), max_length=100)
+    """Of the documents: en, de, code."""
+    datasets: tuple[Annotated[str, Field(min_length=1, max_length=100)], ...] = Field(default=(), max_length=100)
+    """Names on the hub of what was trained on; by default [data] path, where that is one."""
+
+
 class TokenizerConfig(Frozen):
     """The run's tokenizer: an existing one, or a byte-level BPE that the bootstrap node trains on a sample of data."""
 
@@ -253,6 +266,7 @@ class RunConfig(Frozen):
     min_peers: int = Field(default=1, ge=1)
     """Training of a stage starts when this many peers have announced themselves."""
     seed: int = Field(default=0, ge=0, lt=2**63)
+    about: AboutConfig = AboutConfig()
     model: ModelConfig
     levels: tuple[LevelConfig, ...] = Field(min_length=1)
     tokenizer: TokenizerConfig = TokenizerConfig()

@@ -24,7 +24,8 @@ scoring, generation) builds one network. Everything above this floor sees vector
 
     evaluation      perplexity by path and domain        scoring     how well a path likes the routing sample
     window_router   a path for each window of W tokens   inference   text from a path
-    export          a path as an ordinary transformers folder
+    export          a path, or the whole model, as a folder       card        what its README.md says
+    dipaco_model    the loader of a whole model, which lies in its folder and imports nothing of this package
 
 Throughout: tokens are int64 of shape (sequences, sequence_length); losses and log-likelihoods are in nats.
 """

@@ -205,6 +205,10 @@ class PathModel:
                 vector[place].copy_(parameter.reshape(-1))
         return vector
 
+    def named(self, level: int) -> dict[str, Tensor]:
+        """A level's parameters by their names in the network, as transformers saves them; not copied."""
+        return {name: parameter.detach() for name, parameter in self._levels[level]}
+
     def load(self, level: int, vector: Tensor) -> None:
         """Copy `vector`, fp32 of shape (size(level),), into a level's parameters, in place.
 

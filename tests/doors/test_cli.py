@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from dipaco_swarm.cli import bootstrap as bootstrap_cli
 from dipaco_swarm.cli import peer as peer_cli
 from dipaco_swarm.cli import swarm as swarm_cli
+from dipaco_swarm.client.exporting import Wanted
 from dipaco_swarm.dashboard.views import Evaluation, SwarmStatus
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.run.address import RunAddress
@@ -131,6 +132,7 @@ def test_the_template_explains_every_section() -> None:
     blocks = [block for block in text.split("\n\n") if "[" in block and block.strip()]
     config = read_run_file(CHECKOUT / "dipaco_swarm" / "cli" / "run_template.toml")
     sections = {
+        "about",
         "model",
         "levels",
         "tokenizer",
@@ -290,21 +292,33 @@ def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_p
         asked.append((source, data, options))
         return evaluation()
 
-    def export(source: object, path: int, out: Path, **options: object) -> None:
-        asked.append((source, path, out, options))
+    def export(*said: object) -> int:
+        asked.append(said)
+        return 4
 
-    program("client.visits", evaluate=evaluate, generate=generate, export=export)
+    exporting = {"export": export, "export_all": export, "export_whole": export}
+    program("client.visits", evaluate=evaluate, generate=generate)
+    program("client.exporting", Wanted=Wanted, **exporting)
+    program("client.publishing", push=lambda folder, name: f"https://huggingface.co/{name}")
     tell = {"tell": swarm_cli._tell}
     home, address = ["--home", str(tmp_path)], RunAddress.parse(ADDRESS)
     assert "60.34" in runner.invoke(swarm_cli.app, ["eval", *home, "--data", "*.txt", "--reroute", "64"]).output
     written = runner.invoke(swarm_cli.app, ["generate", "once", "--run", ADDRESS, "--tokens", "2", "--seed", "7"])
     assert written.stdout == "once upon a time\n"
-    assert runner.invoke(swarm_cli.app, ["export", *home, "--path", "3", "--out", "o", "--best"]).exit_code == 0
+    for arguments in (["--path", "3", "--best"], ["--each", "--dtype", "bf16"], ["--measure", "--push", "me/it"]):
+        ended = runner.invoke(swarm_cli.app, ["export", *home, "--out", "o", *arguments])
+        assert ended.exit_code == 0, ended.output
+    assert "pushed to https://huggingface.co/me/it" in ended.output
+    both = runner.invoke(swarm_cli.app, ["export", *home, "--out", "o", "--path", "3", "--each"])
+    assert both.exit_code == 2
+    assert "give one of the two" in both.output
     options = {"tokens": 2, "temperature": 0.8, "top_k": 40, "seed": 7, "window": None, "best": False, **tell}
     assert asked == [
         (tmp_path, "*.txt", {"window": 64, "best": False, **tell}),
         (address, "once", options),
-        (tmp_path, 3, Path("o"), {"best": True, **tell}),
+        (tmp_path, 3, Path("o"), Wanted(best=True), swarm_cli._tell),
+        (tmp_path, Path("o"), Wanted(dtype="bf16"), swarm_cli._tell),
+        (tmp_path, Path("o"), Wanted(measured=True), swarm_cli._tell),
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dipaco_swarm.client import exporting
 from dipaco_swarm.client import visits as use
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.machine.stopping import Stopping
@@ -82,7 +83,7 @@ def test_the_command_trains_and_leaves_a_home_to_use(tmp_path: Path) -> None:
         assert f"{score.perplexity:,.2f}" in said[said.index("routed perplexity") :]
     sampled = use.generate(home / "bootstrap", "def main():", tokens=4, temperature=0.8, top_k=40, seed=0)
     assert "".join(sampled)
-    use.export(home / "bootstrap", 3, tmp_path / "model")
+    exporting.export(home / "bootstrap", 3, tmp_path / "model")
     assert (tmp_path / "model" / "model.safetensors").exists()
 
 

@@ -19,6 +19,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.cli import swarm as cli
 from dipaco_swarm.client import sources
 from dipaco_swarm.client import visits as use
+from dipaco_swarm.client.exporting import Wanted, export
 from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.operator.snapshots import SnapshotKeeper
 from dipaco_swarm.operator.training_workshop import CLAIM_MARGIN, SnapshotAudit
@@ -474,7 +475,7 @@ def test_eval_and_export_of_the_best_from_a_home(simulated: Simulated, tmp_path:
     before = with_other_snapshots(simulated, 1.2)
     try:
         found = use.evaluate(simulated.bootstrap, None, best=True, tell=told.append)
-        use.export(simulated.bootstrap, 3, tmp_path / "three", best=True, tell=told.append)
+        export(simulated.bootstrap, 3, tmp_path / "three", Wanted(best=True), told.append)
     finally:
         for file, data in before.items():
             file.write_bytes(data)

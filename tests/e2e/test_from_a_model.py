@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import vector_from_bytes
-from dipaco_swarm.client import visits
+from dipaco_swarm.client import exporting
 from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.errors import RunFileError
 from dipaco_swarm.run.file import parse_run_file
@@ -85,7 +85,7 @@ def test_all_paths_begin_as_the_checkpoint_and_a_path_can_be_the_next_checkpoint
     with pytest.raises(RunFileError, match="there is no folder"):
         simulate(config, tmp_path / "another", PEERS)
 
-    visits.export(tmp_path / "first" / "bootstrap", 3, tmp_path / "path-3")
+    exporting.export(tmp_path / "first" / "bootstrap", 3, tmp_path / "path-3")
     again = parse_run_file(run_file(tmp_path / "path-3"))
     simulate(again, tmp_path / "second", PEERS)
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "path-3", dtype=torch.float32)
