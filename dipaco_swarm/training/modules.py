@@ -86,21 +86,29 @@ def _network_config(model: ModelConfig, vocab_size: int) -> PreTrainedConfig:
         )
     if taken := sorted(set(model.extra) & set(fixed)):
         raise ManifestError(f"model.extra has {', '.join(taken)}, which the run sets elsewhere; leave it out of extra")
+    _check_names(model)
     defaults: dict[str, Any] = {}
     if model.checkpoint is None:
         # some model types fix a head width of 128 or 256 whatever the hidden size
         defaults = {"head_dim": (model.hidden_size or 0) // (model.num_attention_heads or 1)}
-        _check_names(model)
     try:
         return AutoConfig.for_model(model.model_type, **{**defaults, **model.extra, **fixed})
     except (ValueError, TypeError, StrictDataclassError) as error:
         raise ManifestError(f'transformers refuses the fields of model for "{model.model_type}": {error}') from None
 
 
+def known_fields(model_type: str) -> set[str]:
+    """What a configuration of this type may say. Raises ValueError when there is no such type."""
+    return {*AutoConfig.for_model(model_type).to_dict(), *OLDER_NAMES}
+
+
 def _check_names(model: ModelConfig) -> None:
-    """Raises ManifestError when there is no such model type, or it does not have a field of model.extra."""
+    """Raises ManifestError when there is no such model type, or it does not have a field of model.extra.
+
+    Of a manifest's fields none may name what transformers would load from elsewhere.
+    """
     try:
-        known = {*AutoConfig.for_model(model.model_type).to_dict(), *OLDER_NAMES}
+        known = known_fields(model.model_type)
     except ValueError:
         raise ManifestError(
             f'model.model_type="{model.model_type}" is not known to the installed transformers; use a Llama-style one '

@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 from dipaco_swarm.errors import RunFileError
 from dipaco_swarm.run.config import ModelConfig, RunConfig
 from dipaco_swarm.run.problems import explain
-from dipaco_swarm.training.modules import NO_SPECIAL_TOKENS, build_network
+from dipaco_swarm.training.modules import NO_SPECIAL_TOKENS, build_network, known_fields
 from dipaco_swarm.training.tokenizer import END_OF_TEXT_NAMES, tokenizer_from_path, vocabulary_size, with_marks
 
 NOT_OF_THE_NETWORK = {
@@ -68,7 +68,8 @@ def described(model: ModelConfig) -> ModelConfig:
     if "quantization_config" in fields:
         raise RunFileError(f"model.from={_quoted(model)} is quantised; name the model that it was made of")
     tied = fields["tie_word_embeddings"] if model.tie_word_embeddings is None else model.tie_word_embeddings
-    extra = {name: value for name, value in fields.items() if name not in {*NOT_OF_THE_NETWORK, *NAMED}}
+    wanted = known_fields(config.model_type) - {*NOT_OF_THE_NETWORK, *NAMED}
+    extra = {name: value for name, value in fields.items() if name in wanted}
     return ModelConfig.model_validate(
         {
             "from": model.checkpoint,

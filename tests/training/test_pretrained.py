@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from dipaco_swarm.algorithm.state import vector_from_bytes, vector_to_bytes
-from dipaco_swarm.errors import RunFileError
+from dipaco_swarm.errors import ManifestError, RunFileError
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.training.encoding import encoder
@@ -79,6 +79,19 @@ def test_tied_ends_in_two_levels_are_refused_with_levels_that_work(tmp_path: Pat
     assert "then blocks = [0, 1]; blocks = [2, 3], with modules = [1, 2, 2]" in str(error.value)
     assert "tie_word_embeddings = false: the head becomes a copy, 4,800 parameters more" in str(error.value)
     assert len(resolved(run_of(tmp_path, BOTH_ENDS)).levels) == 3
+
+
+def test_what_a_network_is_not_made_of_stays_out_of_the_manifest(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path)
+    file = tmp_path / "config.json"
+    odd = {"auto_map": {"AutoModelForCausalLM": "evil.Model"}, "attn_implementation": "who/knows", "made_by": "us"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **odd}))
+    model = resolved(run_of(tmp_path)).model
+    assert not set(odd) & set(model.extra)
+    for name, value in odd.items():
+        lie = model.model_copy(update={"extra": {**model.extra, name: value}})
+        with pytest.raises(ManifestError, match=f"model.extra has {name}"):
+            build_network(lie, TOKENS, 0)
 
 
 def test_what_was_published_is_not_read_again(tmp_path: Path) -> None:
