@@ -164,7 +164,7 @@ def _rounds_over(
 def _contribution(peer: PathInTraining, module: ModuleId, part: Part) -> Contribution:
     base = peer.progress[module].base
     return Contribution(
-        group=peer.groups[module],
+        group=peer.group_now(module),
         path=peer.path,
         version=base.version,
         gradient=OuterGradient(base.params, part.params),
@@ -345,7 +345,7 @@ def announce(peer: PathInTraining) -> None:
                 for module in peer.modules
             ),
         ],
-        [peer.groups[module] for module in peer.modules],
+        [peer.group_now(module) for module in peer.modules],
     )
 
 
@@ -375,7 +375,7 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
     ends_early = pacing_of_run(peer).ends_early
     announced = peer.swarm.clock.monotonic()
     # a path's steps are its rounds', however many peers share the work of a round
-    peer.trainer.skip_to(peer.rules.first_step + peer.version * peer.rules.rounds.inner_steps)
+    peer.trainer.skip_to(peer.rules.step_at(peer.version))
 
     def observe(report: StepReport) -> None:
         nonlocal announced

@@ -17,7 +17,7 @@ def steps_until_due(peer: PathInTraining) -> int:
 
     Unfinished progress counts, so that a round has its steps also after a restart.
     """
-    steps = peer.rules.rounds.inner_steps
+    steps = peer.rules.inner_steps(peer.version)
     if not pacing_of_run(peer).whole:
         return steps  # a paced round ends by the group's tokens; the bound only returns control now and then
     if peer.in_flight:
@@ -56,7 +56,7 @@ def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:
             for said in peer.swarm.members(peer.stage, module)
             if said.path is not None and said.trains and said.peer != peer.swarm.peer
         ),
-        round_tokens=peer.rules.round_tokens,
+        round_tokens=peer.rules.round_tokens(progress.version),
         passed=math.inf if pace is None else peer.swarm.clock.monotonic() - pace.since,
         interval=0.0 if pace is None else pace.interval,
         asked=peer.swarm.is_gathering(peer.stage, module, progress.version, by_strangers=True),

@@ -14,6 +14,7 @@ from dipaco_swarm.algorithm.progress import ModuleProgress, Part
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.outer_step import step_at
 from dipaco_swarm.run.config import OuterConfig, RoundsConfig
+from dipaco_swarm.run.lengths import RoundLengths
 from dipaco_swarm.swarm.fetching import FetchUnderWay
 from dipaco_swarm.swarm.interface import ModuleGroup, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
@@ -32,11 +33,21 @@ class RoundRules:
     """The stage ends when a module has this version; None: when the operator says so."""
     first_step: int = 0
     """Inner steps of a path before this stage."""
+    lengths: RoundLengths | None = None
+    """Of its rounds, where the operator has changed them; None: all are as `rounds` has it."""
 
-    @property
-    def round_tokens(self) -> int:
-        """Tokens that a path trains on in a full round."""
-        return self.rounds.inner_steps * self.tokens_per_step
+    def inner_steps(self, version: int) -> int:
+        """Of the round that makes `version + 1` of a module."""
+        return self.rounds.inner_steps if self.lengths is None else self.lengths.at(version)
+
+    def round_tokens(self, version: int) -> int:
+        """Tokens that a path trains on in that round, if it is full."""
+        return self.inner_steps(version) * self.tokens_per_step
+
+    def step_at(self, version: int) -> int:
+        """Inner steps of a path, from the run's beginning to this version of its modules."""
+        before = version * self.rounds.inner_steps if self.lengths is None else self.lengths.before(version)
+        return self.first_step + before
 
 
 @dataclass(frozen=True)
@@ -186,9 +197,16 @@ class PathInTraining:
             for module in self.modules
         )
 
-    def ends_at(self, last_version: int | None) -> None:
-        """The operator has said when the stage ends; a round that would come after the last one is left."""
-        self.rules = replace(self.rules, last_version=last_version)
+    def group_now(self, module: ModuleId) -> ModuleGroup:
+        """The module's group in the round that is next."""
+        return replace(self.groups[module], round_tokens=self.rules.round_tokens(self.progress[module].version))
+
+    def ends_at(self, last_version: int | None, lengths: RoundLengths | None = None) -> None:
+        """The operator has said when the stage ends; a round that would come after the last one is left.
+
+        `lengths`: of the rounds; None: as they were.
+        """
+        self.rules = replace(self.rules, last_version=last_version, lengths=lengths or self.rules.lengths)
         for module, flight in self.in_flight.items():
             if self.module_is_done(module):
                 flight.round.cancel()

@@ -65,7 +65,11 @@ def state_at_start(stage: Stage, module: ModuleId, fetch: Callable[[str], bytes]
 
 
 def outer_rules(config: RunConfig, stage: Stage) -> OuterConfig:
-    """A stage's outer optimizer: a ramp is for modules that have no outer momentum yet."""
+    """A stage's outer optimizer: a ramp is for modules that have no outer momentum yet.
+
+    `config`: the run file, as a whole or as it is in that stage.
+    """
+    config = config.at(stage.index)
     return config.outer.model_copy(update={"ramp_rounds": 0}) if stage.momenta else config.outer
 
 

@@ -111,6 +111,20 @@ def advance(
         typer.echo("told the node; its screen says when the stage ends, and one that is down will do it when it is up")
 
 
+@app.command()
+def extend(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file, as it is to be from now on.")],
+    home: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder that `serve` keeps.  [default: as for serve]")
+    ] = None,
+) -> None:
+    """Change a run that has begun, or finished: more rounds, further stages. Everybody follows without a restart."""
+    with worded_failures():
+        from dipaco_swarm.cli.extending import tell_to_extend
+
+        tell_to_extend(run_file, home)
+
+
 HomeOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The folder that `serve` keeps.  [default: as for serve]")
 ]

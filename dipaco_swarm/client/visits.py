@@ -63,11 +63,11 @@ def evaluate(
             scores, documents = score(run, pieces)
         tell_what_fell_back(run, tell)
         return Evaluation(
-            run=run.manifest.config.name,
+            run=run.manifest.rules.name,
             stage=run.manifest.stage.index,
-            data=(data or f"held-out documents of {run.manifest.config.data.source}")
+            data=(data or f"held-out documents of {run.manifest.rules.data.source}")
             + (", best snapshot of each path" if best else ""),
-            prefix_tokens=run.manifest.config.router.prefix_tokens,
+            prefix_tokens=run.manifest.rules.router.prefix_tokens,
             paths=tuple(
                 PathScore(path, documents[path], found.tokens, found.loss)
                 for path, found in sorted(scores.by_path.items())
@@ -96,7 +96,7 @@ def tell_what_fell_back(run: TrainedRun, tell: Tell) -> None:
 
 def held_out(run: TrainedRun, data: str | None = None) -> EvaluationSet:
     """Pieces that nobody trained on: the run's held-out documents, or all of the given text files."""
-    config = run.manifest.config
+    config = run.manifest.rules
     source, reach = config.data, Reach(Path.cwd(), fenced=True)
     if data is not None:
         reach = ANYWHERE  # the user says so, and not the operator
@@ -109,7 +109,7 @@ def held_out(run: TrainedRun, data: str | None = None) -> EvaluationSet:
 
 def score(run: TrainedRun, pieces: EvaluationSet) -> tuple[RoutedScore, dict[PathIndex, int]]:
     """Score every piece under the path it is routed to; also the number of pieces of each path."""
-    prefix = run.manifest.config.router.prefix_tokens
+    prefix = run.manifest.rules.router.prefix_tokens
     paths = run.routing().paths(pieces.tokens[:, :prefix])
     model = run.model()
     result = evaluate_routed(pieces, paths, lambda path: run.load(model, path), prefix)
@@ -120,7 +120,7 @@ def score_rerouted(
     run: TrainedRun, pieces: EvaluationSet, router: WindowRouter, window: int
 ) -> tuple[RoutedScore, dict[PathIndex, int]]:
     """As `score`, but routed anew every `window` tokens; also the number of windows of each path."""
-    prefix = run.manifest.config.router.prefix_tokens
+    prefix = run.manifest.rules.router.prefix_tokens
     choices = router.choices(torch.from_numpy(pieces.tokens)).numpy()
     paths = window_paths(run.routing().paths(pieces.tokens[:, :prefix]), choices, prefix, window)
     model = run.model()
@@ -153,7 +153,7 @@ def generate(
         ids = prompt_ids(routing.tokenizer, prompt)
         if not ids:
             raise UsageError("the prompt is empty; give some text to go on from")
-        prefix = torch.tensor([ids[: run.manifest.config.router.prefix_tokens]]).numpy()
+        prefix = torch.tensor([ids[: run.manifest.rules.router.prefix_tokens]]).numpy()
         path = PathIndex(int(routing.paths(prefix)[0]))
         model, stop = run.model(), end_of_text_id(routing.tokenizer)
         sampling = Sampling(temperature, top_k or None)

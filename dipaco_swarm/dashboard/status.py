@@ -40,7 +40,7 @@ def status_of(swarm: Swarm, manifest: Manifest) -> SwarmStatus:
 
 def _round_seconds(manifest: Manifest, staffed: int, tokens_per_second: float) -> float | None:
     """Seconds of training in a round at the present pace."""
-    return staffed * manifest.config.round_tokens / tokens_per_second if tokens_per_second else None
+    return staffed * manifest.rules.round_tokens / tokens_per_second if tokens_per_second else None
 
 
 def _module_status(module: ModuleId, members: tuple[Announcement, ...]) -> ModuleStatus:

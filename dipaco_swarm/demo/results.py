@@ -86,7 +86,7 @@ class Sample:
 def compare(bootstrap: Path, dense: Path) -> tuple[Comparison, EvaluationSet]:
     """Score the swarm's model and the dense one on the run's held-out pieces, behind the prefix."""
     with open_run(bootstrap) as run:
-        prefix = run.manifest.config.router.prefix_tokens
+        prefix = run.manifest.rules.router.prefix_tokens
         pieces, model, table = held_out(run), run.model(), run.table
         chosen = run.routing().paths(pieces.tokens[:, :prefix]).tolist()
         alone = {}

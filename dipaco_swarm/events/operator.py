@@ -20,6 +20,29 @@ class Serving(Event):
 
 
 @dataclass(frozen=True)
+class RunExtended(Event):
+    """The operator has changed the run file, and the run goes on by it."""
+
+    changes: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        return f"the run goes on by another run file: {'; '.join(self.changes)}"
+
+
+@dataclass(frozen=True)
+class NotExtended(Event):
+    """The operator has changed the run file, and it cannot be followed."""
+
+    key: str
+    why: str
+
+    @property
+    def line(self) -> str:
+        return f"the run stays as it is, as its new run file cannot be followed: {self.key}: {self.why}"
+
+
+@dataclass(frozen=True)
 class TrainingTokenizer(Event):
     vocabulary: int
 

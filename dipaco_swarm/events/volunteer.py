@@ -38,6 +38,17 @@ class Joined(Event):
     """As the others call it."""
 
 
+@dataclass(frozen=True)
+class RunChanged(Event):
+    """The operator has changed the run."""
+
+    changes: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        return f"the operator has changed the run: {'; '.join(self.changes)}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class NobodyAnswers(Fault):
     """None of the run's peers that we know can be reached."""

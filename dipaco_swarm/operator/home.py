@@ -12,7 +12,7 @@ from dipaco_swarm.files import make_folder, read_private, remove, replace_whole,
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.orders import Order, leave, left
-from dipaco_swarm.run.signature import open_manifest
+from dipaco_swarm.run.signature import open_manifest, signer_of
 from dipaco_swarm.training.bank import load_state, module_file, save_state
 
 
@@ -74,6 +74,13 @@ class OperatorHome:
         if not (self._folder / "manifest.json").exists():
             raise HomeError(f"there is no run in {self._folder}; give the --home that `serve` was given")
         leave(self._folder / "orders", order)
+
+    def manifest_of_own(self) -> Manifest | None:
+        """The manifest that was published last, whoever signed it here; None before the first."""
+        try:
+            return open_manifest(signed := (self._folder / "manifest.json").read_bytes(), signer_of(signed))
+        except FileNotFoundError:
+            return None
 
     def orders(self) -> list[tuple[Path, Order]]:
         """What was ordered and is not done yet, and in which files that is, the oldest first."""

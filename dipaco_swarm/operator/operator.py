@@ -26,6 +26,7 @@ from dipaco_swarm.events.operator import (
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.operator.admissions import Admissions
+from dipaco_swarm.operator.extending import Extending
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.keeping import Keeping
 from dipaco_swarm.operator.publishing import Publisher
@@ -37,6 +38,7 @@ from dipaco_swarm.operator.surroundings import Disk, Surroundings
 from dipaco_swarm.operator.workshop import Workshop
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
+from dipaco_swarm.run.orders import Extend
 from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.strategies import ROUTERS
 from dipaco_swarm.swarm.interface import Swarm
@@ -71,6 +73,7 @@ class Operator:
         self._admissions = Admissions(self._around)
         self._routers = Routers(self._around, self._show, self._publisher.renew)
         self._stages = Stages(self._around, self._routers)
+        self._extending = Extending(self._around, self._stages)
         self._collection: ScoreCollection | None = None
         self._snapshots: SnapshotKeeper | None = None
         self._resumed_at = -math.inf
@@ -102,7 +105,16 @@ class Operator:
         """What a tick writes down, and the manifest from now on. Raises HomeError when there is no room for it."""
         self._keeping.write(manifest.stage)
         self._keep_snapshots(manifest)
-        return self._successor(self._admit(manifest))
+        return self._successor(self._extend(self._admit(manifest)))
+
+    def _extend(self, manifest: Manifest) -> Manifest:
+        """The manifest with what the operator has changed in the run file."""
+        extended = self._extending.renewed(manifest, self._keeping.states)
+        if extended is not manifest:
+            self._collection = None
+            self._publisher.publish(extended)
+        self._extending.published()
+        return extended
 
     def _admit(self, manifest: Manifest) -> Manifest:
         """The manifest with those who were admitted and banned since the last tick; everybody hears of it at once."""
@@ -145,10 +157,16 @@ class Operator:
         if manifest is None:
             return self._stages.first()
         if manifest.config != around.config:
-            raise ManifestError(
-                f"the run {manifest.config.name} in this home folder was begun with another run file; give that "
-                "run file, or another --home to begin a new run"
-            )
+            if not any(
+                isinstance(order, Extend) and order.config == around.config for _, order in around.home.orders()
+            ):
+                raise ManifestError(
+                    f"the run {manifest.config.name} in this home folder goes by another run file; have it go on with "
+                    "this one (`dipaco-bootstrap extend` says whether it can), give the one it had, or another --home "
+                    "to begin a new run"
+                )
+            around.config = manifest.config  # until the first tick
+            around.workshop.follow(manifest.config)
         self._resumed_at = around.swarm.clock.boottime()
         around.screen.event(NodeResumed(manifest.stage.index, manifest.revision))
         return manifest

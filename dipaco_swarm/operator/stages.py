@@ -1,5 +1,6 @@
 """From one manifest to the next: the first stage, the stage after, and the end."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
@@ -9,6 +10,8 @@ from dipaco_swarm.events.operator import AskingForScores, StartingFrom, Training
 from dipaco_swarm.operator.routers import Routers
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.operator.workshop import States
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.lengths import RoundLengths
 from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.training.scoring import Scores
 
@@ -48,7 +51,7 @@ class Stages:
     def asking_for_scores(self, manifest: Manifest) -> Manifest:
         """The same stage, with the routing sample for everybody to score under the path that they train."""
         around = self._around
-        sample = around.workshop.routing_sample(around.fetch(manifest.tokenizer))
+        sample = around.workshop.routing_sample(manifest.stage.index + 1, around.fetch(manifest.tokenizer))
         digest = around.swarm.put_blob(sample.data)
         around.screen.event(AskingForScores(sample.pieces))
         return manifest.model_copy(update={"revision": manifest.revision + 1, "scoring": digest})
@@ -60,12 +63,32 @@ class Stages:
             update={"revision": manifest.revision + 1, "stages": (*manifest.stages[:-1], ending)}
         )
 
+    def extended(self, manifest: Manifest, config: RunConfig, heard_at: int) -> Manifest:
+        """The manifest of a run file that was changed. `heard_at`: a version by which every peer has heard of it."""
+        index = manifest.stage.index
+        before, after = manifest.config, config
+        stage, lengths = manifest.stage, manifest.lengths
+        update: dict[str, object] = {"revision": manifest.revision + 1, "config": config}
+        steps = after.at(index).rounds.inner_steps
+        if steps != before.at(index).rounds.inner_steps:
+            lengths = lengths.changed(heard_at, steps)
+            stage = stage.model_copy(update={"inner_steps": lengths.since})
+        ends = [(each.stages[index].rounds, each.stages[index].tokens) for each in (before, after)]
+        if ends[0] != ends[1] or (lengths != manifest.lengths and after.stages[index].tokens is not None):
+            stage = stage.model_copy(update={"rounds": _rounds_of(after, index, lengths)})
+        if stage.rounds != manifest.stage.rounds:
+            update["scoring"] = None  # of paths that go on now
+        goes_on = stage.rounds != manifest.stage.rounds or len(after.stages) > index + 1
+        if manifest.finished and (goes_on or after.rerouting != before.rerouting):
+            update |= {"finished": False, "window_router": None}
+        return manifest.model_copy(update={**update, "stages": (*manifest.stages[:-1], stage)})
+
     def after(self, manifest: Manifest, states: States, scores: Scores | None) -> Manifest:
         """The manifest with one stage more, whose modules start from these states."""
         config, index, put_blob = self._around.config, manifest.stage.index + 1, self._around.swarm.put_blob
         before = PathTable(manifest.stage.table)
         blobs = {module: put_blob(vector_to_bytes(s.params)) for module, s in states.items()}
-        first_step = manifest.stage.first_step + (manifest.stage.rounds or 0) * config.rounds.inner_steps
+        first_step = manifest.stage.first_step + manifest.lengths.before(manifest.stage.rounds or 0)
         if manifest.stage.router is None and manifest.stage.index == 0:
             # the dense model of the warm-up is what the router reads prefixes with, from now on and unchanged
             features = tuple(blobs[ModuleId(level, 0)] for level in range(before.num_levels))
@@ -94,7 +117,7 @@ class Stages:
             path_weights=(1.0,),
             router=None,
             seeds={str(ModuleId(level, 0)): seed for level, seed in enumerate(seeds)},
-            rounds=config.rounds_of(config.stages[index]),
+            rounds=config.at(index).rounds_of(config.stages[index]),
             first_step=first_step,
         )
 
@@ -120,6 +143,15 @@ class Stages:
             router=self._around.swarm.put_blob(fitted.data),
             overlap=stage.overlap,
             seeds={str(module): seed_of(module) for module in table.modules},
-            rounds=config.rounds_of(stage),
+            rounds=config.at(index).rounds_of(stage),
             first_step=first_step,
         )
+
+
+def _rounds_of(config: RunConfig, index: int, lengths: RoundLengths) -> int | None:
+    """After which a stage ends whose rounds have these lengths."""
+    stage, there = config.stages[index], config.at(index)
+    if stage.tokens is None:
+        return stage.rounds
+    steps, since = math.ceil(stage.tokens / there.tokens_per_step), lengths.since[-1][0]
+    return since + math.ceil(max(0, steps - lengths.before(since)) / lengths.at(since))

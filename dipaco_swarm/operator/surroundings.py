@@ -23,11 +23,12 @@ WRITE_AGAIN_SECONDS = 20.0
 """After a full disk. Opening a stage is much work to do in vain every second."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Surroundings:
     """The run, and the machine that its operator's node lives on."""
 
     config: RunConfig
+    """Another one, when the operator extends the run."""
     swarm: Swarm
     home: OperatorHome
     workshop: Workshop

@@ -57,7 +57,7 @@ class TrainingWorkshop:
         self._config = config
 
     def tokenizer(self) -> bytes:
-        config = self._config
+        config = self._config.at(0)
         tokenizer = existing_tokenizer(config)
         if tokenizer is None:
             documents = (d.text for d in read_documents(config.data) if split_of(d.text, config.data) == "train")
@@ -76,14 +76,17 @@ class TrainingWorkshop:
             model = self._model(loaded)
         return [model.vector(level) for level in range(model.num_levels)]
 
-    def routing_sample(self, tokenizer: bytes) -> RoutingSample:
-        sample = self._sample(load_tokenizer(tokenizer), read_documents(self._config.data))
+    def follow(self, config: RunConfig) -> None:
+        self._config = config
+
+    def routing_sample(self, index: int, tokenizer: bytes) -> RoutingSample:
+        sample = _sample(self._config.at(index), load_tokenizer(tokenizer))
         return RoutingSample(sample_to_bytes(sample), len(sample.lengths))
 
     def fit_router(self, manifest: Manifest, index: int, scores: Scores | None, fetch: Fetch) -> FittedRouter:
-        config, stage, table = self._config, self._config.stages[index], table_of(self._config, index)
+        config, stage, table = self._config.at(index), self._config.stages[index], table_of(self._config, index)
         tokenizer = load_tokenizer(fetch(manifest.tokenizer))
-        sample = self._sample(tokenizer, read_documents(config.data))
+        sample = _sample(config, tokenizer)
         prefixes = sample.tokens[:, : config.router.prefix_tokens]
         network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
         features = prefix_features(network, prefixes)
@@ -124,12 +127,12 @@ class TrainingWorkshop:
                 raise Stopped
             on_progress(share)
 
-        config, table = self._config, PathTable(manifest.stage.table)
+        config, table = manifest.rules, PathTable(manifest.stage.table)
         tokenizer = load_tokenizer(fetch(manifest.tokenizer))
         network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
         router = WindowRouter(network, table.num_paths)
         model = self._model(tokenizer)
-        sample = self._sample(tokenizer, _until_stopped(read_documents(config.data), stop))
+        sample = _sample(config, tokenizer, stop)
         load = lambda path: load_path(model, table, path, states)  # noqa: E731
         right = train_window_router(router, sample, load, config, and_stop)
         return TrainedWindowRouter(window_router_to_bytes(router), right)
@@ -138,16 +141,13 @@ class TrainingWorkshop:
         network = build_network(self._config.model, vocabulary_size(tokenizer), self._config.seed)
         return PathModel(network, self._config.levels)
 
-    def _sample(self, tokenizer: Tokenizer, documents: Iterable[Document]) -> EvaluationSet:
-        return routing_pieces(documents, tokenizer, self._config.data, self._config.router)
-
 
 class SampleScorer:
     """`PathScorer` over a network of the run's shape."""
 
     def __init__(self, manifest: Manifest, model: PathModel, sample: EvaluationSet) -> None:
         self._table = PathTable(manifest.stage.table)
-        self._prefix_tokens = manifest.config.router.prefix_tokens
+        self._prefix_tokens = manifest.rules.router.prefix_tokens
         self._audit_seed = secrets.randbits(63)  # nobody knows beforehand which pieces we score ourselves
         self._model = model
         self._sample = sample
@@ -170,7 +170,7 @@ class SnapshotAudit:
     def __init__(self, manifest: Manifest, model: PathModel, sample: Callable[[PathIndex], EvaluationSet]) -> None:
         """`sample`: pieces of documents of a path that the node can score; possibly none."""
         self._table = PathTable(manifest.stage.table)
-        self._prefix_tokens = manifest.config.router.prefix_tokens
+        self._prefix_tokens = manifest.rules.router.prefix_tokens
         self._model = model
         self._sample = sample
 
@@ -195,7 +195,7 @@ class SnapshotAudit:
 
 def sample_by_path(manifest: Manifest, fetch: Fetch) -> Callable[[PathIndex], EvaluationSet]:
     """A few pieces of the routing sample for each path, those that the stage's router sends to it; made when asked."""
-    config, stage = manifest.config, manifest.stage
+    config, stage = manifest.rules, manifest.stage
 
     @cache
     def routed() -> tuple[EvaluationSet, Indices]:
@@ -209,6 +209,12 @@ def sample_by_path(manifest: Manifest, fetch: Fetch) -> Callable[[PathIndex], Ev
         return _rows(pieces, np.flatnonzero(paths == path)[:AUDITED_PIECES])
 
     return of_path
+
+
+def _sample(config: RunConfig, tokenizer: Tokenizer, stop: Callable[[], bool] = lambda: False) -> EvaluationSet:
+    """The routing sample of a stage. Raises Stopped when `stop` says so."""
+    documents = _until_stopped(read_documents(config.data), stop)
+    return routing_pieces(documents, tokenizer, config.data, config.router)
 
 
 def _rows(pieces: EvaluationSet, rows: Indices) -> EvaluationSet:

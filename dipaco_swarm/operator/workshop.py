@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.early import PathShape, Snapshot
 from dipaco_swarm.training.scoring import Scores
@@ -92,7 +93,13 @@ class Workshop(Protocol):
         """The parameters that each level begins with, fp32 (parameters,): fresh ones, or a checkpoint's."""
         ...
 
-    def routing_sample(self, tokenizer: bytes) -> RoutingSample: ...
+    def follow(self, config: RunConfig) -> None:
+        """The run file is another one from now on."""
+        ...
+
+    def routing_sample(self, index: int, tokenizer: bytes) -> RoutingSample:
+        """Of the documents of stage `index`."""
+        ...
 
     def fit_router(self, manifest: Manifest, index: int, scores: Scores | None, fetch: Fetch) -> FittedRouter:
         """The router of stage `index`, the one after the manifest's or its first.

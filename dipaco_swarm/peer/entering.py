@@ -80,7 +80,7 @@ class Entering:
             stage=stage.index,
             table=table,
             path=path,
-            groups={module: _group(manifest.config, stage, table, module) for module in modules},
+            groups={module: _group(manifest.rules, stage, table, module) for module in modules},
             rules=rules,
             model=bench.model,
             trainer=RestingTrainer(bench.trainer, around.settings.cpu_share, around.stop.wait),
@@ -154,7 +154,7 @@ class Entering:
             peer.model.load(module.level, vector)
             peer.swarm.hold(peer.stage, module, state)
         if saved is None:
-            steps = manifest.stage.first_step + peer.version * manifest.config.rounds.inner_steps
+            steps = peer.rules.step_at(peer.version)
             peer.trainer.load_state(InnerState(steps, self._moments_before(manifest.stage, peer.path)))
             return
         peer.trainer.load_state(saved.inner)
@@ -190,8 +190,15 @@ class Entering:
 
 
 def _rules(manifest: Manifest) -> RoundRules:
-    config, stage = manifest.config, manifest.stage
-    return RoundRules(outer_rules(config, stage), config.rounds, config.tokens_per_step, stage.rounds, stage.first_step)
+    config, stage = manifest.rules, manifest.stage
+    return RoundRules(
+        outer_rules(config, stage),
+        config.rounds,
+        config.tokens_per_step,
+        stage.rounds,
+        stage.first_step,
+        manifest.lengths,
+    )
 
 
 def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:

@@ -54,7 +54,7 @@ def open_stream(
     """
     stage, ours = manifest.stage, cache / "streams" / hashlib.sha256(peer.encode()).hexdigest()[:16]
     corpus = hashlib.sha256(shard_recipe(manifest, stage, path).key().encode())
-    for portion in _portions_here(manifest.config, reach):
+    for portion in _portions_here(manifest.rules, reach):
         corpus.update(f"{portion.name}\n{portion.size}\n".encode())
     folder = ours / f"stage-{stage.index}-path-{path}-{corpus.hexdigest()[:16]}"
     job = Job(
@@ -73,7 +73,7 @@ def open_stream(
     try:
         _forget(ours, stage.index, path, folder)
         folder.mkdir(parents=True, exist_ok=True)
-        store = store_of(manifest.config, vocabulary_size(load_tokenizer(fetch(manifest.tokenizer))), folder)
+        store = store_of(manifest.rules, vocabulary_size(load_tokenizer(fetch(manifest.tokenizer))), folder)
         return Stream(store, partial(_start, job, _needs(manifest), fetch), tell)
     except OSError as error:
         raise cannot_write(f"the documents of path {path}", cache, error) from error

@@ -60,7 +60,7 @@ class TrainingWorkbench:
             check_memory(terms)
             tell(terms)
             self._has_told = True
-        config = manifest.config
+        config = manifest.rules
         if is_read_beside(config, self._reach):
             cache, settings, disk = self._cache, self._settings, self._disk
             stream = open_stream(manifest, path, peer, fetch, tell, cache, settings, disk, self._reach)
@@ -76,7 +76,7 @@ class TrainingWorkbench:
             self._stream = None
 
     def _bench(self, manifest: Manifest, fetch: Fetch, sequences: "Sequences") -> "TrainingBench":
-        config = manifest.config
+        config = manifest.rules
         vocabulary = vocabulary_size(load_tokenizer(fetch(manifest.tokenizer)))
         model = PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
         model.to(self._settings.device)
@@ -89,7 +89,7 @@ class TrainingWorkbench:
             if progress.documents % TOLD_EVERY == 0:
                 tell(ReadingDocuments(progress.documents, progress.sequences))
 
-        config = manifest.config
+        config = manifest.rules
         features, device = self._cache / "features", self._settings.device
         routing = load_routing(manifest, manifest.stage, fetch, remember=features, device=device)
         recipe = shard_recipe(manifest, manifest.stage, path)

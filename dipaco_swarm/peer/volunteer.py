@@ -29,6 +29,7 @@ from dipaco_swarm.peer.book import TokenBook
 from dipaco_swarm.peer.catching_up import CatchingUp
 from dipaco_swarm.peer.company import Company, peers_in_sight
 from dipaco_swarm.peer.entering import Entering, Post
+from dipaco_swarm.peer.following import Following
 from dipaco_swarm.peer.handover import hand_over, other_holders
 from dipaco_swarm.peer.keeping import Keeping
 from dipaco_swarm.peer.manifest_watch import first_manifest
@@ -82,6 +83,9 @@ class Volunteer:
         self._catching_up = CatchingUp(self._around, self.attendance)
         self._scoring = Scoring(self._around)
         self._admittance = Admittance(self._around)
+        self._following = Following(self._around)
+        self._rules: tuple[str, float, int] | None = None
+        """What the swarm knows of the run's rounds: codec, norm clip, members."""
         self._made: Counter[int] = Counter()
         """Outer steps per level since we were started: modules have their own clocks."""
         self._left: dict[ModuleId, ModuleState] = {}
@@ -105,11 +109,11 @@ class Volunteer:
         config = manifest.config
         around.screen.event(Joined(str(around.swarm.peer)))
         _check_path(around.settings.path, config)
-        around.swarm.configure_rounds(config.wire.codec, config.limits.norm_clip, config.limits.max_members)
         around.swarm.follow_manifest()
         with suppress(Stopped), closing(around.workbench):
             manifest = self._admittance.enter(manifest)
             while manifest is not None and not around.stop():
+                self._configure_rounds(manifest.rules)
                 post = self._entering.enter(manifest, self._left)
                 try:
                     manifest = self._train(post)
@@ -117,6 +121,13 @@ class Volunteer:
                     if not isinstance(error, NotAdmittedError):  # from whom nobody would take anything
                         _hand_over(around, post.peer)  # what this machine cannot go on with, others can
                     raise
+
+    def _configure_rounds(self, config: RunConfig) -> None:
+        """For a stage whose rounds are other than those before."""
+        rules = config.wire.codec, config.limits.norm_clip, config.limits.max_members
+        if rules != self._rules:
+            self._around.swarm.configure_rounds(*rules)
+            self._rules = rules
 
     # ------------------------------------------------------------------------------------------------- decide, and act
 
@@ -128,8 +139,7 @@ class Volunteer:
         self._look_at = self._rounds + (STAY_ROUNDS if self._left else 0)  # who has just moved stays for a while
         while True:
             newest = self._admittance.newest(post.manifest)
-            if newest.stage.index == peer.stage:  # the operator may have said when it ends
-                peer.ends_at(newest.stage.rounds)
+            post = self._following.follow(post, newest)
             if not self._around.stop():
                 self._look_at_snapshots(post)
             if not newest.finished:

@@ -1,15 +1,17 @@
 """The operator's run file as a value: one class a section, with its defaults, bounds and meaning."""
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from dipaco_swarm.run.model import LevelConfig as LevelConfig
 from dipaco_swarm.run.model import ModelConfig as ModelConfig
 from dipaco_swarm.run.model import levels_problem
-from dipaco_swarm.run.table import path_table_problem
+from dipaco_swarm.run.problems import explain
+from dipaco_swarm.run.stage import StageConfig, Value
 from dipaco_swarm.run.values import Frozen, RunName, one_of
 from dipaco_swarm.strategies import AVERAGING, CODECS, PACING, ROUTERS, SOURCES
 
@@ -203,60 +205,8 @@ class ReroutingConfig(Frozen):
     """Pieces of the routing sample that are used at most. The bootstrap node scores each of them under every path."""
 
 
-class StageConfig(Frozen):
-    """A part of the run with one path table and one router."""
-
-    router: Annotated[str, one_of(ROUTERS)]
-    """single: one path that gets every document (DiLoCo; the dense warm-up). discriminative: the paths of the stage
-    before, with a router learned from which path likes which document (paper section 2.4.2)."""
-    modules: tuple[int | Literal["path"], ...] | None = None
-    """Modules per level; all combinations are paths. "path" gives every path its own module at that level."""
-    paths: tuple[tuple[int, ...], ...] | None = None
-    """Instead of modules: the path table itself, one row per path, one module index per level."""
-    overlap: int = Field(default=1, ge=1)
-    """Nearest paths that train on a document; in evaluation it is always one (paper section 2.4.3: 2 of 256)."""
-    rounds: int | None = Field(default=None, gt=0)
-    """The stage ends when every module has made this many outer steps..."""
-    tokens: int | None = Field(default=None, gt=0)
-    """... or when each path has trained on this many tokens; without both, when the operator says so."""
-
-    @model_validator(mode="after")
-    def _ends_by_one_rule(self) -> Self:
-        if self.rounds is not None and self.tokens is not None:
-            raise ValueError(f"rounds={self.rounds} and tokens={self.tokens}: give one of them, a stage ends once")
-        return self
-
-    @model_validator(mode="after")
-    def _table_fits_router(self) -> Self:
-        choice = ROUTERS[self.router]
-        if choice.paths != "table":
-            if self.modules is not None or self.paths is not None:
-                has = "has one path" if choice.paths == "one" else "keeps the paths it finds"
-                raise ValueError(f'router="{self.router}" {has}; leave out modules and paths')
-            return self
-        if (self.modules is None) == (self.paths is None):
-            raise ValueError(f'router="{self.router}" needs either modules or paths')
-        if self.modules is not None and any(isinstance(count, int) and count < 1 for count in self.modules):
-            raise ValueError(f"modules={list(self.modules)}: every level needs at least one module")
-        if choice.branching is not None:
-            branching = [c for c in self.modules or () if isinstance(c, int) and c > 1]
-            if self.paths is not None or len(branching) != choice.branching:
-                raise ValueError(
-                    f'router="{self.router}" needs modules with exactly {choice.branching} levels that branch, '
-                    f"for example {[2] * choice.branching}"
-                )
-        if self.paths is not None and (problem := path_table_problem(self.paths)):
-            raise ValueError(f"paths: {problem}")
-        if self.num_paths == 1:
-            raise ValueError(f'router="{self.router}" needs at least two paths; with one path it is router="single"')
-        return self
-
-    @property
-    def num_paths(self) -> int | None:
-        """Paths of the stage's table; None when they are those of the stage before."""
-        if ROUTERS[self.router].paths == "before":
-            return None
-        return len(self.paths) if self.paths else math.prod(c for c in self.modules or () if isinstance(c, int))
+FOR_THE_WHOLE_RUN = frozenset({"holdout", "routing_sample", "sequence_length"})
+"""Keys of [data]."""
 
 
 class RunConfig(Frozen):
@@ -294,8 +244,17 @@ class RunConfig(Frozen):
         """Tokens that a path trains on in a full round."""
         return self.rounds.inner_steps * self.tokens_per_step
 
+    def at(self, index: int) -> "RunConfig":
+        """As it is in a stage: with what stages up to that one change from there on."""
+        changed: dict[str, Frozen] = {}
+        for stage in self.stages[: index + 1]:
+            for section, values in stage.from_here.items():
+                before = changed.get(section, getattr(self, section))
+                changed[section] = _with(before, values)
+        return self.model_copy(update=changed) if changed else self
+
     def rounds_of(self, stage: StageConfig) -> int | None:
-        """Outer rounds after which a stage ends; None: when the operator says so.
+        """Outer rounds after which a stage ends; None: when the operator says so. `self`: as it is in that stage.
 
         However rounds are paced, one of them is `inner_steps` batches of every path, so tokens are rounds as well.
         """
@@ -305,7 +264,12 @@ class RunConfig(Frozen):
 
     def steps_of(self, stages: Sequence[StageConfig]) -> int:
         """Inner steps that a path takes in these stages; none in one that ends when the operator says so."""
-        return self.rounds.inner_steps * sum(self.rounds_of(stage) or 0 for stage in stages)
+        there = [self.at(index) for index in range(len(self.stages))]
+        return sum(
+            config.rounds.inner_steps * (config.rounds_of(stage) or 0)
+            for config, stage in zip(there, self.stages, strict=True)
+            if stage in stages
+        )
 
     @model_validator(mode="after")
     def _levels_add_up(self) -> Self:
@@ -344,6 +308,20 @@ class RunConfig(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _changes_of_stages_are_values(self) -> Self:
+        for i, stage in enumerate(self.stages):
+            for key in set(stage.from_here.get("data", {})) & FOR_THE_WHOLE_RUN:
+                raise ValueError(
+                    f"stages[{i}].from_here.data.{key}: which documents nobody trains on, and how they are cut, is for "
+                    "the whole run; leave it out here"
+                )
+            try:
+                self.at(i)
+            except ValidationError as error:
+                raise ValueError(f"stages[{i}].from_here: {explain(error)}") from None
+        return self
+
+    @model_validator(mode="after")
     def _sequences_fit(self) -> Self:
         if self.model.is_described and self.data.sequence_length > self.model.max_position_embeddings:
             raise ValueError(
@@ -356,3 +334,8 @@ class RunConfig(Frozen):
                 f"data.sequence_length={self.data.sequence_length} to train on"
             )
         return self
+
+
+def _with(section: Frozen, values: Mapping[str, Value]) -> Frozen:
+    """A section with some other values. Raises ValidationError."""
+    return type(section).model_validate_json(json.dumps({**section.model_dump(mode="json"), **values}))

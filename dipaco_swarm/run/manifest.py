@@ -11,6 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.lengths import RoundLengths
 from dipaco_swarm.run.table import path_table_problem
 from dipaco_swarm.run.values import Digest, Frozen
 
@@ -37,11 +38,18 @@ class Stage(Frozen):
     """The stage ends when every module has made this many outer steps; without it, when the operator says so."""
     first_step: int = Field(default=0, ge=0)
     """Inner steps of a path before this stage: its learning rate schedule goes on from there."""
+    inner_steps: tuple[tuple[int, int], ...] = ()
+    """Where the operator has changed how many a round has: (version, inner steps of a round from there on)."""
 
     @model_validator(mode="after")
     def _fits_itself(self) -> Self:
         if problem := path_table_problem(self.table):
             raise ValueError(problem)
+        versions = [version for version, _ in self.inner_steps]
+        if versions and (versions[0] != 0 or versions != sorted(set(versions))):
+            raise ValueError(f"inner steps of rounds change at the versions {versions}, which do not rise from 0")
+        if any(steps < 1 for _, steps in self.inner_steps):
+            raise ValueError("a round has at least one inner step")
         if len(self.path_weights) != len(self.table):
             raise ValueError(f"{len(self.path_weights)} path weights for {len(self.table)} paths")
         if self.overlap > len(self.table):
@@ -80,6 +88,16 @@ class Manifest(Frozen):
     def stage(self) -> Stage:
         """The current stage: the newest that has begun."""
         return self.stages[-1]
+
+    @property
+    def rules(self) -> RunConfig:
+        """The run file as it is in the current stage."""
+        return self.config.at(self.stage.index)
+
+    @property
+    def lengths(self) -> RoundLengths:
+        """Of the current stage's rounds."""
+        return RoundLengths(self.stage.inner_steps or ((0, self.rules.rounds.inner_steps),))
 
     def canonical_bytes(self) -> bytes:
         """The one byte string that stands for this manifest: JSON, sorted keys, no spaces."""

@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from dipaco_swarm.errors import HomeError
 from dipaco_swarm.files import make_folder, replace_whole
+from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.register import MAX_INVITATIONS, Name, Why
 from dipaco_swarm.run.values import Digest, Frozen
 
@@ -36,7 +37,14 @@ class Forgive(Frozen):
     name: Name
 
 
-Order = Invite | Admit | Ban | Forgive
+class Extend(Frozen):
+    """Go on with this run file."""
+
+    order: Literal["extend"] = "extend"
+    config: RunConfig
+
+
+Order = Invite | Admit | Ban | Forgive | Extend
 _ORDERS: TypeAdapter[Order] = TypeAdapter(Annotated[Order, Field(discriminator="order")])
 _count = itertools.count()
 

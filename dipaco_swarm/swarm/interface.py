@@ -260,6 +260,10 @@ class Swarm(Protocol):
 
     # module groups -----------------------------------------------------------------------------------------------
 
+    def limit_members(self, max_members: int) -> None:
+        """Listen to so many members of a module group from now on."""
+        ...
+
     def configure_rounds(self, codec: str, norm_clip: float, max_members: int = 256) -> None:
         """Learn the run's rules for rounds; comes before the first `all_reduce`. `codec`: by its name."""
         ...

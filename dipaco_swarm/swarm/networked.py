@@ -155,8 +155,11 @@ class NetworkedSwarm:
         """The run address with this node as the bootstrap node."""
         return self._address.with_bootstraps(self._calls.run(self._transport.addresses(), NEARBY_SECONDS) or ())
 
-    def configure_rounds(self, codec: str, norm_clip: float, max_members: int = MAX_MEMBERS) -> None:
+    def limit_members(self, max_members: int) -> None:
         self._directory.max_members = max_members
+
+    def configure_rounds(self, codec: str, norm_clip: float, max_members: int = MAX_MEMBERS) -> None:
+        self.limit_members(max_members)
         if self._rounds is not None:
             self._calls.run(self._rounds.stop(), NEARBY_SECONDS)
         standing = self._groups.standing(self._vouching, self.door)

@@ -182,10 +182,10 @@ class SimulatedWorkbench:
         for digest in (manifest.tokenizer, *(() if router is None else (router, *manifest.feature_seeds))):
             fetch(digest)
         self._sleep(self._preparing)
-        model = SimulatedModel(len(manifest.config.levels), self._parameters)
+        model = SimulatedModel(len(manifest.rules.levels), self._parameters)
         trainer = SimulatedTrainer(
             model,
-            tokens=manifest.config.tokens_per_step,
+            tokens=manifest.rules.tokens_per_step,
             seconds=self._seconds,
             sleep=self._sleep,
             now=self._now,

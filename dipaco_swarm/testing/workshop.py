@@ -52,7 +52,10 @@ class SimulatedWorkshop:
         generator = torch.Generator().manual_seed(self._config.seed)
         return [torch.randn(self._parameters, generator=generator) for _ in self._config.levels]
 
-    def routing_sample(self, tokenizer: bytes) -> RoutingSample:
+    def follow(self, config: RunConfig) -> None:
+        self._config = config
+
+    def routing_sample(self, index: int, tokenizer: bytes) -> RoutingSample:
         self._sleep(SCORING_SECONDS)
         return RoutingSample(b"sample", PIECES)
 

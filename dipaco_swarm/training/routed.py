@@ -55,7 +55,7 @@ def load_routing(
     if stage.router is None:
         return Routing(tokenizer_json, tokenizer, None)
     router = router_from_bytes(fetch(stage.router), len(stage.table))
-    network = feature_network(manifest.config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch).to(device)
+    network = feature_network(manifest.rules, vocabulary_size(tokenizer), manifest.feature_seeds, fetch).to(device)
 
     features: Callable[[Indices], Floats] = lambda prefixes: prefix_features(network, prefixes)  # noqa: E731
     if remember is not None:
@@ -74,6 +74,6 @@ def feature_network(config: RunConfig, vocabulary: int, seeds: Sequence[str], fe
 
 def shard_recipe(manifest: Manifest, stage: Stage, path: PathIndex) -> ShardRecipe:
     """What decides the bytes of a path's shard; names it in the cache."""
-    config = manifest.config
+    config = manifest.rules
     hold_out = config.early_stopping.share if config.early_stopping is not None else 0.0
     return ShardRecipe(config.data, config.router, manifest.tokenizer, stage.router, path, stage.overlap, hold_out)

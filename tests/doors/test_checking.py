@@ -131,6 +131,7 @@ BAD: dict[str, Bad] = {
     "stages.overlap": Bad(2, "has 1 path", "as a whole"),
     "stages.rounds": Bad(0, "greater than 0", "stages[0].rounds"),
     "stages.tokens": Bad(5, "give one of them", "stages[0]"),
+    "stages.from_here": Bad({"inner": {"learning_rate": 0.0}}, "from_here: learning_rate", "as a whole"),
 }  # fmt: skip
 
 

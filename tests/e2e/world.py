@@ -18,6 +18,7 @@ from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.reach import Reach
+from dipaco_swarm.run.orders import Extend
 from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.swarm.circle import Circle, circle_file
@@ -149,11 +150,12 @@ class World:
         invitation: str | None = None,
         *,
         may_fail: bool = False,
+        stays: bool = False,
     ) -> tuple[Events, Callable[[], None]]:
         """Starts a peer; returns its screen, and what stops it and waits for its end.
 
         `met_before`: peers that it knows from earlier, which it asks while the operator's node is down. `invitation`:
-        what its run address ends in. `may_fail`: then the others go on.
+        what its run address ends in. `may_fail`: then the others go on. `stays`: also when the run is finished.
         """
         screen, stop = Events(), self._stop()
         settings = PeerSettings(
@@ -165,7 +167,7 @@ class World:
             device="cpu",
             micro_batch=None,
             threads=1,
-            until_finished=True,
+            until_finished=not stays,
             rounds=None,
             screen="none",
             reach=Reach(self.folder, fenced=True),
@@ -186,6 +188,11 @@ class World:
         manifest = self.kept.manifest(self.address.fingerprint)
         assert manifest is not None
         return manifest
+
+    def extend(self, config: RunConfig) -> None:
+        """Have the run go on by another run file; the node obeys in a moment."""
+        self.kept.order(Extend(config=config))
+        self.config = config
 
     def end(self) -> None:
         """Let the run come to its own end; whatever failed in a thread is raised here."""

@@ -10,8 +10,9 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, grid
 from dipaco_swarm.algorithm.routers.k_means import K_MEANS
 from dipaco_swarm.algorithm.routers.router import Sample, path_shares, router_to_bytes
 from dipaco_swarm.algorithm.state import vector_to_bytes
-from dipaco_swarm.run.config import DataConfig, LevelConfig, ModelConfig, RouterConfig, RunConfig, StageConfig
+from dipaco_swarm.run.config import DataConfig, LevelConfig, ModelConfig, RouterConfig, RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
+from dipaco_swarm.run.stage import StageConfig
 from dipaco_swarm.training.documents import Document, split_of
 from dipaco_swarm.training.features import prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network

@@ -18,8 +18,8 @@ from dipaco_swarm.run.config import (
     ReroutingConfig,
     RouterConfig,
     RunConfig,
-    StageConfig,
 )
+from dipaco_swarm.run.stage import StageConfig
 from dipaco_swarm.training.evaluation import token_log_likelihoods
 from dipaco_swarm.training.inner import IGNORED
 from dipaco_swarm.training.modules import build_network

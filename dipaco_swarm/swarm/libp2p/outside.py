@@ -158,7 +158,7 @@ async def _path(node: Node, peer: str, run: str) -> RunPath | None:
     sizes = [seed.size // 4 for seed in seeds if isinstance(seed, BlobFollows)]
     if len(sizes) < len(modules):
         return None
-    codec = codec_of(manifest.config.wire.codec)
+    codec = codec_of(manifest.rules.wire.codec)
     return RunPath(sum(sizes), 2 * sum(map(codec.most_bytes, sizes)))
 
 

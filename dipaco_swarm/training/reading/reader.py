@@ -153,7 +153,7 @@ def reader_of(job: Job, say: Say) -> Reader:
     """The reader that a job asks for. Raises SwarmError when the documents or the run's files cannot be used."""
     manifest, files = Manifest.model_validate_json(job.manifest), Path(job.files)
     reach = Reach(None if job.data_root is None else Path(job.data_root), job.fenced)
-    config, early = manifest.config, manifest.config.early_stopping
+    config, early = manifest.rules, manifest.rules.early_stopping
     tokenizer = load_tokenizer((files / manifest.tokenizer).read_bytes())
     assign, path = _assign(manifest, job), PathIndex(job.path)
     length, prefix = config.data.sequence_length, config.router.prefix_tokens

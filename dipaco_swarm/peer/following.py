@@ -1,0 +1,31 @@
+"""A run that changes while we are in it: what its operator does to the run file, a volunteer follows at its post."""
+
+from dataclasses import replace
+
+from dipaco_swarm.events.volunteer import RunChanged
+from dipaco_swarm.peer.entering import Post
+from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.run.growth import changes_between
+from dipaco_swarm.run.manifest import Manifest
+
+
+class Following:
+    """What a volunteer knows of the run file, and has told its person."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._known: Manifest | None = None
+
+    def follow(self, post: Post, newest: Manifest) -> Post:
+        """The post by the newest manifest; one of a later stage is only spoken of."""
+        known, self._known = self._known or post.manifest, newest
+        if newest.revision == known.revision:
+            return post
+        changes = changes_between(known.config, newest.config)
+        if changes:
+            self._around.screen.event(RunChanged(tuple(map(str, changes))))
+            self._around.swarm.limit_members(newest.config.limits.max_members)
+        if newest.stage.index != post.peer.stage:
+            return post
+        post.peer.ends_at(newest.stage.rounds, newest.lengths)
+        return replace(post, manifest=newest)

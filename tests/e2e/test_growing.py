@@ -1,0 +1,150 @@
+"""A run that grows: more rounds, further stages, other rules, while peers train. The real programs in one process."""
+
+from typing import Any
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathTable
+from dipaco_swarm.events.operator import NodeResumed, NotExtended, RunExtended, RunFinished, Serving, StageOpened
+from dipaco_swarm.events.training import Round
+from dipaco_swarm.events.volunteer import Joined, RunChanged, StageBegan
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.file import parse_run_file
+from tests.hub import until
+
+from .world import FOUR_PATHS, SINGLE, MakeWorld, World
+
+TWO_STAGES = f"{SINGLE}rounds = 2\n{FOUR_PATHS}rounds = 3\n"
+
+
+def changed(config: RunConfig, **sections: dict[str, Any]) -> RunConfig:
+    """With other values of some sections."""
+    return config.model_copy(
+        update={name: getattr(config, name).model_copy(update=values) for name, values in sections.items()}
+    )
+
+
+def with_rounds(config: RunConfig, rounds: int) -> RunConfig:
+    """With so many rounds of the last stage."""
+    *before, last = config.stages
+    return config.model_copy(update={"stages": (*before, last.model_copy(update={"rounds": rounds}))})
+
+
+def with_stage(config: RunConfig, text: str) -> RunConfig:
+    """With a further stage."""
+    added = parse_run_file(MINIMAL + FOUR_PATHS + text).stages[-1]
+    return config.model_copy(update={"stages": (*config.stages, added)})
+
+
+MINIMAL = """
+name = "small"
+[model]
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 2
+[[levels]]
+blocks = [0]
+embedding = true
+[[levels]]
+blocks = [1]
+head = true
+[data]
+source = "python"
+"""
+
+
+def versions(world: World) -> set[int]:
+    """Of all modules of the newest stage that the node keeps."""
+    stage = world.manifest().stage
+    states = [world.kept.state(stage.index, module) for module in PathTable(stage.table).modules]
+    return {0 if state is None else state.version for state in states}
+
+
+def test_a_live_run_gets_ten_more_rounds_and_no_peer_is_restarted(make_world: MakeWorld) -> None:
+    world = make_world(TWO_STAGES, min_peers=2, pacing="paced")
+    operator = world.operator()
+    operator.until(Serving)
+    ada, _ = world.peer("ada", 0)
+    ben, _ = world.peer("ben", 3)
+    operator.until(StageOpened, stage=1)
+    world.extend(with_rounds(world.config, 13))
+    operator.until(RunExtended, changes=("stages[1].rounds 3 -> 13",))
+    world.end()
+    assert world.manifest().finished
+    assert versions(world) >= {13}
+    for peer in (ada, ben):
+        assert len(peer.reported(RunChanged)) == 1
+        assert peer.until(RunChanged).line == "the operator has changed the run: stages[1].rounds 3 -> 13"
+        assert len(peer.reported(Joined)) == 1
+        assert len(peer.reported(StageBegan)) == 2
+
+
+def test_a_finished_run_gets_more_rounds_and_then_another_stage(make_world: MakeWorld) -> None:
+    world = make_world(TWO_STAGES, min_peers=2)
+    operator = world.operator()
+    operator.until(Serving)
+    ada, leave_ada = world.peer("ada", 0, stays=True)
+    ben, leave_ben = world.peer("ben", 3, stays=True)
+    operator.until(RunFinished)
+    assert versions(world) == {3}
+    world.extend(with_rounds(world.config, 5))
+    operator.until(RunFinished, times=2)
+    assert versions(world) == {5}
+
+    world.extend(with_stage(world.config, '[[stages]]\nrouter = "k-means"\nmodules = [2, 2]\nrounds = 2\n'))
+    operator.until(RunFinished, times=3)
+    assert world.manifest().stage.index == 2
+    assert world.manifest().stage.first_step == 7 * 5
+    assert versions(world) == {2}
+    for peer, leave in ((ada, leave_ada), (ben, leave_ben)):
+        assert peer.said(StageBegan, stage=2)
+        assert peer.until(RunChanged, times=2).changes[0].startswith("stages[2] = ")
+        leave()
+    world.end()
+
+
+def test_what_cannot_change_is_refused_by_the_node_and_the_run_goes_on(make_world: MakeWorld) -> None:
+    world = make_world(TWO_STAGES)
+    operator = world.operator()
+    operator.until(Serving)
+    peer, _ = world.peer("ada", None)
+    peer.until(Round, round=1)
+    good = world.config
+    world.extend(changed(good, inner={"learning_rate": 1e-4}))
+    refusal = operator.until(NotExtended)
+    assert refusal.key == "inner.learning_rate"
+    assert "[stages.from_here.inner]" in refusal.why
+    until(lambda: not world.kept.orders())
+    assert world.manifest().config == good
+    world.end()
+    assert world.manifest().finished
+
+
+def test_a_node_that_was_down_obeys_when_it_is_up(make_world: MakeWorld) -> None:
+    world = make_world(TWO_STAGES)
+    operator, stop = world.operator_that_ends()
+    operator.until(Serving)
+    stop()
+    world.extend(with_rounds(world.config, 4))
+    again = world.operator()  # with the new run file, as an operator would
+    again.until(NodeResumed)
+    again.until(RunExtended)
+    world.peer("ada", None)
+    world.end()
+    assert versions(world) == {4}
+
+
+def test_rounds_become_longer_from_a_version_on_that_all_hear_of(make_world: MakeWorld) -> None:
+    world = make_world(f"{SINGLE}rounds = 6\n", min_peers=2, pacing="paced")
+    operator = world.operator()
+    operator.until(Serving)
+    ada, _ = world.peer("ada", None)
+    world.peer("ben", None)
+    ada.until(Round, round=1)
+    world.extend(changed(world.config, rounds={"inner_steps": 8}, limits={"max_members": 3}))
+    ada.until(RunChanged)
+    manifest = world.manifest()
+    (zero, before), (since, after) = manifest.stage.inner_steps
+    assert (zero, before, after) == (0, 5, 8)
+    state = world.kept.state(0, ModuleId(0, 0))
+    assert since > (0 if state is None else state.version) or since > 2
+    world.break_off()
