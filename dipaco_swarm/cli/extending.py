@@ -21,6 +21,10 @@ def tell_to_extend(run_file: Path, home: Path | None) -> None:
     manifest = node.manifest_of_own()
     if manifest is None:
         raise HomeError(f"there is no run in {folder} to extend; give the --home that `serve` was given")
+    if not config.model.is_described:
+        from dipaco_swarm.training.pretrained import resolved  # torch loads only where a checkpoint is named
+
+        config = resolved(config, manifest.config)
     found = refused(manifest.config, config, manifest.stage.index)
     if found:
         raise RunFileError("; ".join(f"{problem.key}: {problem.what}" for problem in found))

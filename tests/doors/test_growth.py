@@ -76,6 +76,7 @@ ANOTHER: dict[str, Any] = {
 }  # fmt: skip
 """Another good value of every key that can be changed alone."""
 TOGETHER = {
+    "model.from", "model.revision", "model.vocab_size",
     "model", "model.num_hidden_layers", "model.tie_word_embeddings", "levels", "levels.blocks", "levels.embedding",
     "levels.head", "tokenizer", "data", "data.source", "inner", "outer", "outer.averaging", "rounds",
     "rounds.overlap_steps", "wire", "limits", "admission", "router", "early_stopping", "rerouting", "stages",
