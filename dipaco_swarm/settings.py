@@ -64,7 +64,20 @@ class BootstrapSettings:
     screen: ScreenKind
 
 
-def default_home(run_name: str, role: Literal["peer", "bootstrap"]) -> Path:
+@dataclass(frozen=True)
+class StandbySettings:
+    """How this machine stands by for the node that leads a run."""
+
+    address: RunAddress
+    home: Path
+    """Where the standby's key, the node's identity and the kept modules are."""
+    listen: str
+    announce: tuple[str, ...]
+    """As for `BootstrapSettings`."""
+    screen: ScreenKind
+
+
+def default_home(run_name: str, role: Literal["peer", "bootstrap", "standby"]) -> Path:
     """Where a program keeps its things when nobody says otherwise; a peer and a bootstrap node may share a machine."""
     data = os.environ.get("XDG_DATA_HOME", "")
     # the XDG specification says to ignore relative values

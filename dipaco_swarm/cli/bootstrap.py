@@ -186,6 +186,70 @@ def forgive(run_file: RunFileArgument, name: NameArgument, home: HomeOption = No
         typer.echo(TOLD)
 
 
+@app.command()
+def standby(
+    run: Annotated[str, typer.Option(metavar="ADDRESS", help="The run address.")],
+    home: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Its key and its modules.  [default: ~/.local/share/dipaco/NAME/standby]"),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option(metavar="MADDR", help="Where to listen; the port must be open to the outside.")
+    ] = "/ip4/0.0.0.0/tcp/4001",
+    announce: Annotated[
+        list[str] | None, typer.Option(metavar="MADDR", help="Address that others should dial, if it differs.")
+    ] = None,
+    screen: Annotated[
+        Literal["live", "plain", "none"] | None,
+        typer.Option(help="What to show.  [default: live on a terminal, else plain]"),
+    ] = None,
+) -> None:
+    """Be a second bootstrap node: serve the manifest, introduce newcomers, keep modules, take over when told."""
+    with worded_failures(ctrl_c_is_ordinary=True):
+        from dipaco_swarm.cli.standing_by import home_of_standby
+        from dipaco_swarm.run.address import RunAddress
+        from dipaco_swarm.settings import StandbySettings
+
+        settings = StandbySettings(
+            address=RunAddress.parse(run),
+            home=home_of_standby(run, home),
+            listen=listen,
+            announce=tuple(announce or ()),
+            screen=screen_choice(screen),
+        )
+        from dipaco_swarm.operator.program import stand_by  # torch and hivemind load only when needed
+
+        stand_by(settings)
+
+
+@app.command()
+def appoint(
+    run_file: RunFileArgument,
+    node: Annotated[str, typer.Argument(metavar="STANDBY", help="What the standby says of itself: KEY@MULTIADDR.")],
+    home: HomeOption = None,
+) -> None:
+    """Let a standby take over one day, and put it into the run address."""
+    with worded_failures():
+        from dipaco_swarm.cli.standing_by import appointment
+
+        _node_of(run_file, home).order(appointment(node))
+        typer.echo(TOLD)
+
+
+@app.command()
+def promote(
+    run: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The run address.")] = None,
+    home: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder that `standby` keeps.")] = None,
+) -> None:
+    """On a standby's machine: let it lead the run. The node that led before stands by when it is back."""
+    with worded_failures():
+        from dipaco_swarm.cli.standing_by import home_of_standby
+        from dipaco_swarm.operator.home import OperatorHome
+
+        OperatorHome(home_of_standby(run, home)).tell_to_take_over()
+        typer.echo("told the standby; its screen says when it leads the run, and one that is down will when it is up")
+
+
 def _node_of(run_file: Path, home: Path | None) -> "OperatorHome":
     from dipaco_swarm.operator.home import OperatorHome
     from dipaco_swarm.run.file import read_run_file

@@ -31,6 +31,79 @@ class RunExtended(Event):
 
 
 @dataclass(frozen=True)
+class StandbyAppointed(Event):
+    """A second node may sign for the operator from now on, and is in the run address."""
+
+    key: str
+    places: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        return f"the standby {self.key[:12]} may take over; the run address has {', '.join(self.places)} as well now"
+
+
+@dataclass(frozen=True)
+class NotAppointed(Event):
+    key: str
+    why: str
+
+    @property
+    def line(self) -> str:
+        return f"the standby {self.key[:12]} is not appointed: {self.why}"
+
+
+@dataclass(frozen=True)
+class StandingBy(Event):
+    """A second bootstrap node has what it needs."""
+
+    name: str
+    """What the operator gives to `dipaco-bootstrap appoint`."""
+    appointed: bool
+
+    @property
+    def line(self) -> str:
+        if self.appointed:
+            return "standing by: it keeps what the run has, and leads it when told, with `dipaco-bootstrap promote`"
+        return f"standing by; the operator lets it take over with: dipaco-bootstrap appoint RUN.toml {self.name}"
+
+
+@dataclass(frozen=True)
+class Promoted(Event):
+    """A standby leads the run now."""
+
+    revision: int
+
+    @property
+    def line(self) -> str:
+        return f"this node leads the run from now on, beginning with revision {self.revision}"
+
+
+@dataclass(frozen=True)
+class NotPromoted(Event):
+    """It was told to take over, and the operator has not appointed it."""
+
+    name: str
+
+    @property
+    def line(self) -> str:
+        return (
+            "this node cannot lead the run, for the operator has not appointed it: dipaco-bootstrap appoint RUN.toml "
+            f"{self.name}, on the node that leads"
+        )
+
+
+@dataclass(frozen=True)
+class Superseded(Event):
+    """Another node has taken over."""
+
+    revision: int
+
+    @property
+    def line(self) -> str:
+        return f"another node leads the run now (revision {self.revision}); this one stands by"
+
+
+@dataclass(frozen=True)
 class NotExtended(Event):
     """The operator has changed the run file, and it cannot be followed."""
 

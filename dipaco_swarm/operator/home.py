@@ -18,7 +18,16 @@ from dipaco_swarm.training.bank import load_state, module_file, save_state
 
 def load_operator_key(home: Path) -> Ed25519PrivateKey:
     """The operator's signing key, made on first use. Raises HomeError when the folder cannot be used."""
-    path = home / "operator.key"
+    return _load_key(home, "operator.key")
+
+
+def load_standby_key(home: Path) -> Ed25519PrivateKey:
+    """The same of a standby."""
+    return _load_key(home, "standby.key")
+
+
+def _load_key(home: Path, name: str) -> Ed25519PrivateKey:
+    path = home / name
     try:
         make_folder(home, durable=True)
         if not path.exists():
@@ -32,7 +41,8 @@ def load_operator_key(home: Path) -> Ed25519PrivateKey:
         ) from None
     except ValueError:
         raise HomeError(
-            f"{path} is not an operator's key; restore it from your copy. A new key would be a new run for everybody"
+            f"{path} is not a key; restore it from your copy. A new one would be a new run for everybody, or another "
+            "standby"
         ) from None
 
 
@@ -68,6 +78,23 @@ class OperatorHome:
     def was_told_to_advance(self) -> bool:
         """Whether somebody has said so since we were last asked."""
         return remove(self._folder / "advance")
+
+    def signed_manifest(self) -> bytes | None:
+        """As it was published last; None before the first."""
+        try:
+            return (self._folder / "manifest.json").read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def tell_to_take_over(self) -> None:
+        """Have the standby that serves from here lead the run. Raises HomeError when there is none here."""
+        if self.signed_manifest() is None:
+            raise HomeError(f"there is no standby in {self._folder}; give the --home that `standby` was given")
+        write_whole(self._folder / "promote", b"", durable=True)
+
+    def was_told_to_take_over(self) -> bool:
+        """Whether somebody has said so since we were last asked."""
+        return remove(self._folder / "promote")
 
     def order(self, order: Order) -> None:
         """Have the node that serves from here do something. Raises HomeError when there is no run here."""

@@ -7,8 +7,6 @@ state: the operator's key, the newest manifest and the kept modules are files in
 import math
 from functools import partial
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from dipaco_swarm.algorithm.stages import table_of
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.dashboard.status import status_of
@@ -25,10 +23,10 @@ from dipaco_swarm.events.operator import (
 )
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopping
-from dipaco_swarm.operator.admissions import Admissions
-from dipaco_swarm.operator.extending import Extending
+from dipaco_swarm.operator.appointing import full_address
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.keeping import Keeping
+from dipaco_swarm.operator.obeying import Obeying
 from dipaco_swarm.operator.publishing import Publisher
 from dipaco_swarm.operator.routers import Routers
 from dipaco_swarm.operator.scores import ScoreCollection
@@ -39,7 +37,7 @@ from dipaco_swarm.operator.workshop import Workshop
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.run.orders import Extend
-from dipaco_swarm.run.signature import open_manifest
+from dipaco_swarm.run.signature import Signer, open_manifest
 from dipaco_swarm.strategies import ROUTERS
 from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.training.early import run_of
@@ -54,7 +52,7 @@ class Operator:
     def __init__(
         self,
         config: RunConfig,
-        key: Ed25519PrivateKey,
+        signer: Signer,
         swarm: Swarm,
         home: OperatorHome,
         screen: Screen,
@@ -68,28 +66,37 @@ class Operator:
         self._address = address
         self._missed = missed
         self._disk = Disk(self._around)
-        self._publisher = Publisher(self._around, key)
+        self._publisher = Publisher(self._around, signer)
         self._keeping = Keeping(self._around, self._disk)
-        self._admissions = Admissions(self._around)
         self._routers = Routers(self._around, self._show, self._publisher.renew)
         self._stages = Stages(self._around, self._routers)
-        self._extending = Extending(self._around, self._stages)
+        self._obeying = Obeying(self._around, self._publisher, self._stages, address)
         self._collection: ScoreCollection | None = None
         self._snapshots: SnapshotKeeper | None = None
         self._resumed_at = -math.inf
         """When this node went on with what its folder had."""
 
-    def run(self, *, until_finished: bool = False) -> None:
-        """Begin the run or go on with it; keep modules and open stages until asked to stop."""
+    def run(self, *, until_finished: bool = False, taken_over: Manifest | None = None) -> bool:
+        """Begin the run or go on with it; keep modules and open stages until asked to stop.
+
+        `taken_over`: what to lead with, where another node led before. Returns whether another node leads now.
+        """
         around, keeping = self._around, self._keeping
         around.home.keep_address(self._address)  # peers may start, and wait for the manifest, while it is being made
-        manifest = self._begin_or_resume()
+        manifest = taken_over or self._begin_or_resume()
+        if taken_over is not None:
+            self._resumed_at = around.swarm.clock.boottime()
+        elif self._publisher.is_superseded(manifest):
+            return True
         keeping.take_up(manifest.stage)
-        self._admissions.take_up(manifest)
+        self._obeying.take_up(manifest)
         self._publisher.publish(manifest)
-        around.screen.event(Serving(self._address))
+        around.home.keep_address(full_address(self._address, manifest))
+        around.screen.event(Serving(full_address(self._address, manifest)))
         while not around.stop():
             self._notice_sleep()
+            if self._publisher.is_superseded(manifest):
+                return True
             manifest = self._where_the_peers_are(manifest)
             keeping.catch_up(manifest.stage)
             self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
@@ -100,29 +107,16 @@ class Operator:
                 break
             around.stop.wait(TICK_SECONDS)
         self._disk.write(partial(keeping.write, manifest.stage), now=True)
+        return False
 
     def _goes_on(self, manifest: Manifest) -> Manifest:
         """What a tick writes down, and the manifest from now on. Raises HomeError when there is no room for it."""
         self._keeping.write(manifest.stage)
         self._keep_snapshots(manifest)
-        return self._successor(self._extend(self._admit(manifest)))
-
-    def _extend(self, manifest: Manifest) -> Manifest:
-        """The manifest with what the operator has changed in the run file."""
-        extended = self._extending.renewed(manifest, self._keeping.states)
-        if extended is not manifest:
+        obeyed = self._obeying.renewed(manifest, self._keeping.states)
+        if obeyed.config is not manifest.config:
             self._collection = None
-            self._publisher.publish(extended)
-        self._extending.published()
-        return extended
-
-    def _admit(self, manifest: Manifest) -> Manifest:
-        """The manifest with those who were admitted and banned since the last tick; everybody hears of it at once."""
-        renewed = self._admissions.renewed(manifest)
-        if renewed is not manifest:
-            self._publisher.publish(renewed)
-        self._admissions.published()
-        return renewed
+        return self._successor(obeyed)
 
     def _notice_sleep(self) -> None:
         missed = self._missed()
@@ -146,7 +140,8 @@ class Operator:
         swarm = self._around.swarm
         traffic, status, rounds = swarm.traffic(), status_of(swarm, manifest), manifest.stage.rounds
         progress = None if rounds is None else min(1.0, status.version_min / rounds)
-        view = BootstrapView(self._address, activity, status, progress, traffic.sent, traffic.received)
+        address = full_address(self._address, manifest)
+        view = BootstrapView(address, activity, status, progress, traffic.sent, traffic.received)
         self._around.screen.show(view)
 
     # ------------------------------------------------------------------------------------------------------- beginning

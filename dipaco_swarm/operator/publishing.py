@@ -2,11 +2,19 @@
 
 import math
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
+from dipaco_swarm.events.operator import Superseded
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.run.signature import fingerprint_of, sign_manifest
+from dipaco_swarm.run.signature import (
+    Deputy,
+    Signer,
+    delegation_to,
+    fingerprint_of_signer,
+    keys_in,
+    open_manifest,
+    public_hex,
+    sign_manifest,
+)
 
 REPUBLISH_SECONDS = 45.0
 """A DHT record lives at most two minutes; the manifest's is renewed well before."""
@@ -15,9 +23,9 @@ REPUBLISH_SECONDS = 45.0
 class Publisher:
     """Signs and publishes. Raises HomeError while the disk has no room for the manifest."""
 
-    def __init__(self, around: Surroundings, key: Ed25519PrivateKey) -> None:
+    def __init__(self, around: Surroundings, signer: Signer) -> None:
         self._around = around
-        self._key = key
+        self._signer = signer
         self._published = -math.inf
         """When the manifest was published last, by the clock that counts sleep."""
         self._on_disk: bytes | None = None
@@ -26,10 +34,42 @@ class Publisher:
     @property
     def fingerprint(self) -> str:
         """Of the operator's public key."""
-        return fingerprint_of(self._key.public_key())
+        return fingerprint_of_signer(self._signer)
+
+    @property
+    def key(self) -> str:
+        """The public key that we sign with, in hexadecimal."""
+        return public_hex(self._signer.key if isinstance(self._signer, Deputy) else self._signer)
+
+    @property
+    def signed(self) -> bytes | None:
+        """What was published last."""
+        return self._on_disk
+
+    def delegation_to(self, key: str) -> str | None:
+        """The operator's signature under a standby's public key; None: we are a standby ourselves."""
+        return None if isinstance(self._signer, Deputy) else delegation_to(key, self._signer)
+
+    def is_superseded(self, manifest: Manifest) -> bool:
+        """Whether another node of the operator's has taken over; its manifest is on the disk then."""
+        swarm = self._around.swarm
+        if not manifest.delegates:
+            return False
+        if self._on_disk is None:  # we have just come back
+            swarm.newest_manifest(timeout=swarm.timing.look_up)
+            swarm.follow_manifest()
+        known = swarm.known_manifest()
+        if known is None or known == self._on_disk:
+            return False
+        newest = open_manifest(known, self.fingerprint)
+        if newest.revision <= manifest.revision or keys_in(known)[1] == self.key:
+            return False
+        self._around.home.keep_manifest(known)
+        self._around.screen.event(Superseded(newest.revision))
+        return True
 
     def publish(self, manifest: Manifest) -> None:
-        signed = sign_manifest(manifest, self._key)
+        signed = sign_manifest(manifest, self._signer)
         if signed != self._on_disk:  # before anybody hears of it: after a restart we must not know less
             self._around.home.keep_manifest(signed)
             self._on_disk = signed

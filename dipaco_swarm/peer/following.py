@@ -5,6 +5,7 @@ from dataclasses import replace
 from dipaco_swarm.events.volunteer import RunChanged
 from dipaco_swarm.peer.entering import Post
 from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.growth import changes_between
 from dipaco_swarm.run.manifest import Manifest
 
@@ -15,6 +16,15 @@ class Following:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._known: Manifest | None = None
+        self._rounds: tuple[str, float, int] | None = None
+        """What the swarm knows of the run's rounds: codec, norm clip, members."""
+
+    def configure_rounds(self, config: RunConfig) -> None:
+        """For a stage whose rounds are other than those before. `config`: as it is in that stage."""
+        rounds = config.wire.codec, config.limits.norm_clip, config.limits.max_members
+        if rounds != self._rounds:
+            self._around.swarm.configure_rounds(*rounds)
+            self._rounds = rounds
 
     def follow(self, post: Post, newest: Manifest) -> Post:
         """The post by the newest manifest; one of a later stage is only spoken of."""

@@ -84,8 +84,6 @@ class Volunteer:
         self._scoring = Scoring(self._around)
         self._admittance = Admittance(self._around)
         self._following = Following(self._around)
-        self._rules: tuple[str, float, int] | None = None
-        """What the swarm knows of the run's rounds: codec, norm clip, members."""
         self._made: Counter[int] = Counter()
         """Outer steps per level since we were started: modules have their own clocks."""
         self._left: dict[ModuleId, ModuleState] = {}
@@ -113,7 +111,7 @@ class Volunteer:
         with suppress(Stopped), closing(around.workbench):
             manifest = self._admittance.enter(manifest)
             while manifest is not None and not around.stop():
-                self._configure_rounds(manifest.rules)
+                self._following.configure_rounds(manifest.rules)
                 post = self._entering.enter(manifest, self._left)
                 try:
                     manifest = self._train(post)
@@ -121,13 +119,6 @@ class Volunteer:
                     if not isinstance(error, NotAdmittedError):  # from whom nobody would take anything
                         _hand_over(around, post.peer)  # what this machine cannot go on with, others can
                     raise
-
-    def _configure_rounds(self, config: RunConfig) -> None:
-        """For a stage whose rounds are other than those before."""
-        rules = config.wire.codec, config.limits.norm_clip, config.limits.max_members
-        if rules != self._rules:
-            self._around.swarm.configure_rounds(*rules)
-            self._rules = rules
 
     # ------------------------------------------------------------------------------------------------- decide, and act
 

@@ -6,7 +6,7 @@ Everything big (tokenizer, router arrays, module seeds) is named here by its SHA
 import hashlib
 import json
 import math
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -64,6 +64,17 @@ class Stage(Frozen):
         return self
 
 
+class Delegate(Frozen):
+    """A standby: a bootstrap node with a key of its own, which the operator has signed."""
+
+    key: Digest
+    """Its public key, in hexadecimal."""
+    signature: str = Field(pattern=r"^[0-9a-f]{128}$")
+    """The operator's, under the key: with it this node can sign manifests for the operator."""
+    places: tuple[Annotated[str, Field(max_length=300)], ...] = Field(max_length=8)
+    """Where it can be dialled, for run addresses."""
+
+
 class Manifest(Frozen):
     """What the operator publishes: the run file, resolved as far as the run has come."""
 
@@ -81,6 +92,8 @@ class Manifest(Frozen):
     """Blob of the window router of the last stage; none before the run is finished, or without [rerouting]."""
     peers: Digest | None = None
     """Blob of who may take part and who may not (run/register.py); none: nobody was admitted or banned yet."""
+    delegates: tuple[Delegate, ...] = Field(default=(), max_length=8)
+    """Nodes that may take over; none: there is only the operator's own."""
     finished: bool = False
     """The last stage's rounds are done: hold, evaluate, serve; train no more."""
 

@@ -44,7 +44,15 @@ class Extend(Frozen):
     config: RunConfig
 
 
-Order = Invite | Admit | Ban | Forgive | Extend
+class Appoint(Frozen):
+    """Let a standby sign for the operator; its places become part of the run address."""
+
+    order: Literal["appoint"] = "appoint"
+    key: Digest
+    places: tuple[str, ...] = Field(min_length=1, max_length=8)
+
+
+Order = Invite | Admit | Ban | Forgive | Extend | Appoint
 _ORDERS: TypeAdapter[Order] = TypeAdapter(Annotated[Order, Field(discriminator="order")])
 _count = itertools.count()
 

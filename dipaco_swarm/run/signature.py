@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -20,12 +21,54 @@ def fingerprint_of(key: Ed25519PublicKey) -> str:
     return base64.b32encode(hashlib.sha256(raw).digest()[:20]).decode().lower()
 
 
-def sign_manifest(manifest: Manifest, key: Ed25519PrivateKey) -> bytes:
-    """The manifest as it is published: JSON of public key, signature, and the canonical bytes."""
+@dataclass(frozen=True)
+class Deputy:
+    """Who signs for the operator: a key of its own, and the operator's signature under it."""
+
+    key: Ed25519PrivateKey
+    operator: str
+    """The operator's public key, in hexadecimal."""
+    delegation: str
+    """The operator's signature, in hexadecimal."""
+
+
+Signer = Ed25519PrivateKey | Deputy
+"""Who can speak for a run: its operator, or a deputy of the operator's."""
+
+
+def public_hex(key: Ed25519PrivateKey) -> str:
+    """The public key that belongs to a private one, in hexadecimal."""
+    return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw).hex()
+
+
+def delegation_to(key: str, operator: Ed25519PrivateKey) -> str:
+    """The operator's signature under another public key: whoever has that one may sign manifests. In hexadecimal."""
+    return operator.sign(_delegation(fingerprint_of(operator.public_key()), key)).hex()
+
+
+def fingerprint_of_signer(signer: Signer) -> str:
+    """Of the operator's public key, whoever signs."""
+    if isinstance(signer, Deputy):
+        return fingerprint_of(Ed25519PublicKey.from_public_bytes(bytes.fromhex(signer.operator)))
+    return fingerprint_of(signer.public_key())
+
+
+def sign_manifest(manifest: Manifest, signer: Signer) -> bytes:
+    """The manifest as it is published: JSON of the operator's public key, signature, and the canonical bytes.
+
+    Of a deputy also its key, and the operator's signature under it.
+    """
     body = manifest.canonical_bytes()
-    public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    envelope = {"public_key": public.hex(), "signature": key.sign(body).hex(), "manifest": body.decode()}
-    return json.dumps(envelope).encode()
+    if isinstance(signer, Deputy):
+        envelope = {"public_key": signer.operator, "deputy": public_hex(signer.key), "delegation": signer.delegation}
+        signature = signer.key.sign(body)
+    else:
+        envelope, signature = {"public_key": public_hex(signer)}, signer.sign(body)
+    return json.dumps({**envelope, "signature": signature.hex(), "manifest": body.decode()}).encode()
+
+
+def _delegation(fingerprint: str, key: str) -> bytes:
+    return f"dipaco deputy of {fingerprint}: {key}".encode()
 
 
 def open_manifest(signed: bytes, fingerprint: str) -> Manifest:
@@ -34,6 +77,9 @@ def open_manifest(signed: bytes, fingerprint: str) -> Manifest:
         envelope = json.loads(signed)
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(envelope["public_key"]))
         signature, body = bytes.fromhex(envelope["signature"]), envelope["manifest"].encode()
+        deputy = envelope.get("deputy")
+        signed_by = key if deputy is None else Ed25519PublicKey.from_public_bytes(bytes.fromhex(deputy))
+        delegation = b"" if deputy is None else bytes.fromhex(envelope["delegation"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # RecursionError: brackets without end
         raise ManifestError(
             "the manifest is not a signed manifest; it was damaged or made by another program"
@@ -44,7 +90,9 @@ def open_manifest(signed: bytes, fingerprint: str) -> Manifest:
             "check the address with the operator of the run"
         )
     try:
-        key.verify(signature, body)
+        if deputy is not None:
+            key.verify(delegation, _delegation(fingerprint, deputy))
+        signed_by.verify(signature, body)
     except InvalidSignature:
         raise ManifestError(
             "the manifest was altered after the operator signed it; ask another bootstrap node"
@@ -58,9 +106,20 @@ def open_manifest(signed: bytes, fingerprint: str) -> Manifest:
 
 
 def signer_of(signed: bytes) -> str:
-    """The fingerprint of whoever signed a manifest, for files of our own; raises ManifestError."""
+    """The fingerprint of the operator of a manifest, for files of our own; raises ManifestError."""
+    return fingerprint_of(Ed25519PublicKey.from_public_bytes(bytes.fromhex(keys_in(signed)[0])))
+
+
+def keys_in(signed: bytes) -> tuple[str, str]:
+    """The operator's public key in a manifest, and that of whoever signed it: the same, or a deputy's.
+
+    Nothing is checked; for manifests that were, and files of our own. Raises ManifestError when there are none.
+    """
     try:
-        return fingerprint_of(Ed25519PublicKey.from_public_bytes(bytes.fromhex(json.loads(signed)["public_key"])))
+        envelope = json.loads(signed)
+        operator = envelope["public_key"]
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(operator))
+        return operator, envelope.get("deputy") or operator
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ManifestError(
             "the manifest is not a signed manifest; it was damaged or made by another program"

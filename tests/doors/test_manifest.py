@@ -11,7 +11,17 @@ from dipaco_swarm.errors import AddressError, ManifestError, RunFileError
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.file import parse_run_file, read_run_file
 from dipaco_swarm.run.manifest import Manifest, Stage
-from dipaco_swarm.run.signature import fingerprint_of, open_manifest, sign_manifest
+from dipaco_swarm.run.signature import (
+    Deputy,
+    delegation_to,
+    fingerprint_of,
+    fingerprint_of_signer,
+    keys_in,
+    open_manifest,
+    public_hex,
+    sign_manifest,
+    signer_of,
+)
 from dipaco_swarm.run.table import path_table_problem
 
 GOOD = """
@@ -41,6 +51,14 @@ OPERATOR = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 STRANGER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 FINGERPRINT = fingerprint_of(OPERATOR.public_key())
 PLACE = "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooWHmZ7sYfVX5tCz1eLQkq3R8bPw6uJd4aNcG2xT9vBs"
+
+
+DEPUTY = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
+
+
+def deputy() -> Deputy:
+    """Whom the operator lets sign."""
+    return Deputy(DEPUTY, public_hex(OPERATOR), delegation_to(public_hex(DEPUTY), OPERATOR))
 
 
 def manifest() -> Manifest:
@@ -325,3 +343,35 @@ def test_paced_rounds_overlap_unless_the_run_file_says_otherwise(rounds: str, ov
 def test_overlap_has_the_key_of_its_pacing(rounds: str, message: str) -> None:
     with pytest.raises(RunFileError, match=message):
         parse_run_file(f"{GOOD}\n[rounds]\ninner_steps = 10\n{rounds}")
+
+
+def test_a_deputy_of_the_operator_signs_for_it() -> None:
+    signed = sign_manifest(manifest(), deputy())
+    assert open_manifest(signed, FINGERPRINT) == manifest()
+    assert signer_of(signed) == FINGERPRINT == fingerprint_of_signer(deputy())
+    assert keys_in(signed) == (public_hex(OPERATOR), public_hex(DEPUTY))
+    assert keys_in(sign_manifest(manifest(), OPERATOR)) == (public_hex(OPERATOR), public_hex(OPERATOR))
+
+
+@pytest.mark.parametrize("signer", [
+    Deputy(STRANGER, public_hex(OPERATOR), delegation_to(public_hex(DEPUTY), OPERATOR)),  # another's appointment
+    Deputy(STRANGER, public_hex(OPERATOR), delegation_to(public_hex(STRANGER), STRANGER)),  # its own
+    Deputy(DEPUTY, public_hex(OPERATOR), "00" * 64),
+])  # fmt: skip
+def test_whom_the_operator_has_not_appointed_signs_nothing(signer: Deputy) -> None:
+    with pytest.raises(ManifestError, match="altered after the operator signed it"):
+        open_manifest(sign_manifest(manifest(), signer), FINGERPRINT)
+
+
+def test_an_appointment_is_for_one_run() -> None:
+    other = Ed25519PrivateKey.from_private_bytes(bytes(range(3, 35)))
+    elsewhere = Deputy(DEPUTY, public_hex(OPERATOR), delegation_to(public_hex(DEPUTY), other))
+    with pytest.raises(ManifestError):
+        open_manifest(sign_manifest(manifest(), elsewhere), FINGERPRINT)
+
+
+def test_a_deputys_manifest_cannot_be_altered() -> None:
+    envelope = json.loads(sign_manifest(manifest(), deputy()))
+    envelope["manifest"] = envelope["manifest"].replace('"revision":0', '"revision":7')
+    with pytest.raises(ManifestError, match="altered"):
+        open_manifest(json.dumps(envelope).encode(), FINGERPRINT)

@@ -39,8 +39,12 @@ def open_swarm(
     settings: NodeSettings,
     stop: Stopping | None = None,
     again: Callable[[UnreachableError], bool] = lambda nobody: False,
+    *,
+    leads_in: bool = False,
 ) -> Iterator[NetworkedSwarm]:
     """Join the swarm of a run; goodbye is said when the block ends.
+
+    `leads_in`: we are a bootstrap node, so others come in through us, and relay; those of the address are the others.
 
     `again`: asked whenever nobody answers, whether to try again; it may wait first. `stop` is told as well when the
     daemon ends under us (`NetworkedSwarm.lost`).
@@ -57,7 +61,10 @@ def open_swarm(
     async def open_all() -> NetworkedSwarm:
         address_book = AddressBook(home)
         before = address_book.addresses()
-        node = await _open_by_some_door(stack, identity, address, settings, before)
+        if leads_in:
+            node = await _open_bootstrap_node(stack, identity, address, settings, before)
+        else:
+            node = await _open_by_some_door(stack, identity, address, settings, before)
         background = Tasks()
         stack.push_async_callback(background.end)
         met_before = tuple(name_in(place) for place in before)
@@ -137,6 +144,22 @@ async def _open_by_some_door(
         raise
 
 
+async def _open_bootstrap_node(
+    stack: contextlib.AsyncExitStack,
+    identity: Identity,
+    address: RunAddress,
+    settings: NodeSettings,
+    met_before: Sequence[str],
+) -> Node:
+    """Through the other bootstrap nodes, or through peers that we met before; if nobody is there, they come to us."""
+    others = [place for place in address.bootstraps if name_in(place) != identity.peer]
+    for doors in (others, met_before):
+        if doors:
+            with contextlib.suppress(UnreachableError):
+                return await stack.enter_async_context(open_node(identity, (), settings, doors))
+    return await stack.enter_async_context(open_node(identity, (), settings))
+
+
 async def _close(stack: contextlib.AsyncExitStack) -> None:
     """Close everything, then end what hivemind left running (timers of its start-up)."""
     await stack.aclose()
@@ -158,14 +181,15 @@ async def _keep_in_touch(node: Node, address: RunAddress, swarm: NetworkedSwarm,
 
     And note who else is there, for the day when it is still down and we come back.
     """
+    others = [place for place in address.bootstraps if name_in(place) != node.identity.peer]
     for times in itertools.count(1):
         await asyncio.sleep(node.timing.in_touch * random.uniform(0.8, 1.0))
         anyway = times % LOOK_EVERY == 0
-        await asyncio.gather(*(node.greet(place, anyway=anyway) for place in address.bootstraps))
+        await asyncio.gather(*(node.greet(place, anyway=anyway) for place in others))
         node.let_go()
         _note_who_is_there(node, swarm, address_book)
-        if anyway and address.bootstraps and node.settings.reachable is not False:
-            await node.look(address.bootstraps)
+        if anyway and others and node.settings.reachable is not False:
+            await node.look(others)
 
 
 def _note_who_is_there(node: Node, swarm: NetworkedSwarm, address_book: AddressBook) -> None:

@@ -68,6 +68,8 @@ async def open_node(
             attempts += 1
             await opened.aclose()
             node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors))
+        if doors and not bootstraps:
+            await node.meet(doors)  # a daemon of a bootstrap node looks for nobody by itself
         node.dht = await _join(node, doors or bootstraps)
         opened.push_async_callback(lambda: _in_time(node.dht.shutdown()))
         if not bootstraps:
