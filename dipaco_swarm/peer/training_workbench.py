@@ -10,6 +10,7 @@ import torch
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import UsageError
+from dipaco_swarm.events.joining import Terms
 from dipaco_swarm.events.volunteer import ReadingDocuments, ShardReady
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.peer.reading import is_read_beside, open_stream
@@ -47,7 +48,7 @@ class TrainingWorkbench:
         self._disk = disk
         self._reach = reach
         self._stream: Stream | None = None
-        self._has_told = False
+        self._told: Terms | None = None
 
     def prepare(
         self, manifest: Manifest, path: PathIndex, peer: str, fetch: Fetch, tell: Tell, stop: Callable[[], bool]
@@ -55,11 +56,11 @@ class TrainingWorkbench:
         self.close()
         if self._settings.threads is not None:
             torch.set_num_threads(self._settings.threads)
-        if not self._has_told:  # before anything is read or allocated
-            terms = terms_of(manifest, fetch, self._settings.device)
+        terms = terms_of(manifest, fetch, self._settings.device)
+        if terms != self._told:  # before anything is read or allocated; a stage may read something else
             check_memory(terms)
             tell(terms)
-            self._has_told = True
+            self._told = terms
         config = manifest.rules
         if is_read_beside(config, self._reach):
             cache, settings, disk = self._cache, self._settings, self._disk

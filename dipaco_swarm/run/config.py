@@ -11,7 +11,8 @@ from dipaco_swarm.run.model import LevelConfig as LevelConfig
 from dipaco_swarm.run.model import ModelConfig as ModelConfig
 from dipaco_swarm.run.model import levels_problem
 from dipaco_swarm.run.problems import explain
-from dipaco_swarm.run.stage import StageConfig, Value
+from dipaco_swarm.run.stage import StageConfig as StageConfig
+from dipaco_swarm.run.stage import Value
 from dipaco_swarm.run.values import Frozen, RunName, one_of
 from dipaco_swarm.strategies import AVERAGING, CODECS, PACING, ROUTERS, SOURCES
 

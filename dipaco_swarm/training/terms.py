@@ -17,7 +17,7 @@ from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str) -> Terms:
     """What a path asks of this machine. `fetch`: blobs by digest. Raises what that raises, and DataError or
     ManifestError for a tokenizer or model that is none."""
-    config = manifest.config
+    config = manifest.rules
     sizes = level_sizes(config.model, config.levels, vocabulary_size(load_tokenizer(fetch(manifest.tokenizer))))
     parameters = sum(sizes)
     return Terms(

@@ -17,8 +17,8 @@ from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.run.orders import Extend
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.swarm.circle import Circle, circle_file
