@@ -26,6 +26,7 @@ def test_a_key_file_is_the_one_that_libp2p_reads(tmp_path: Path) -> None:
     key = Ed25519PrivateKey.from_private_bytes(PRIVATE)
     public = key.public_key().public_bytes_raw()
     file = tmp_path / "identity.key"
+    file.touch(mode=0o600)
     file.write_bytes(bytes([0x08, 0x01, 0x12, 0x40]) + PRIVATE + public)  # type 1, Ed25519; 64 bytes
     identity = load_identity(tmp_path)
     assert identity.key.private_bytes_raw() == PRIVATE
