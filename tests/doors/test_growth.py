@@ -70,13 +70,17 @@ ANOTHER: dict[str, Any] = {
     "rerouting.learning_rate": 1e-3,
     "rerouting.batch_sequences": 9,
     "rerouting.max_documents": 9,
+    "about.description": "A run.",
+    "about.license": "apache-2.0",
+    "about.languages": ["de"],
+    "about.datasets": ["other"],
     "stages.overlap": 2,
     "stages.rounds": 9,
     "stages.from_here": {"inner": {"learning_rate": 1e-4}},
 }  # fmt: skip
 """Another good value of every key that can be changed alone."""
 TOGETHER = {
-    "model.from", "model.revision", "model.vocab_size",
+    "about", "model.from", "model.revision", "model.vocab_size",
     "model", "model.num_hidden_layers", "model.tie_word_embeddings", "levels", "levels.blocks", "levels.embedding",
     "levels.head", "tokenizer", "data", "data.source", "inner", "outer", "outer.averaging", "rounds",
     "rounds.overlap_steps", "wire", "limits", "admission", "router", "early_stopping", "rerouting", "stages",
@@ -84,6 +88,7 @@ TOGETHER = {
 }  # fmt: skip
 """Keys that have sense only with others."""
 MAY = {
+    "about.description", "about.license", "about.languages", "about.datasets",
     "min_peers", "limits.max_members", "admission.kind", "router.max_documents", "router.components",
     "router.min_share", "rerouting.window", "rerouting.steps", "rerouting.learning_rate",
     "rerouting.batch_sequences", "rerouting.max_documents", "rounds.inner_steps", "stages.rounds",
