@@ -107,6 +107,7 @@ class AveragingChoice(Choice):
 
 AVERAGING = Choices(
     "outer.averaging",
+    AveragingChoice("robust", "algorithm.averaging.robust:ROBUST"),
     AveragingChoice("mean", "algorithm.averaging.mean:MEAN"),
     AveragingChoice("radial", "algorithm.averaging.radial:RADIAL", keeps_length=True),
 )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.averaging.rule import Averaging, Member, PieceAverage, coefficients
+from dipaco_swarm.algorithm.averaging.rule import Averaging, Counted, Member, PieceAverage, coefficients
 from dipaco_swarm.algorithm.pacing.pacing import GroupView, Pacing
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.routers.router import (
@@ -76,10 +76,11 @@ class WithoutTheLongest(Averaging):
     def prepare(self, members: Sequence[Member], round_tokens: float) -> PieceAverage:
         longest = max(range(len(members)), key=lambda i: members[i].norm)
 
-        def average(contributions: Mapping[int, Tensor]) -> Tensor:
+        def average(contributions: Mapping[int, Tensor]) -> Counted:
             counted = sorted(set(contributions) - {longest}) or sorted(contributions)
             weights = coefficients(counted, members, round_tokens)
-            return torch.stack([contributions[i] * w for i, w in zip(counted, weights, strict=True)]).sum(0)
+            mean = torch.stack([contributions[i] * w for i, w in zip(counted, weights, strict=True)]).sum(0)
+            return Counted(mean, counted)
 
         return average
 
@@ -234,8 +235,8 @@ def test_an_averaging_rule_knows_whole_contributions() -> None:
     average = piece_average(roster, group)
     # the longest as a whole is left out of this piece, where it is the shortest
     piece = {0: torch.tensor([1.0]), 1: torch.tensor([0.1]), 2: torch.tensor([2.0])}
-    assert torch.equal(average(piece), torch.tensor([1.5]))
-    assert torch.equal(average({1: torch.tensor([3.0])}), torch.tensor([3.0]))
+    assert torch.equal(average(piece).average, torch.tensor([1.5]))
+    assert torch.equal(average({1: torch.tensor([3.0])}).average, torch.tensor([3.0]))
 
 
 def test_a_router_is_published_and_read_again() -> None:

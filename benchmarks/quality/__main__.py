@@ -1,12 +1,13 @@
 """How good the models are that a swarm trains, next to dense models, DiLoCo and flat mixtures of paths.
 
-    python -m benchmarks.quality [--small | --overlap] [--seeds 0 1 2] [--rows '2x2 *' dense] [--out DIR]
+    python -m benchmarks.quality [--small | --overlap | --robust] [--seeds 0 1 2] [--rows '2x2 *' dense] [--out DIR]
 
 Every row of paths is a run file given to `simulate`, the code of the product; dense rows are trained by the same inner
 trainer. All rows are scored on the same held-out tokens, none of them among the first 32 of a piece. Two rows run at a
 time, as processes with one thread each. Each result is a file: what is finished is not repeated, so the same command
 goes on after an interruption. Prints the table and writes it, with a chart, to benchmarks/results/. `--overlap` has
-rows of its own, about outer rounds: how late they are merged, and how they travel.
+rows of its own, about outer rounds: how late they are merged, and how they travel; `--robust`, about what bounds
+contributions.
 """
 
 import argparse
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="2 x 2 paths, three seeds of the main rows: about eleven minutes on two cores",
     )
     parser.add_argument("--overlap", action="store_true", help="instead: rows that differ in their outer rounds alone")
+    parser.add_argument("--robust", action="store_true", help="instead: rows that differ in what bounds contributions")
     parser.add_argument("--at-once", type=int, default=2, help="rows at a time, of one thread each")
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of the scale's own")
     parser.add_argument("--rows", nargs="+", default=[], help="names of rows, * and ? as in file names")
@@ -51,10 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.quality.corpus import build_corpus
     from benchmarks.quality.measure import Workshop
     from benchmarks.quality.overlap import overlap_page, overlap_rows
+    from benchmarks.quality.robust import robust_page, robust_rows
     from benchmarks.quality.rows import FULL, OVERLAP, SMALL, chosen_rows, rows_of
 
-    scale = OVERLAP if options.overlap else SMALL if options.small else FULL
-    every = overlap_rows() if options.overlap else rows_of(scale)
+    scale = OVERLAP if options.overlap else SMALL if options.small or options.robust else FULL
+    every = overlap_rows() if options.overlap else robust_rows() if options.robust else rows_of(scale)
     rows = chosen_rows(every, options.rows)
     if options.list or not rows:
         print("\n".join(row.name for row in every))
@@ -70,16 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     found = {row.name: [r for seed in seeds if (r := workshop.result(row, seed)) is not None] for row in rows}
     seconds, load = time.monotonic() - began, os.getloadavg()[0]
-    command = f"python -m benchmarks.quality{'' if scale is FULL else f' --{scale.name}'}"
+    name = "robust" if options.robust else scale.name
+    command = f"python -m benchmarks.quality{'' if scale is FULL else f' --{name}'}"
     intro = f"`{command}`: {len(waiting)} results in {seconds:.0f} s, load average at the end {load:.1f}"
-    page = overlap_page if options.overlap else report.page
-    text = page(f"Quality, {scale.name}: {hardware()}", intro, scale, rows, found)
+    page = overlap_page if options.overlap else robust_page if options.robust else report.page
+    text = page(f"Quality, {name}: {hardware()}", intro, scale, rows, found)
     print(text)
     if not (options.rows or options.seeds or failed):
-        place = Path("benchmarks") / "results" / f"quality-{scale.name}-{hardware()}.md"
+        place = Path("benchmarks") / "results" / f"quality-{name}-{hardware()}.md"
         place.write_text(text)
         print(f"written to {place}")
-        if not options.overlap:
+        if not (options.overlap or options.robust):
             report.draw(place.with_suffix(".png"), rows, found, f"{scale.name}: {scale.side} x {scale.side} paths")
     return 1 if failed else 0
 

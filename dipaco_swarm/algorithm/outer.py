@@ -16,6 +16,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+MOST_TOKENS = 4.0
+"""A contribution counts by its tokens up to so many times the median of its path's replicas."""
+
 
 @dataclass(frozen=True)
 class OuterStep:
@@ -77,6 +80,7 @@ def contribution_weights(
     `paths[i]`, `tokens[i]` and `path_weights[i]` describe contribution i; the path weight is the path's, so replicas
     repeat it. A path whose replicas report no tokens at all counts as if they had trained equally.
     """
+    tokens = at_most(tokens, paths)
     of_path = _tokens_of_paths(paths, tokens)
     replicas = Counter(paths)
     weight_of = dict(zip(paths, path_weights, strict=True))
@@ -86,6 +90,19 @@ def contribution_weights(
         for path, count in zip(paths, tokens, strict=True)
     ]
     return [share * weight_of[path] / total for share, path in zip(shares, paths, strict=True)]
+
+
+def at_most(tokens: Sequence[float], paths: Sequence[Hashable], times: float = MOST_TOKENS) -> list[float]:
+    """Tokens that count: of each contribution no more than so many times the median of its path's replicas.
+
+    Tokens are claimed and not proven: who claims 2^60 would have its path to itself. The lower median, as for lengths.
+    """
+    of_path: dict[Hashable, list[float]] = {}
+    for path, count in zip(paths, tokens, strict=True):
+        if count > 0:
+            of_path.setdefault(path, []).append(count)
+    bounds = {path: times * sorted(counts)[(len(counts) - 1) // 2] for path, counts in of_path.items()}
+    return [min(count, bounds.get(path, 0.0)) for path, count in zip(paths, tokens, strict=True)]
 
 
 def _tokens_of_paths(paths: Sequence[Hashable], tokens: Sequence[float]) -> dict[Hashable, float]:

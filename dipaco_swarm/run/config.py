@@ -97,8 +97,9 @@ class OuterConfig(Frozen):
     momentum: float = Field(default=0.9, ge=0, lt=1)  # DiPaCo section 4; 0.3 in runs of some tens of rounds
     rescale: bool = True
     """Multiply the average by the square root of the effective number of paths (paper section 2.7)."""
-    averaging: Annotated[str, one_of(AVERAGING)] = "mean"
-    """radial: mean length times mean direction, which needs no rescaling (docs/paper.md#radial-averaging)."""
+    averaging: Annotated[str, one_of(AVERAGING)] = "robust"
+    """robust: the mean of the contributions that most of the others back. mean: of all. radial: mean length times mean
+    direction, which needs no rescaling (docs/paper.md#radial-averaging)."""
     ramp_rounds: int = Field(default=0, ge=0)
     """The learning rate rises linearly from half over the first rounds of a module in a stage."""
 
@@ -163,7 +164,7 @@ class AdmissionConfig(Frozen):
 class LimitsConfig(Frozen):
     """Bounds on what strangers may do."""
 
-    norm_clip: float = Field(default=4.0, gt=1)
+    norm_clip: float = Field(default=1.25, ge=1)
     """No contribution counts for more than this many times the median norm of its round."""
     max_members: int = Field(default=256, gt=0)
     """Members of one module group that a peer will listen to."""

@@ -1,10 +1,13 @@
-"""Strangers of a simulated swarm: they know the run address, are in nobody's round, and want to move the model."""
+"""Strangers: they know the run address, are in nobody's round, and want to move the model, or to hold up the others.
+
+What one does is an `Outsider` (`roles.py`), and real processes do it too; `Stranger` is one in a simulated swarm.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -20,6 +23,8 @@ from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.standing import Key
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
 from dipaco_swarm.testing.program import Program
+from dipaco_swarm.testing.roles import Member, Outsider, Surroundings
+from dipaco_swarm.testing.volunteer import SimulatedPeer
 
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
@@ -58,48 +63,63 @@ def twin(said: Announcement, parameters: int, random: Random) -> ModuleState:
     return ModuleState(said.version, state.params, state.momentum, state.work)
 
 
-class Stranger(SimulatedProcess):
+class Claimer(Outsider):
     """Announces states that it has made up, for every module of a path, until it is asked to stop."""
 
-    def __init__(self, world: "World", name: str, machine: Machine, forge: Forge, path: int) -> None:
-        super().__init__(world, name, machine)
+    def __init__(self, forge: Forge, pause: float = BETWEEN_CLAIMS_SECONDS) -> None:
         self.forge = forge
-        self.path = path
-        self.pause = BETWEEN_CLAIMS_SECONDS
+        self.pause = pause
         self.forged: dict[str, int] = {}
         """Digest of a state that it has claimed to have -> its version."""
+        self._sizes: dict[ModuleId, int] = {}
+        """Parameters of each module."""
 
-    def _live(self, program: Program, stop: Stopping, random: Random) -> None:
-        with self._swarm(program, stop, random) as swarm:
-            signed = swarm.newest_manifest(timeout=LOOK_SECONDS)
-            assert signed is not None, "the operator's node answers nobody"
-            manifest = open_manifest(signed, self._world.address.fingerprint)
-            while not stop():
-                said = list(self._claims(swarm, manifest, random))
-                swarm.announce(said)
-                self._pester(swarm, said)
-                stop.wait(self.pause)
+    def live(self, swarm: NetworkedSwarm, around: Surroundings) -> None:
+        signed = swarm.newest_manifest(timeout=LOOK_SECONDS)
+        assert signed is not None, "the operator's node answers nobody"
+        while not around.stop():
+            signed = swarm.newest_manifest(timeout=LOOK_SECONDS) or signed
+            said = list(self._claims(swarm, open_manifest(signed, around.fingerprint), around))
+            swarm.announce(said)
+            self.pester(swarm, said)
+            around.stop.wait(self.pause)
 
-    def _pester(self, swarm: NetworkedSwarm, said: Sequence[Announcement]) -> None:
+    def pester(self, swarm: NetworkedSwarm, said: Sequence[Announcement]) -> None:
         """What it does besides, each time."""
 
-    def _claims(self, swarm: NetworkedSwarm, manifest: Manifest, random: Random) -> Iterator[Announcement]:
+    def _claims(self, swarm: NetworkedSwarm, manifest: Manifest, around: Surroundings) -> Iterator[Announcement]:
         stage = manifest.stage.index
-        for module in PathTable(manifest.stage.table).modules_of(PathIndex(self.path)):
+        path = PathIndex(around.path % len(manifest.stage.table))
+        for module in PathTable(manifest.stage.table).modules_of(path):
             swarm.look_up(stage, [module], timeout=LOOK_SECONDS)
             others = [said for said in swarm.members(stage, module) if said.peer != swarm.peer]
             if others:
-                yield self._claim(swarm, stage, module, max(others, key=lambda said: said.version), random)
+                best = max(others, key=lambda said: said.version)
+                if (claim := self.claim(swarm, best, path, around)) is not None:
+                    yield claim
 
-    def _claim(
-        self, swarm: NetworkedSwarm, stage: int, module: ModuleId, best: Announcement, random: Random
-    ) -> Announcement:
-        state = self.forge(best, self._world.plan.parameters, random)
-        swarm.hold(stage, module, state)
+    def claim(
+        self, swarm: NetworkedSwarm, best: Announcement, path: PathIndex, around: Surroundings
+    ) -> Announcement | None:
+        """What it says of a module, where `best` is what the foremost member says; None: nothing."""
+        parameters = self._parameters(swarm, best)
+        if parameters is None:
+            return None
+        state = self.forge(best, parameters, around.random)
+        swarm.hold(best.stage, best.module, state)
         self.forged[state.digest] = state.version
         return Announcement(
-            swarm.peer, stage, module, PathIndex(self.path), state.version, state.digest, state.work, tokens=A_LOT
+            swarm.peer, best.stage, best.module, path, state.version, state.digest, state.work, tokens=A_LOT
         )
+
+    def _parameters(self, swarm: NetworkedSwarm, best: Announcement) -> int | None:
+        """How many a module has: as many as its state, which anybody may fetch."""
+        if best.module not in self._sizes:
+            state = swarm.fetch_state(best.stage, best.module, best.digest, timeout=LOOK_SECONDS)
+            if state is None:
+                return None
+            self._sizes[best.module] = len(state.params)
+        return self._sizes[best.module]
 
 
 Pretend = Callable[[Announcement], Announcement]
@@ -118,34 +138,31 @@ def is_there(said: Announcement) -> Announcement:
     return replace(said, tokens=0)
 
 
-class Pretender(Stranger):
+class PretendsToBeThere(Claimer):
     """Says that it is a member like any other, but for something; trains nothing, and takes part in nothing."""
 
-    def __init__(
-        self, world: "World", name: str, machine: Machine, path: int, pretend: Pretend = is_there, pause: float = 5.0
-    ) -> None:
-        super().__init__(world, name, machine, takeover, path)
+    def __init__(self, pretend: Pretend = is_there, pause: float = BETWEEN_CLAIMS_SECONDS) -> None:
+        super().__init__(takeover, pause)
         self.pretend = pretend
         self.said = 0
         """So many times it has said that it is a member."""
-        self.pause = pause
 
-    def _claim(
-        self, swarm: NetworkedSwarm, stage: int, module: ModuleId, best: Announcement, random: Random
-    ) -> Announcement:
+    def claim(
+        self, swarm: NetworkedSwarm, best: Announcement, path: PathIndex, around: Surroundings
+    ) -> Announcement | None:
         self.said += 1
-        return replace(self.pretend(best), peer=swarm.peer, path=PathIndex(self.path), role=Role.TRAINS, reduces=True)
+        return replace(self.pretend(best), peer=swarm.peer, path=path, role=Role.TRAINS, reduces=True)
 
 
-class Caller(Pretender):
+class CallsRounds(PretendsToBeThere):
     """Asks everybody, again and again, where it stands: as if it gathered the round."""
 
-    def __init__(self, world: "World", name: str, machine: Machine, path: int) -> None:
-        super().__init__(world, name, machine, path, pause=0.5)
+    def __init__(self) -> None:
+        super().__init__(pause=0.5)
 
-    def _pester(self, swarm: NetworkedSwarm, said: Sequence[Announcement]) -> None:
+    def pester(self, swarm: NetworkedSwarm, said: Sequence[Announcement]) -> None:
         if swarm._rounds is None:
-            swarm.configure_rounds(self._world.plan.codec, 4.0)
+            swarm.configure_rounds("fp32", 4.0)
         for ours in said:
             key, base = (ours.stage, ours.module, ours.version), Claim.of(ours)
             for member in swarm.members(ours.stage, ours.module):
@@ -158,3 +175,30 @@ class Caller(Pretender):
 
     async def _where(self, questions: Questions, peer: str, key: Key, base: Claim) -> None:
         await questions.where(peer, key, base)
+
+
+class Stranger(SimulatedProcess):
+    """An outsider of a simulated swarm."""
+
+    def __init__(self, world: "World", name: str, machine: Machine, outsider: Outsider, path: int) -> None:
+        super().__init__(world, name, machine)
+        self.outsider = outsider
+        self.path = path
+
+    def _live(self, program: Program, stop: Stopping, random: Random) -> None:
+        with self._swarm(program, stop, random) as swarm:
+            around = Surroundings(stop, random, self.path, self._world.address.fingerprint)
+            self.outsider.live(swarm, around)
+
+
+class HostilePeer(SimulatedPeer):
+    """A member of a simulated swarm that is not what it seems."""
+
+    def __init__(self, world: "World", name: str, path: int | None, machine: Machine, member: Member) -> None:
+        super().__init__(world, name, path, machine)
+        self.member = member
+
+    def _bent(self, swarm: NetworkedSwarm, stop: Stopping) -> NetworkedSwarm:
+        random = Random(f"{self._world.seed}/{self.owner}/hostile")
+        around = Surroundings(stop, random, self.path or 0, self._world.address.fingerprint)
+        return cast(NetworkedSwarm, self.member.bend(swarm, around))

@@ -11,6 +11,7 @@ from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.testing.ledger import Place
 from dipaco_swarm.testing.lines import Lines
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
@@ -54,9 +55,13 @@ class SimulatedPeer(SimulatedProcess):
         screen = Lines(world, self.name, self.said)
         self.attendance = attendance = Attendance(screen.event)
         with self._swarm(program, stop, random) as swarm:
-            self.watched = WatchedSwarm(swarm, world.ledger, self._ended_by, world.rounds)
+            self.watched = WatchedSwarm(self._bent(swarm, stop), world.ledger, self._ended_by, world.rounds)
             watched = self.watched.as_swarm()
             Volunteer(self._settings(), watched, screen, stop, workbench, attendance=attendance).live()
+
+    def _bent(self, swarm: NetworkedSwarm, stop: Stopping) -> NetworkedSwarm:
+        """What the volunteer is given as its swarm."""
+        return swarm
 
     def _step(self, random: Random) -> float:
         """How long the step that begins now takes."""

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from dipaco_swarm.testing import hostile
-from dipaco_swarm.testing.hostile import Caller, Pretender
+from dipaco_swarm.testing.hostile import CallsRounds, PretendsToBeThere, Stranger
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
@@ -17,26 +17,24 @@ from dipaco_swarm.testing.world import World
 PLAN = Plan((StagePlan(((0, 0), (0, 1), (1, 0), (1, 1))),), inner_steps=10)
 CALM_SECONDS = 120.0
 
-Attack = Callable[[World], list[Pretender]]
+Attack = Callable[[], PretendsToBeThere]
 
 
-def claims_tokens(world: World) -> list[Pretender]:
-    return [Pretender(world, "stranger", Machine(), 1, hostile.has_trained_much)]
+def claims_tokens() -> PretendsToBeThere:
+    return PretendsToBeThere(hostile.has_trained_much)
 
 
-def calls(world: World) -> list[Pretender]:
-    return [Caller(world, "stranger", Machine(), 1)]
+def never_comes() -> PretendsToBeThere:
+    return PretendsToBeThere(hostile.is_on_its_way)
 
 
-def never_comes(world: World) -> list[Pretender]:
-    return [Pretender(world, "stranger", Machine(), 3, hostile.is_on_its_way)]
-
-
-@pytest.mark.parametrize("attack", [claims_tokens, calls, never_comes])
-def test_a_stranger_moves_the_pace_of_nobody(tmp_path: Path, attack: Attack) -> None:
-    chance = Random(attack.__name__)
+@pytest.mark.parametrize("attack", [(claims_tokens, 1), (CallsRounds, 1), (never_comes, 3)])
+def test_a_stranger_moves_the_pace_of_nobody(tmp_path: Path, attack: tuple[Attack, int]) -> None:
+    make, path = attack
+    chance = Random(make.__name__)
     world = World(13, PLAN, tmp_path / "world")
-    strangers = attack(world)
+    pretender = make()
+    strangers = [Stranger(world, "stranger", Machine(), pretender, path)]
     made: list[int] = []
 
     def versions() -> int:
@@ -57,7 +55,7 @@ def test_a_stranger_moves_the_pace_of_nobody(tmp_path: Path, attack: Attack) -> 
 
     world.play(story)
     assert not world.ledger.violations
-    assert all(stranger.said > 20 for stranger in strangers)
+    assert pretender.said > 20
     undisturbed, first, then = made
     assert 0.75 * undisturbed < then < 1.25 * undisturbed, made
     assert first < 1.25 * undisturbed, made  # who has just come is waited for, once in a while

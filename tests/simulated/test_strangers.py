@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from dipaco_swarm.testing import hostile
-from dipaco_swarm.testing.hostile import Forge, Stranger
+from dipaco_swarm.testing.hostile import Claimer, Forge, Stranger
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
@@ -19,9 +19,15 @@ ATTACKED_SECONDS = 120.0
 STRANGERS = 3
 
 
+def forged_by(stranger: Stranger) -> dict[str, int]:
+    """Digests of the states that it has claimed to have."""
+    assert isinstance(stranger.outsider, Claimer)
+    return stranger.outsider.forged
+
+
 def forged_states_taken(world: World, strangers: list[Stranger]) -> list[str]:
     """By whom a state of a stranger was taken, or gone on from."""
-    forged = {digest for stranger in strangers for digest in stranger.forged}
+    forged = {digest for stranger in strangers for digest in forged_by(stranger)}
     taken = [
         f"{peer} is at {at}" for states in world.states().values() for peer, at in states.items() if at[1] in forged
     ]
@@ -48,7 +54,7 @@ def test_a_state_that_only_strangers_vouch_for_is_taken_by_nobody(tmp_path: Path
     forge, node = attack
     chance = Random(f"{forge.__name__}/{node}")
     world = World(11, PLAN, tmp_path / "world")
-    strangers = [Stranger(world, f"stranger-{n}", Machine(), forge, path=n) for n in range(STRANGERS)]
+    strangers = [Stranger(world, f"stranger-{n}", Machine(), Claimer(forge), path=n) for n in range(STRANGERS)]
     before = versions = 0
 
     async def story(world: World) -> None:
@@ -73,7 +79,7 @@ def test_a_state_that_only_strangers_vouch_for_is_taken_by_nobody(tmp_path: Path
         assert not taken
 
     world.play(story)
-    assert all(stranger.forged for stranger in strangers)
+    assert all(forged_by(stranger) for stranger in strangers)
     assert not world.failures()
     assert not world.ledger.violations
     assert versions > 0.5 * before, f"{before} versions before, {versions} with strangers"

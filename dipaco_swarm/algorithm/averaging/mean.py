@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.averaging.rule import Averaging, Member, PieceAverage, coefficients
+from dipaco_swarm.algorithm.averaging.rule import Averaging, Counted, Member, PieceAverage, coefficients
 
 
 class Mean(Averaging):
     name = "mean"
 
     def prepare(self, members: Sequence[Member], round_tokens: float) -> PieceAverage:
-        def average(contributions: Mapping[int, Tensor]) -> Tensor:
+        def average(contributions: Mapping[int, Tensor]) -> Counted:
             present = sorted(contributions)
-            return weighted_sum([contributions[i] for i in present], coefficients(present, members, round_tokens))
+            weights = coefficients(present, members, round_tokens)
+            return Counted(weighted_sum([contributions[i] for i in present], weights), present)
 
         return average
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.averaging.mean import weighted_sum
-from dipaco_swarm.algorithm.averaging.rule import Averaging, Member, PieceAverage, coefficients
+from dipaco_swarm.algorithm.averaging.rule import Averaging, Counted, Member, PieceAverage, coefficients
 
 
 class Radial(Averaging):
@@ -16,9 +16,10 @@ class Radial(Averaging):
     name = "radial"
 
     def prepare(self, members: Sequence[Member], round_tokens: float) -> PieceAverage:
-        def average(contributions: Mapping[int, Tensor]) -> Tensor:
+        def average(contributions: Mapping[int, Tensor]) -> Counted:
             present = sorted(contributions)
-            return radial_average([contributions[i] for i in present], coefficients(present, members, round_tokens))
+            weights = coefficients(present, members, round_tokens)
+            return Counted(radial_average([contributions[i] for i in present], weights), present)
 
         return average
 

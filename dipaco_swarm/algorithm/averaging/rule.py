@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from dipaco_swarm.algorithm.outer import contribution_weights, trained_weights
+from dipaco_swarm.algorithm.outer import at_most, contribution_weights, trained_weights
 from dipaco_swarm.strategies import AVERAGING
 
 
@@ -31,9 +31,19 @@ class Member:
     """Factor that shortens a contribution which is much longer than the others (`outer.clip_factors`)."""
 
 
-PieceAverage = Callable[[Mapping[int, Tensor]], Tensor]
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """The average of one piece, and who is in it."""
+
+    average: Tensor
+    """fp32 (n,)."""
+    members: Sequence[int]
+    """Roster indices, in order; at least one. Who is not here is as if nothing of it had come."""
+
+
+PieceAverage = Callable[[Mapping[int, Tensor]], Counted]
 """The contributions to one piece, roster index -> fp32 (n,), at least one of them and all left unchanged -> their
-average, fp32 (n,). Whoever is missing is simply not part of it."""
+average. Whoever is missing is simply not part of it."""
 
 
 class Averaging(ABC):
@@ -57,6 +67,16 @@ def coefficients(present: Sequence[int], members: Sequence[Member], round_tokens
     path_weights = trained_weights(paths, tokens, [members[i].path_weight for i in present], round_tokens)
     weights = contribution_weights(paths, tokens, path_weights)
     return [weight * members[i].scale for weight, i in zip(weights, present, strict=True)]
+
+
+def voices(present: Sequence[int], members: Sequence[Member]) -> list[float]:
+    """What the word of each of the present members counts about the others, which sums to one.
+
+    By path, and among the replicas of one alike: who claims more tokens than most has no more to say.
+    """
+    paths = [members[i].path for i in present]
+    tokens = at_most([members[i].tokens for i in present], paths, times=1.0)
+    return contribution_weights(paths, tokens, [members[i].path_weight for i in present])
 
 
 def averaging_of(name: str) -> Averaging:

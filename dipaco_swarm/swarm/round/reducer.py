@@ -169,9 +169,9 @@ class Reducer:
                 accepted[member] = contribution
             else:
                 refused.append(entry.peer)
-        mean = self._mean_of(accepted)
-        mask = mask_of(list(accepted))
+        counted = self._mean_of(accepted)
+        mask = mask_of(counted.members)
         if not self._codec.exact:
-            return mask, self._codec.encode(mean), refused
-        self._average.exact[start:stop] = mean
+            return mask, self._codec.encode(counted.average), refused
+        self._average.exact[start:stop] = counted.average
         return mask, self._codec.encode(self._average.exact[start:stop]), refused

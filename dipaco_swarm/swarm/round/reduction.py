@@ -48,9 +48,16 @@ def roster_order(members: Sequence[RosterEntry]) -> tuple[RosterEntry, ...]:
 
 
 def piece_parameters(parameters: int, reducers: int) -> int:
-    """Length of a piece: several per reducer, within MIN_PIECE and MAX_PIECE, a multiple of BLOCK."""
+    """Length of a piece: several per reducer, within MIN_PIECE and MAX_PIECE where it can be, a multiple of BLOCK.
+
+    All of them alike: a short one at the end would be too short to compare contributions in.
+    """
     wanted = -(-parameters // (PIECES_PER_REDUCER * reducers))
-    return -(-min(max(wanted, MIN_PIECE), MAX_PIECE) // BLOCK) * BLOCK
+    size = min(max(wanted, MIN_PIECE), MAX_PIECE)
+    pieces = max(1, parameters // size)
+    if -(-parameters // pieces) > MAX_PIECE:
+        pieces += 1
+    return -(-parameters // pieces // BLOCK) * BLOCK
 
 
 def piece_bounds(piece: int, size: int, parameters: int) -> tuple[int, int]:

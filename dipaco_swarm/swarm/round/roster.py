@@ -7,9 +7,7 @@ from typing import Protocol
 from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.interface import ModuleGroup
-from dipaco_swarm.swarm.round.codecs.codec import BLOCK
 from dipaco_swarm.swarm.round.reduction import (
-    MAX_PIECE,
     MOST_OF_A_REDUCER,
     piece_owners,
     piece_parameters,
@@ -89,8 +87,7 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
         (me.path, me.tokens, me.norm) == (join.path, join.tokens, join.norm)
         and roster.members == roster_of(said, norm_clip)
         and all(member.path in group.path_weights for member in roster.members)
-        and roster.piece_parameters <= MAX_PIECE
-        and roster.piece_parameters % BLOCK == 0
+        and roster.piece_parameters == piece_parameters(join.parameters, _reducers(roster))
         and len(roster.owners) == -(-join.parameters // roster.piece_parameters)
         and max(roster.owners) < len(roster.members)
         and _is_shared(roster)
@@ -101,6 +98,10 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
 
 def _is_shared(roster: Roster) -> bool:
     """Whether no reducer has many more pieces than the rule gives to one, whatever it says of its line."""
-    reducers = sum(member.reduces for member in roster.members) or len(roster.members)
     most = max(Counter(roster.owners).values())
-    return most <= MOST_OF_A_REDUCER / reducers * len(roster.owners) + 2  # which are rounded
+    return most <= MOST_OF_A_REDUCER / _reducers(roster) * len(roster.owners) + 2  # which are rounded
+
+
+def _reducers(roster: Roster) -> int:
+    """How many members share the work."""
+    return sum(member.reduces for member in roster.members) or len(roster.members)

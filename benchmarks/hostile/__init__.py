@@ -1,0 +1,1 @@
+"""What hostile peers do to a swarm, measured."""

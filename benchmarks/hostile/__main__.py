@@ -1,0 +1,94 @@
+"""Hostile peers on purpose: what does one of them do to a swarm, and to what it trains?
+
+    python -m benchmarks.hostile --poison [--quick] [--seeds 2]      what poison does to a model, without a network
+    python -m benchmarks.hostile --virtual [--seeds 20] [ROLE ..]    whole swarms in virtual time
+    python -m benchmarks.hostile --list
+
+The roles are those of `dipaco_swarm/testing/cast.py`. Prints a table and writes it to benchmarks/results/. Exit status
+1 where an aim is missed.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("role", nargs="*", help="only these; see --list")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--poison", action="store_true", help="rounds without a network, of a real small model")
+    kind.add_argument("--virtual", action="store_true", help="whole swarms in virtual time")
+    kind.add_argument("--list", action="store_true", help="the roles, and nothing else")
+    parser.add_argument("--quick", action="store_true", help="the worst ones")
+    parser.add_argument("--seeds", type=int, default=2, help="of --poison and --virtual")
+    parser.add_argument("--jobs", type=int, default=1, help="of --virtual: processes")
+    parser.add_argument("--members", type=int, nargs="+", help="sizes of groups, of --virtual; 2, 4 and 8")
+    parser.add_argument("--out", type=Path, default=Path("bench-out/hostile"), help="what is read once")
+    options = parser.parse_args(arguments)
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.chdir(ROOT)
+    from dipaco_swarm.testing.cast import ROLES
+
+    if options.list:
+        print("\n".join(f"{name:15} {role.about}" for name, role in ROLES.items()))
+        return 0
+    if unknown := [name for name in options.role if name not in ROLES]:
+        print(f"there is no role {unknown[0]!r}; see --list", file=sys.stderr)
+        return 2
+    return poison(options) if options.poison else virtual(options)
+
+
+def virtual(options: argparse.Namespace) -> int:
+    """The table of swarms in virtual time; whether an aim is missed."""
+    from benchmarks.hostile import columns
+    from benchmarks.hostile.virtual import SIZES, rows
+    from benchmarks.reduce import hardware
+    from dipaco_swarm.testing.cast import ROLES
+
+    sizes = options.members or ((4,) if options.quick else SIZES)
+    found = rows(options.role or list(ROLES), sizes, options.seeds, options.jobs)
+    about = (
+        f"`python -m benchmarks.hostile --virtual --seeds {options.seeds}`: two paths that share a module, members in "
+        "two and a half minutes before, during and after the attack of one of them, or of a stranger beside them."
+    )
+    text = columns.page(f"Hostile peers in virtual time: {hardware()}", about, found)
+    print(text)
+    return written(
+        "virtual", text, [role for (role, _), seen in found.items() if seen.missed(role)], len(found), options
+    )
+
+
+def poison(options: argparse.Namespace) -> int:
+    """The table of what poison does to a model; whether an aim is missed."""
+    from benchmarks.hostile import harm
+
+    began = time.monotonic()
+    print(harm.HEAD, flush=True)
+    rows = harm.table_rows(
+        options.out, range(options.seeds), options.role, quick=options.quick, tell=lambda line: print(line, flush=True)
+    )
+    missed = [row.attack for row in rows if row.missed]
+    return written("poison", harm.page(rows, options.seeds, time.monotonic() - began), missed, len(rows), options)
+
+
+def written(name: str, text: str, missed: Sequence[str], rows: int, options: argparse.Namespace) -> int:
+    """Keep the page of a whole table; whether an aim is missed."""
+    from benchmarks.reduce import hardware
+
+    if not (options.quick or options.role):
+        place = Path("benchmarks") / "results" / f"hostile-{name}-{hardware()}.md"
+        place.write_text(text)
+        print(f"written to {place}")
+    print(f"{len(missed)} of {rows} rows miss their aim")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

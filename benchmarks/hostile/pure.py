@@ -1,0 +1,322 @@
+"""Rounds without a network: honest members train a real small model, others poison it, and the product averages.
+
+What is played is what a round computes: outer gradients of inner training on real text, the roster with its clip and
+weights, the averaging rule piece by piece, the outer step. What others send is known to an attacker before it sends
+(`dipaco_swarm/testing/poison.py`). Everything is equal for all rows of a seed, but for the attack and the defence.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.hostile.text import DOMAINS, LENGTH, VOCABULARY, Sequences, Text, read_text
+from dipaco_swarm.algorithm.outer import outer_gradient
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.outer_step import outer_step
+from dipaco_swarm.run.config import InnerConfig, LevelConfig, LimitsConfig, ModelConfig, OuterConfig
+from dipaco_swarm.swarm.encoded_average import Span
+from dipaco_swarm.swarm.interface import ModuleGroup
+from dipaco_swarm.swarm.round.codecs.codec import codec_of
+from dipaco_swarm.swarm.round.reduction import (
+    effective_paths_of,
+    is_acceptable,
+    length_of,
+    piece_average,
+    piece_bounds,
+    piece_parameters,
+)
+from dipaco_swarm.swarm.round.roster import Joined, roster_of
+from dipaco_swarm.testing.poison import POISONS, Poison, Seen
+from dipaco_swarm.training.evaluation import evaluate
+from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
+from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.pieces import EvaluationSet
+
+MODEL = ModelConfig(
+    hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=LENGTH
+)
+LEVELS = (LevelConfig(blocks=(0,), embedding=True), LevelConfig(blocks=(1,), head=True))
+BATCH = 4
+WARM_UP = 120
+"""Inner steps of one model on all domains, before the first round."""
+INNER_STEPS = 10
+OUTER = OuterConfig(learning_rate=0.7, momentum=0.3, ramp_rounds=3)
+PREFIX = 16
+"""Tokens that are not scored."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Who is there: honest members first."""
+
+    name: str
+    table: tuple[tuple[int, ...], ...]
+    domains: Sequence[Sequence[str]]
+    """Of each path."""
+    honest: Sequence[int]
+    """The path of each honest member."""
+    hostile: Sequence[int]
+    """The path that each hostile one says it trains."""
+
+    @property
+    def share(self) -> float:
+        """Of hostile members, of all."""
+        return len(self.hostile) / (len(self.hostile) + len(self.honest))
+
+
+ONE_PATH = ((0, 0),)
+FOUR_PATHS = ((0, 0), (0, 1), (1, 0), (1, 1))
+FIVE_PATHS = tuple((0, path) for path in range(5))
+EVERY = (DOMAINS,)
+OWN = tuple((domain,) for domain in DOMAINS)
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("1 of 2", FOUR_PATHS, OWN[:4], (1, 2, 3), (0,)),
+        Setting("1 of 4", FOUR_PATHS, OWN[:4], (0, 0, 1, 1, 2, 2, 3), (3,)),
+        Setting("1 of 5 replicas", ONE_PATH, EVERY, (0,) * 4, (0,)),
+        Setting("2 of 5 replicas", ONE_PATH, EVERY, (0,) * 3, (0, 0)),
+        Setting("1 of 5 paths", FIVE_PATHS, OWN, (0, 1, 2, 3), (4,)),
+        Setting("2 of 8", FOUR_PATHS, OWN[:4], (0, 0, 1, 1, 2, 3), (2, 3)),
+        Setting("2 of 10", FIVE_PATHS, OWN, (0, 0, 1, 1, 2, 2, 3, 4), (3, 4)),
+        Setting("3 of 10", FIVE_PATHS, OWN, (0, 0, 1, 1, 2, 3, 4), (2, 3, 4)),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Defence:
+    """The run's rules about contributions; those of run files that say nothing."""
+
+    averaging: str = OuterConfig().averaging
+    norm_clip: float = LimitsConfig().norm_clip
+    codec: str = "fp32"
+
+    def __str__(self) -> str:
+        return f"{self.averaging}, clip {self.norm_clip:g}"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a member says of itself in a roster (`Joined`)."""
+
+    path: int
+    tokens: int
+    norm: float
+    reduces: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """An average with its spans (`Averaged`)."""
+
+    pieces: Sequence[tuple[int, Tensor]]
+    spans: tuple[Span, ...]
+    work: int = 0
+
+    def parts(self) -> Iterator[tuple[int, Tensor]]:
+        yield from self.pieces
+
+
+class Trainee:
+    """Somebody who trains a path."""
+
+    def __init__(self, path: int, rows: Sequences, inner: InnerConfig, seed: int) -> None:
+        self.path = path
+        self.model = PathModel(build_network(MODEL, VOCABULARY, 0), LEVELS)
+        self._trainer = InnerTrainer(self.model, inner, TrainingSettings(threads=1))
+        self._trainer.skip_to(WARM_UP)
+        self._rows = rows
+        self._random = np.random.default_rng([seed, path])
+
+    def train(self, states: Mapping[ModuleId, ModuleState], modules: Sequence[ModuleId], steps: int) -> list[Tensor]:
+        """From these states; returns the outer gradient of each module."""
+        for module in modules:
+            self.model.load(module.level, states[module].params)
+        self._trainer.train(self._batches(), steps)
+        return [outer_gradient(states[m].params, self.model.vector(m.level)) for m in modules]
+
+    def _batches(self) -> Iterator[Tensor]:
+        while True:
+            yield torch.from_numpy(self._rows[self._random.integers(len(self._rows), size=BATCH)])
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """What all rows of a seed have in common."""
+
+    folder: Path
+    seed: int
+    rounds: int
+
+    @cached_property
+    def text(self) -> Text:
+        return read_text(self.folder)
+
+    @property
+    def inner(self) -> InnerConfig:
+        return InnerConfig(
+            learning_rate=3e-3,
+            embedding_learning_rate_ratio=30.0,
+            head_learning_rate_ratio=6.0,
+            beta2=0.99,
+            warmup_steps=50,
+            schedule_steps=WARM_UP + self.rounds * INNER_STEPS,
+            batch_sequences=BATCH,
+        )
+
+    @cached_property
+    def start(self) -> tuple[Tensor, ...]:
+        """The modules that everything begins with, by level."""
+        model = PathModel(build_network(MODEL, VOCABULARY, self.seed), LEVELS)
+        rows = self.rows(DOMAINS)
+        trainer = InnerTrainer(model, self.inner, TrainingSettings(threads=1))
+        random = np.random.default_rng([self.seed, 1000])
+
+        def batches() -> Iterator[Tensor]:
+            while True:
+                yield torch.from_numpy(rows[random.integers(len(rows), size=BATCH)])
+
+        trainer.train(batches(), WARM_UP)
+        return tuple(model.vector(level) for level in range(model.num_levels))
+
+    def rows(self, domains: Sequence[str]) -> Sequences:
+        return np.concatenate([self.text.train[domain] for domain in domains])
+
+    def loss(self, setting: Setting, states: Mapping[ModuleId, ModuleState], model: PathModel) -> float:
+        """Nats a token on held-out text of the domains whose paths somebody honest trains, each by its path."""
+        table, total, tokens = PathTable(setting.table), 0.0, 0
+        for path in sorted(set(setting.honest)):
+            for module in table.modules_of(PathIndex(path)):
+                model.load(module.level, states[module].params)
+            for domain in setting.domains[path]:
+                rows = self.text.held_out[domain]
+                pieces = EvaluationSet(rows, np.full(len(rows), LENGTH), (domain,) * len(rows))
+                score = evaluate(model.network, pieces, PREFIX)[domain]
+                total, tokens = total + score.log_likelihood, tokens + score.tokens
+        return -total / tokens
+
+
+@dataclass
+class Outcome:
+    """What came of it."""
+
+    losses: list[float]
+    """Held-out, after each round that was looked at."""
+    counted: dict[str, list[int]] = field(default_factory=lambda: {"honest": [0, 0], "hostile": [0, 0]})
+    """Pieces of contributions that counted, and all."""
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(700.0, self.losses[-1])) if math.isfinite(self.losses[-1]) else math.inf
+
+
+def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, look_every: int = 0) -> Outcome:
+    """All rounds. `attack`: a name of `POISONS`; None: the hostile members are not there."""
+    torch.set_num_threads(1)
+    table = PathTable(setting.table)
+    modules = {path: tuple(table.modules_of(PathIndex(path))) for path in range(len(setting.table))}
+    states = {module: ModuleState.seed(bench.start[module.level].clone()) for module in table.modules}
+    poison = None if attack is None else POISONS[attack]
+    honest = [
+        Trainee(path, bench.rows(setting.domains[path]), bench.inner, 100 * bench.seed + number)
+        for number, path in enumerate(setting.honest)
+    ]
+    hostile = [] if poison is None else [
+        Trainee(path, _rows_of(poison, bench, setting, path), bench.inner, 100 * bench.seed + 50 + number)
+        for number, path in enumerate(setting.hostile)
+    ]  # fmt: skip
+    memories: dict[tuple[int, ModuleId], dict[str, Tensor]] = {}
+    random = torch.Generator().manual_seed(bench.seed + 10**6)  # the model's first parameters have smaller seeds
+    outcome = Outcome([])
+    for number in range(bench.rounds):
+        given: dict[ModuleId, list[tuple[Said, Tensor]]] = {module: [] for module in table.modules}
+        for trainee in honest:
+            found = trainee.train(states, modules[trainee.path], INNER_STEPS)
+            for module, gradient in zip(modules[trainee.path], found, strict=True):
+                said = Said(trainee.path, INNER_STEPS * BATCH * LENGTH, float(length_of(gradient)))
+                given[module].append((said, gradient))
+        true = {module: [gradient for _, gradient in members] for module, members in given.items()}
+        for index, trainee in enumerate(hostile):
+            assert poison is not None
+            steps = max(1, round(poison.steps * INNER_STEPS))
+            owns = trainee.train(states, modules[trainee.path], steps if _trains(attack) else 1)
+            for module, own in zip(modules[trainee.path], owns, strict=True):
+                others = true[module] or [own]
+                norms = sorted(float(length_of(other)) for other in others)
+                longest = defence.norm_clip * norms[(len(norms) - 1) // 2]
+                seen = Seen(
+                    own, others, states[module].params, longest, random, memories.setdefault((index, module), {})
+                )
+                made = poison.made(seen)
+                tokens = poison.claims or INNER_STEPS * BATCH * LENGTH
+                given[module].append((Said(trainee.path, tokens, float(length_of(made))), made))
+        for module, members in given.items():
+            if members:
+                states[module] = _round(states[module], module, members, len(true[module]), setting, defence, outcome)
+        if number == bench.rounds - 1 or (look_every and number % look_every == 0):
+            outcome.losses.append(bench.loss(setting, states, honest[0].model))
+    return outcome
+
+
+def _trains(attack: str | None) -> bool:
+    return attack in ("mixed", "scale", "stale", "tenth", "garbage")
+
+
+def _rows_of(poison: Poison, bench: Bench, setting: Setting, path: int) -> Sequences:
+    rows = bench.rows(setting.domains[path])
+    return np.random.default_rng(0).integers(1, VOCABULARY, size=rows.shape) if poison.garbage else rows
+
+
+def _round(
+    state: ModuleState,
+    module: ModuleId,
+    members: Sequence[tuple[Said, Tensor]],
+    honest: int,
+    setting: Setting,
+    defence: Defence,
+    outcome: Outcome,
+) -> ModuleState:
+    """One round of one module, as the product computes it."""
+    table = PathTable(setting.table)
+    group = ModuleGroup(
+        0,
+        module,
+        {path: 1.0 for path in table.paths_through(module)},
+        defence.averaging,
+        round_tokens=INNER_STEPS * BATCH * LENGTH,
+    )
+    joins: dict[str, Joined] = {f"{i:03}": said for i, (said, _) in enumerate(members)}
+    roster = roster_of(joins, defence.norm_clip)
+    vectors = [members[int(entry.peer)][1] for entry in roster]
+    count = len(state.params)
+    size = piece_parameters(count, len(roster))
+    average = piece_average(roster, group)
+    codec = codec_of(defence.codec)
+    pieces = []
+    spans = []
+    for piece in range(-(-count // size)):
+        start, stop = piece_bounds(piece, size, count)
+        accepted = {}
+        for i, (entry, vector) in enumerate(zip(roster, vectors, strict=True)):
+            part = vector[start:stop].contiguous()
+            if codec.exact is False:
+                part = codec.decode(bytearray(codec.encode(part)), stop - start)
+            if is_acceptable(float(length_of(part)), entry):
+                accepted[i] = part
+        counted = average(accepted)
+        pieces.append((start, counted.average))
+        spans.append(Span(start, stop, effective_paths_of(counted.members, roster, group)))
+        for i, entry in enumerate(roster):
+            if honest:  # else hostile members are among themselves
+                kept = outcome.counted["honest" if int(entry.peer) < honest else "hostile"]
+                kept[0] += i in counted.members
+                kept[1] += 1
+    return outer_step(state, Whole(pieces, tuple(spans)), OUTER)

@@ -1,0 +1,92 @@
+"""The robust mean: who points elsewhere than the others is left out, whatever it claims; honest members never are."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.averaging.rule import Counted, Member, averaging_of
+from dipaco_swarm.algorithm.outer import MOST_TOKENS, at_most, contribution_weights
+from dipaco_swarm.testing.poison import POISONS, Seen
+
+LENGTH = 1 << 16
+
+
+def honest(count: int, agreement: float = 0.1, seed: int = 0) -> list[Tensor]:
+    """Contributions of length 1 whose cosines are about `agreement`."""
+    generator = torch.Generator().manual_seed(seed)
+    common, *own = torch.randn(count + 1, LENGTH, generator=generator) / LENGTH**0.5
+    return [common * agreement**0.5 + each * (1 - agreement) ** 0.5 for each in own]
+
+
+def averaged(contributions: list[Tensor], paths: list[int] | None = None, name: str = "robust") -> Counted:
+    members = [
+        Member(path, 1000, 1.0, float(torch.linalg.vector_norm(contribution)))
+        for path, contribution in zip(paths or [0] * len(contributions), contributions, strict=True)
+    ]
+    return averaging_of(name).prepare(members, 0)(dict(enumerate(contributions)))
+
+
+def poisoned(others: list[Tensor], attack: str, attackers: int) -> list[Tensor]:
+    random = torch.Generator().manual_seed(1)
+    own = honest(1, seed=2)[0]
+    return [POISONS[attack].made(Seen(own, others, torch.zeros(LENGTH), 1.0, random)) for _ in range(attackers)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 16])
+@pytest.mark.parametrize("agreement", [0.0, 0.02, 0.3])
+def test_among_honest_members_it_is_the_mean_bit_for_bit(count: int, agreement: float) -> None:
+    contributions = honest(count, agreement)
+    found, mean = averaged(contributions), averaged(contributions, name="mean")
+    assert found.members == list(range(count))
+    assert torch.equal(found.average, mean.average)
+
+
+@pytest.mark.parametrize("attack", ["flip", "push", "noise", "drift", "zero"])
+@pytest.mark.parametrize(("members", "attackers"), [(2, 1), (4, 1), (8, 2), (7, 3)])
+def test_who_points_elsewhere_is_as_if_it_were_not_there(attack: str, members: int, attackers: int) -> None:
+    others = honest(members)
+    found = averaged([*others, *poisoned(others, attack, attackers)])
+    assert found.members == list(range(members))
+    assert torch.equal(found.average, averaged(others, name="mean").average)
+
+
+def test_two_who_flip_among_five_do_not_vouch_for_each_other() -> None:
+    others = honest(3)
+    found = averaged([*others, *poisoned(others, "flip", 2)])
+    assert found.members == [0, 1, 2]
+
+
+def test_nobody_is_framed_by_two_who_send_its_opposite() -> None:
+    others = honest(6)
+    found = averaged([*others, -others[0], -others[0]])
+    assert found.members == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_path_with_many_names_has_no_more_say_than_another() -> None:
+    others = honest(4)
+    crowd = poisoned(others, "flip", 6)
+    found = averaged([*others, *crowd], paths=[0, 1, 2, 3, *[4] * 6])
+    assert found.members == [0, 1, 2, 3]
+
+
+def test_of_two_nobody_is_left_out() -> None:
+    one = honest(1)[0]
+    assert averaged([one, -one]).members == [0, 1]
+
+
+def test_few_numbers_say_too_little() -> None:
+    one = torch.ones(100)
+    assert averaged([one, one, one, -one]).members == [0, 1, 2, 3]
+
+
+def test_no_contribution_is_concentrated_in_a_piece() -> None:
+    others = honest(4, 0.3)
+    found = averaged([*others, others[0] * 100]).average
+    assert float(torch.linalg.vector_norm(found)) < 1.1
+
+
+def test_who_claims_many_tokens_has_its_path_not_to_itself() -> None:
+    weights = contribution_weights(["a", "a", "a", "a"], [2.0**60, 1000, 1000, 500], [1.0] * 4)
+    assert weights[0] == pytest.approx(MOST_TOKENS / (MOST_TOKENS + 2.5))
+    assert at_most([2.0**60, 10, 0], ["a", "b", "a"]) == [2.0**60, 10, 0]
+    assert contribution_weights(["a", "a"], [0, 0], [1.0, 1.0]) == [0.5, 0.5]
