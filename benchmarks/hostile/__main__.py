@@ -2,6 +2,7 @@
 
     python -m benchmarks.hostile --poison [--quick] [--seeds 2]      what poison does to a model, without a network
     python -m benchmarks.hostile --virtual [--seeds 20] [ROLE ..]    whole swarms in virtual time
+    python -m benchmarks.hostile [--quick] [ROLE ..]                 real processes on this machine
     python -m benchmarks.hostile --list
 
 The roles are those of `dipaco_swarm/testing/cast.py`. Prints a table and writes it to benchmarks/results/. Exit status
@@ -28,7 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="the worst ones")
     parser.add_argument("--seeds", type=int, default=2, help="of --poison and --virtual")
     parser.add_argument("--jobs", type=int, default=1, help="of --virtual: processes")
-    parser.add_argument("--members", type=int, nargs="+", help="sizes of groups, of --virtual; 2, 4 and 8")
+    parser.add_argument("--members", type=int, nargs="+", help="sizes of groups, of --virtual; honest peers, else")
+    parser.add_argument("--window", type=float, default=25.0, help="of real processes: seconds before, during, after")
     parser.add_argument("--out", type=Path, default=Path("bench-out/hostile"), help="what is read once")
     options = parser.parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded
@@ -42,7 +44,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in options.role if name not in ROLES]:
         print(f"there is no role {unknown[0]!r}; see --list", file=sys.stderr)
         return 2
-    return poison(options) if options.poison else virtual(options)
+    if options.poison:
+        return poison(options)
+    return virtual(options) if options.virtual else real(options)
+
+
+def real(options: argparse.Namespace) -> int:
+    """The table of real processes; whether an aim is missed."""
+    from benchmarks.hostile import columns
+    from benchmarks.hostile.real import WORST, rows
+    from benchmarks.reduce import hardware
+    from dipaco_swarm.testing.cast import ROLES
+
+    roles = options.role or (WORST if options.quick else list(ROLES))
+    honest = options.members[0] if options.members else 3
+    found = rows(roles, honest, options.window, lambda said: print(said, flush=True))
+    about = (
+        f"`python -m benchmarks.hostile`: a bootstrap node and {honest} honest peers of one module group as processes; "
+        f"each role for {options.window:.0f} s, and as long before it and after it, in one swarm after the other. "
+        "Training: tokens a second in versions, of those before the role came; the hostile process takes its share of "
+        "the same two cores."
+    )
+    text = columns.page(f"Hostile peers as real processes: {hardware()}", about, found)
+    print(text)
+    missed = [role for (role, _), seen in found.items() if seen.missed(role)]
+    missed += [role for role in roles if (role, honest + 1) not in found]
+    return written("real", text, missed, len(roles), options)
 
 
 def virtual(options: argparse.Namespace) -> int:

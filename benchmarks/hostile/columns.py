@@ -19,7 +19,7 @@ class Columns:
     versions: Three
     """A minute, of the shared module."""
     trained: Three
-    """Share of the time that the honest trained."""
+    """Share of the time that the honest trained; of real processes their tokens, of those a second before."""
     counted: float
     """Share of the versions made meanwhile that have something of the hostile in them."""
     adopted: int
@@ -57,7 +57,7 @@ def _mean(several: Sequence[Three]) -> Three:
 
 
 HEAD = (
-    "| role | members | versions a minute: before, during, after | of the time trained | versions with theirs | "
+    "| role | members | versions a minute: before, during, after | training | versions with theirs | "
     "outsider's states adopted | programs ended | |\n|---|---|---|---|---|---|---|---|"
 )
 

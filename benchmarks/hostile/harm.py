@@ -18,7 +18,7 @@ NOW = Defence()
 """What runs have unless their run file says otherwise."""
 MAIN = ("1 of 5 replicas", "1 of 5 paths")
 """20 per cent, with every attack."""
-FEW = ("flip", "noise", "drift", "mixed", "nudge")
+FEW = ("flip", "noise", "drift", "mixed", "erase")
 """In the other settings."""
 OTHERS = ("1 of 2", "1 of 4", "2 of 5 replicas", "2 of 10", "3 of 10")
 OF_A_MAJORITY = ("1 of 2",)

@@ -30,7 +30,6 @@ from dipaco_swarm.swarm.round.reduction import (
     length_of,
     piece_average,
     piece_bounds,
-    piece_parameters,
 )
 from dipaco_swarm.swarm.round.roster import Joined, roster_of
 from dipaco_swarm.testing.poison import POISONS, Poison, Seen
@@ -297,7 +296,7 @@ def _round(
     roster = roster_of(joins, defence.norm_clip)
     vectors = [members[int(entry.peer)][1] for entry in roster]
     count = len(state.params)
-    size = piece_parameters(count, len(roster))
+    size = count  # one piece, which is as long as those of larger modules are
     average = piece_average(roster, group)
     codec = codec_of(defence.codec)
     pieces = []

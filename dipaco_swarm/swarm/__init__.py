@@ -105,16 +105,18 @@ Against whom
     Who has never contributed: its tokens do not make a round due, its call not before half of one is trained, and it is
     waited for in one of 80 versions at most. A fast line: no reducer has more than twice an equal part. A leader that
     stalls, or sends us to states that nobody sends: others lead for us, each time for twice as long. A scaled
-    contribution is clipped to `norm_clip` times the median length. Different averages to different members: nothing
-    commits. Versions that nobody else has had: not asked for. Wrong states and blobs: another holder is asked. Records
-    in others' names: refused by every node. Peers that vanish, freeze or crawl at any moment: points 5 and 7. Floods of
-    names: whom we know keeps its place.
+    contribution is clipped to `norm_clip` times the median length. What the others of a group of three or more point
+    away from, and noise, does not count (`algorithm/averaging/robust.py`). Claims of tokens: a replica counts for at
+    most four times the median of its path. Different averages to different members: nothing commits. Versions that
+    nobody else has had: not asked for. Wrong states and blobs: another holder is asked. Records in others' names:
+    refused by every node. Peers that vanish, freeze or crawl at any moment: points 5 and 7. Floods of names: whom we
+    know keeps its place.
 
 What we do not claim
-    - Truth of a contribution. Within the bounds, whoever is in the roster moves the mean by its path's weight; many
-      names are many members (there is no defence against a crowd but the operator's). Tokens are claimed, not proven: a
-      replica can push aside the other replicas of its path, not other paths, and whoever has contributed once can make
-      rounds come early by what it claims.
+    - Truth of a contribution. What points a little with the others, and for the rest anywhere, moves the mean by its
+      path's weight; many names are many members (there is no defence against a crowd but the operator's). Of two nobody
+      is left out, whatever it sends. Tokens are claimed, not proven: whoever has contributed once can make rounds come
+      early by what it claims.
     - A member's word. Who has contributed to one round is known from then on, and its claims of later states are
       believed. Majorities were tried: in runs without a fault slow members then lost what they had trained, for
       whoever is fast makes versions alone.

@@ -17,7 +17,7 @@ from dipaco_swarm.swarm.interface import Contribution, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.testing.roles import Member, Surroundings
 
-A_LOT = 1 << 50
+A_LOT = 1 << 48
 """Tokens."""
 TENTH = 0.1
 MIXED_NOISE = 2.0
@@ -66,7 +66,7 @@ class Flip(Poison):
 
 
 class Tokens(Flip):
-    about = "the same, and claims 2^50 tokens"
+    about = "the same, and claims 2^48 tokens"
     claims = A_LOT
 
 
@@ -126,6 +126,15 @@ class Shrink(Poison):
         return _of_length(seen.base, seen.longest)
 
 
+class Erase(Poison):
+    """As `Shrink`, and the model's norms do not make up for it."""
+
+    about = "the module as it was when it came, every time"
+
+    def made(self, seen: Seen) -> Tensor:
+        return _of_length(seen.memory.setdefault("first", seen.base.clone()), seen.longest)
+
+
 class Zero(Poison):
     about = "nothing at all"
 
@@ -172,6 +181,7 @@ POISONS: dict[str, Poison] = {
     "mixed": Mixed(),
     "drift": Drift(),
     "shrink": Shrink(),
+    "erase": Erase(),
     "zero": Zero(),
     "rider": Rider(),
     "stale": Stale(),

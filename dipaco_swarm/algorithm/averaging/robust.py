@@ -48,7 +48,7 @@ class Robust(Averaging):
             products = inner_products([contributions[i] for i in present])
             length = len(contributions[present[0]])
             backed = backed_by_others(products, voices(present, members), length)
-            lengths = [math.sqrt(products[i][i]) * members[present[i]].scale for i in backed]
+            lengths = [math.sqrt(float(products[i, i])) * members[present[i]].scale for i in backed]
             counted = [present[i] for i in backed]
             shortened = _shortened(lengths) if len(present) > 2 else [1.0] * len(counted)
             weights = coefficients(counted, members, round_tokens)
@@ -58,17 +58,16 @@ class Robust(Averaging):
         return average
 
 
-def inner_products(contributions: Sequence[Tensor]) -> list[list[float]]:
-    """Of every pair of contributions, fp32 (n,) each. Sums of fp32 over rows, added up in float64."""
+def inner_products(contributions: Sequence[Tensor]) -> Tensor:
+    """Of every pair of contributions, fp32 (n,) each: float64 (members, members). Sums of fp32 over rows."""
     total = torch.zeros(len(contributions), len(contributions), dtype=torch.float64)
     for start in range(0, len(contributions[0]), ROWS):
         part = torch.stack([contribution[start : start + ROWS] for contribution in contributions])
         total += part @ part.t()
-    found: list[list[float]] = total.tolist()
-    return found
+    return total
 
 
-def backed_by_others(products: Sequence[Sequence[float]], voices: Sequence[float], length: int) -> list[int]:
+def backed_by_others(products: Tensor, voices: Sequence[float], length: int) -> list[int]:
     """Who counts in a piece of so many numbers, as indices in order; at least one.
 
     `products`: inner products of every pair. `voices`: what the vote of each counts.
@@ -76,30 +75,26 @@ def backed_by_others(products: Sequence[Sequence[float]], voices: Sequence[float
     left = list(range(len(products)))
     if length < FEW:
         return left
-    clear = max(CLEAR, DEVIATIONS / math.sqrt(length))
+    votes = _votes(products, max(CLEAR, DEVIATIONS / math.sqrt(length)))
+    voice = torch.tensor(voices, dtype=torch.float64)
     while len(left) > 2:
-        backing = {i: _backing(i, left, products, voices, clear) for i in left}
-        least = min(left, key=lambda i: (backing[i], i))
-        usual = sorted(backing.values())[(len(left) - 1) // 2]
-        bound = OF_THE_MEDIAN * usual if usual >= CLEARLY_BACKED else AGAINST
-        if backing[least] >= bound:
+        theirs = voice[left]
+        backing: list[float] = (votes[left][:, left] @ theirs / (theirs.sum() - theirs).clamp(min=1e-30)).tolist()
+        least = min(range(len(left)), key=lambda place: backing[place])
+        usual = sorted(backing)[(len(left) - 1) // 2]
+        if backing[least] >= (OF_THE_MEDIAN * usual if usual >= CLEARLY_BACKED else AGAINST):
             break
-        left.remove(least)
+        del left[least]
     return left
 
 
-def _backing(
-    one: int, members: Sequence[int], products: Sequence[Sequence[float]], voices: Sequence[float], clear: float
-) -> float:
-    """The mean vote of the others on one of them, -1 to 1."""
-    votes = total = 0.0
-    for other in members:
-        if other != one:
-            lengths = math.sqrt(products[one][one]) * math.sqrt(products[other][other])
-            cosine = products[one][other] / lengths if lengths > 0 else 0.0
-            votes += voices[other] * max(-1.0, min(1.0, cosine / clear))
-            total += voices[other]
-    return votes / total if total > 0 else 0.0
+def _votes(products: Tensor, clear: float) -> Tensor:
+    """Of each on each other, -1 to 1; nobody votes on itself, and what has no length has no votes."""
+    lengths = products.diagonal().clamp(min=0).sqrt()
+    inverse = torch.where(lengths > 0, 1 / lengths.clamp(min=1e-300), torch.zeros_like(lengths))
+    votes = (products * inverse[:, None] * inverse / clear).clamp(-1, 1)
+    votes.fill_diagonal_(0)
+    return votes
 
 
 def _shortened(lengths: Sequence[float]) -> list[float]:

@@ -48,15 +48,12 @@ def roster_order(members: Sequence[RosterEntry]) -> tuple[RosterEntry, ...]:
 
 
 def piece_parameters(parameters: int, reducers: int) -> int:
-    """Length of a piece: several per reducer, within MIN_PIECE and MAX_PIECE where it can be, a multiple of BLOCK.
+    """Length of a piece: several per reducer, about MIN_PIECE to MAX_PIECE numbers, a multiple of BLOCK.
 
     All of them alike: a short one at the end would be too short to compare contributions in.
     """
     wanted = -(-parameters // (PIECES_PER_REDUCER * reducers))
-    size = min(max(wanted, MIN_PIECE), MAX_PIECE)
-    pieces = max(1, parameters // size)
-    if -(-parameters // pieces) > MAX_PIECE:
-        pieces += 1
+    pieces = -(-parameters // min(max(wanted, MIN_PIECE), MAX_PIECE))
     return -(-parameters // pieces // BLOCK) * BLOCK
 
 

@@ -1,0 +1,58 @@
+"""A role of `dipaco_swarm/testing/cast.py` as a real process: the command `dipaco-peer`, and somebody else inside."""
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from dipaco_swarm.machine.stopping import Stopping
+from dipaco_swarm.peer import program
+from dipaco_swarm.peer.volunteer import Volunteer
+from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.testing.cast import ROLES
+from dipaco_swarm.testing.hostile import Claimer
+from dipaco_swarm.testing.roles import Member, Outsider, Surroundings
+
+FORGED_FILE = "forged.txt"
+"""In its home: digests of states that it has made up, one a line."""
+
+
+class _Written(dict[str, int]):
+    """What a stranger has forged, in a file as well: it will be killed."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def __setitem__(self, digest: str, version: int) -> None:
+        super().__setitem__(digest, version)
+        with self._file.open("a") as lines:
+            lines.write(f"{digest}\n")
+
+
+class _Acting:
+    """What stands where the program has its volunteer."""
+
+    def __init__(self, outsider: Outsider, swarm: NetworkedSwarm, around: Surroundings) -> None:
+        self._outsider = outsider
+        self._swarm = swarm
+        self._around = around
+
+    def live(self) -> None:
+        self._outsider.live(self._swarm, self._around)
+
+
+def act(role: str) -> None:
+    """From here on a peer that this process starts has this role."""
+
+    def volunteer(settings: PeerSettings, swarm: Any, screen: Any, stop: Stopping, *rest: Any) -> Volunteer | _Acting:
+        around = Surroundings(stop, Random(), settings.path or 0, settings.address.fingerprint)
+        played = ROLES[role].make()
+        if isinstance(played, Member):
+            return Volunteer(settings, played.bend(swarm, around), screen, stop, *rest)
+        if isinstance(played, Claimer):
+            played.forged = _Written(settings.home / FORGED_FILE)
+        assert isinstance(played, Outsider)
+        return _Acting(played, swarm, around)
+
+    setattr(program, "Volunteer", volunteer)  # noqa: B010  # another class, for good: this process is not a volunteer

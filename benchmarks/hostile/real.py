@@ -1,0 +1,106 @@
+"""Real processes: a bootstrap node, honest peers, and one after the other somebody hostile among them."""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from benchmarks.chaos import crew as crews
+from benchmarks.chaos.crew import Member
+from benchmarks.chaos.facts import Facts
+from benchmarks.chaos.story import Disappointed, Story, Verdict, run_file
+from benchmarks.hostile.acting import FORGED_FILE, act
+from benchmarks.hostile.columns import Columns
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.operator.home import OperatorHome
+
+SHARED = ModuleId(0, 0)
+START_SECONDS = 300.0
+WORST = (
+    "takeover",
+    "not-a-number",
+    "claims-tokens",
+    "calls",
+    "on-its-way",
+    "flip",
+    "noise",
+    "tokens",
+)
+"""What --quick plays."""
+
+
+def rows(
+    roles: Sequence[str], size: int, window: float, tell: Callable[[str], None]
+) -> Mapping[tuple[str, int], Columns]:
+    """One swarm; each role comes, stays for a window, and is killed. `size`: honest members of the one module group.
+
+    `window`: seconds before, during and after.
+    """
+    crews.prepare()
+    found: dict[tuple[str, int], Columns] = {}
+    config = run_file("hostile", None, {}, {"rounds": {"inner_steps": 20}})
+    with tempfile.TemporaryDirectory(prefix="dipaco-hostile-") as folder, crews.Crew(Path(folder)) as crew:
+        story = Story(crews.Here, crew, config, 0, Path(folder) / "cache", Verdict(), tell)
+        story.bootstrap(until_finished=False)
+        honest = [story.peer(f"peer-{number}", 0) for number in range(size)]
+        story.until(lambda: Facts.of(honest).newest().get(str(SHARED), 0) >= 2, "two versions", START_SECONDS)
+        for role in roles:
+            try:
+                found[role, size + 1] = _one(story, honest, role, window)
+            except Disappointed as broken:
+                tell(f"{role}: {broken}")
+    return found
+
+
+def _one(story: Story, honest: Sequence[Member], role: str, window: float) -> Columns:
+    story.pause(window)
+    story.prelude = partial(act, role)
+    began = time.time()
+    hostile = story.peer(f"hostile-{role}", 0)
+    story.prelude = None
+    story.pause(window)
+    ended = time.time()
+    hostile.kill()
+    story.pause(10)  # who it was waited for is waited for no more
+    after = time.time()
+    story.pause(window)
+    now = time.time()
+    spans = ((began - window, began), (began, ended), (after, now))
+    forged = _forged(hostile)
+    facts = Facts.of(honest)
+    made = {one.digest for one in facts.made}
+    kept = OperatorHome(story.crew.folder / "bootstrap").state(0, SHARED)
+    dead = [member.name for member in honest if not member.running]
+    for name in dead:
+        story.crew.members[name].start()
+    versions = [_versions(facts, *span) for span in spans]
+    tokens = [_trained(facts, *span) for span in spans]
+    with_it = [one for one in facts.made if one.module == str(SHARED) and began < one.time < ended]
+    return Columns(
+        versions=(versions[0], versions[1], versions[2]),
+        trained=(1.0, tokens[1] / max(1.0, tokens[0]), tokens[2] / max(1.0, tokens[0])),
+        counted=sum(one.contributors > len(honest) for one in with_it) / max(1, len(with_it)),
+        adopted=len(forged & made) + (kept is not None and kept.digest in forged),
+        ended=len(dead),
+    )
+
+
+def _forged(hostile: Member) -> set[str]:
+    file = hostile.home / FORGED_FILE
+    return set(file.read_text().split()) if file.exists() else set()
+
+
+def _versions(facts: Facts, begin: float, end: float) -> float:
+    """Of the shared module, a minute."""
+    first: dict[int, float] = {}
+    for one in facts.made:
+        if one.module == str(SHARED):
+            first.setdefault(one.version, one.time)
+    return 60 * sum(begin < at <= end for at in first.values()) / (end - begin)
+
+
+def _trained(facts: Facts, begin: float, end: float) -> float:
+    """Tokens a second that the honest brought into versions of the shared module."""
+    made = (one.tokens for one in facts.made if one.module == str(SHARED) and begin < one.time <= end)
+    return sum(made) / (end - begin)
