@@ -8,6 +8,8 @@ import typer
 from dipaco_swarm.cli.words import EXIT_INTERRUPTED, new_app, screen_choice, worded_failures
 
 if TYPE_CHECKING:  # only for signatures that typer never reads
+    from types import ModuleType
+
     from dipaco_swarm.run.address import RunAddress
 
 app = new_app("Look at a DiPaCo run, use what it has learned, or try all of it on this machine.")
@@ -95,14 +97,62 @@ def evaluate(
     ] = None,
     best: Best = False,
     reroute: Reroute = None,
+    lm_eval: Annotated[
+        str | None,
+        typer.Option("--lm-eval", metavar="TASKS", help="Tasks of lm-evaluation-harness, or .yaml files, by commas."),
+    ] = None,
+    path: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="With --lm-eval: this path reads everything.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="With --lm-eval: so many documents of each task.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Routed perplexity: every document scored by its own path, per path and in all."""
+    """Routed perplexity: every document scored by its own path, per path and in all. Or tasks that others use."""
     with worded_failures():
         source = _source(run, home)
+        _check_evaluation(lm_eval, data=data, reroute=reroute, path=path, limit=limit)
+        if lm_eval is not None:
+            harness = _harness()
+            found = harness.run_tasks(source, [name.strip() for name in lm_eval.split(",")], path, limit, best=best)
+            if as_json:
+                typer.echo(found.to_json())
+            else:
+                _print(found)
+            return
         from dipaco_swarm.client import visits
         from dipaco_swarm.dashboard.drawing import draw
 
-        _print(draw(visits.evaluate(source, data, window=reroute, best=best, tell=_tell)))
+        result = visits.evaluate(source, data, window=reroute, best=best, tell=_tell)
+        if as_json:
+            typer.echo(result.to_json())
+        else:
+            _print(draw(result))
+
+
+def _check_evaluation(
+    lm_eval: str | None, *, data: str | None, reroute: int | None, path: int | None, limit: int | None
+) -> None:
+    """Raises UsageError for options that do not go together."""
+    from dipaco_swarm.errors import UsageError
+
+    if lm_eval is None and (path is not None or limit is not None):
+        raise UsageError("--path and --limit are for --lm-eval; without it every document is scored by its own path")
+    if lm_eval is not None and (data is not None or reroute is not None):
+        raise UsageError("--lm-eval brings its own documents, and each keeps its path; leave out --data and --reroute")
+
+
+def _harness() -> "ModuleType":
+    """What speaks with lm-evaluation-harness. Raises UsageError when that is not installed."""
+    from importlib import import_module
+    from importlib.util import find_spec
+
+    from dipaco_swarm.errors import UsageError
+
+    if find_spec("lm_eval") is None:
+        raise UsageError("--lm-eval needs lm-evaluation-harness: pip install 'dipaco-swarm[lm-eval]'")
+    return import_module("dipaco_swarm.client.harness")
 
 
 @app.command()

@@ -292,6 +292,12 @@ class Evaluation:
     def perplexity(self) -> float:
         return perplexity_of(self.loss)
 
+    def to_json(self) -> str:
+        """For programs: every field, and what all paths have together."""
+        paths = [asdict(path) | {"perplexity": path.perplexity} for path in self.paths]
+        sums = {"paths": paths, "tokens": self.tokens, "loss": self.loss, "perplexity": self.perplexity}
+        return json.dumps(_finite(asdict(self) | sums), indent=2, allow_nan=False)
+
 
 View = PeerView | BootstrapView | SwarmStatus
 

@@ -72,6 +72,11 @@ class RoutedModel:
         ids: list[int] = self.tokenizer(text)["input_ids"]
         return ids
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without what only marks its ends."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
     def route(self, ids: Sequence[int]) -> int:
         """The path for a text, by its first tokens."""
         return 0 if self._router is None else self._router.route(ids[: self.prefix_tokens])
@@ -98,9 +103,8 @@ class RoutedModel:
     ) -> str:
         """The prompt and what follows it. `temperature` 0 takes the likeliest token; `window`: see `tokens`."""
         ids = self.encode(prompt)
-        new = list(islice(self.tokens(ids, drawing(temperature, top_k, seed), window), max_new_tokens))
-        text: str = self.tokenizer.decode(new, skip_special_tokens=True)
-        return prompt + text
+        new = islice(self.tokens(ids, drawing(temperature, top_k, seed), window), max_new_tokens)
+        return prompt + self.decode(list(new))
 
     def tokens(self, ids: Sequence[int], draw: Draw, window: int | None = None) -> Iterator[int]:
         """The tokens that follow, one by one, until the text ends.

@@ -1,6 +1,8 @@
 """What people type: doors, exit codes, the one line that says what went wrong."""
 
 import importlib
+import importlib.util
+import json
 import os
 import resource
 import subprocess
@@ -279,6 +281,48 @@ def test_status_is_a_screen_or_json(program: Install) -> None:
     assert "3 of 4 staffed" in runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS]).output
     as_json = runner.invoke(swarm_cli.app, ["status", "--run", ADDRESS, "--json"])
     assert as_json.stdout == small_status().to_json() + "\n"
+
+
+def test_eval_for_programs(program: Install, tmp_path: Path) -> None:
+    program("client.visits", evaluate=lambda *said, **options: evaluation())
+    said = json.loads(runner.invoke(swarm_cli.app, ["eval", "--home", str(tmp_path), "--json"]).stdout)
+    assert said["perplexity"] == pytest.approx(evaluation().perplexity)
+    assert [path["documents"] for path in said["paths"]] == [path.documents for path in evaluation().paths]
+
+
+def test_eval_hands_tasks_to_the_harness(program: Install, tmp_path: Path) -> None:
+    asked: list[object] = []
+
+    def run_tasks(*said: object, **options: object) -> types.SimpleNamespace:
+        asked.append((*said, options))
+        return types.SimpleNamespace(to_json=lambda: '{"a": 1}')
+
+    program("client.harness", run_tasks=run_tasks)
+    typed = ["eval", "--home", str(tmp_path), "--lm-eval", "arc_easy, piqa", "--path", "2", "--limit", "9", "--json"]
+    assert runner.invoke(swarm_cli.app, typed).stdout == '{"a": 1}\n'
+    assert asked == [(tmp_path, ["arc_easy", "piqa"], 2, 9, {"best": False})]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--path", "2"], "--path and --limit are for --lm-eval"),
+        (["--limit", "2"], "--path and --limit are for --lm-eval"),
+        (["--lm-eval", "x", "--reroute", "8"], "leave out --data and --reroute"),
+        (["--lm-eval", "x", "--data", "*.txt"], "leave out --data and --reroute"),
+    ],
+)
+def test_options_of_eval_that_do_not_go_together(more: list[str], words: str, tmp_path: Path) -> None:
+    ended = runner.invoke(swarm_cli.app, ["eval", "--home", str(tmp_path), *more])
+    assert ended.exit_code == 2
+    assert words in " ".join(ended.output.split())
+
+
+def test_without_the_harness_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    ended = runner.invoke(swarm_cli.app, ["eval", "--home", str(tmp_path), "--lm-eval", "piqa"])
+    assert ended.exit_code == 2
+    assert "pip install 'dipaco-swarm[lm-eval]'" in ended.output
 
 
 def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_path: Path) -> None:

@@ -2,23 +2,28 @@
 
 import importlib.util
 import json
+import re
 from collections.abc import Iterator
+from io import StringIO
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.client import harness
 from dipaco_swarm.client import visits as use
 from dipaco_swarm.client.exporting import Wanted, export, export_all, export_whole
 from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.client.trained_run import TrainedRun
+from dipaco_swarm.errors import UsageError
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.training.evaluation import evaluate_routed
@@ -186,6 +191,104 @@ def test_each_path_is_an_ordinary_folder(home: Path, run: TrainedRun) -> None:
     card = (home.parent / "two" / "README.md").read_text()
     assert "Path 2 of 4 of the DiPaCo run `small`" in card
     assert "license: apache-2.0" in card
+
+
+# ------------------------------------------------------------------------------------------------ lm-evaluation-harness
+
+
+@pytest.fixture(scope="module")
+def tasks(home: Path) -> list[str]:
+    """Two tasks of this machine's text: how likely files are, and which of two lines comes next."""
+    folder = home.parent / "tasks"
+    folder.mkdir()
+    texts = [Path(module.__file__ or "").read_text()[:900] for module in (importlib.util, json, pytest)]
+    lines = [text.splitlines() for text in texts]
+    questions = [{"q": "\n".join(some[:4]), "a": some[4:6], "right": 0} for some in lines]
+    for name, rows in (("files", [{"text": text} for text in texts]), ("lines", questions)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    common = "dataset_path: json\ntest_split: test\ndataset_kwargs:\n  data_files:\n    test: {file}\n"
+    (folder / "files.yaml").write_text(
+        "task: files_here\n" + common.format(file=folder / "files.jsonl") + "output_type: loglikelihood_rolling\n"
+        "doc_to_text: ''\ndoc_to_target: '{{text}}'\nmetric_list:\n  - metric: byte_perplexity\n"
+    )
+    (folder / "lines.yaml").write_text(
+        "task: lines_here\n" + common.format(file=folder / "lines.jsonl") + "output_type: multiple_choice\n"
+        "doc_to_text: '{{q}}'\ndoc_to_choice: '{{a}}'\ndoc_to_target: '{{right}}'\nmetric_list:\n  - metric: acc\n"
+    )
+    return [str(folder / "files.yaml"), str(folder / "lines.yaml")]
+
+
+def test_the_harness_says_of_the_run_what_the_paths_say(home: Path, run: TrainedRun, tasks: list[str]) -> None:
+    found = harness.run_tasks(home, tasks, None, None)
+    rows = [json.loads(line) for line in Path(tasks[0]).with_suffix(".jsonl").read_text().splitlines()]
+    reader, total, size = harness.RunReader(run), 0.0, 0
+    for text in (row["text"] for row in rows):
+        ids = [reader.end_of_text, *reader.encode(text)]
+        network = reader.path(reader.route(ids[1:33]))
+        with torch.inference_mode():
+            for start in range(0, len(ids) - 1, 64):  # each token once, after as many as there are positions at most
+                end = min(start + 64, len(ids) - 1)
+                first = max(0, end - 64)
+                scores = network(input_ids=torch.tensor([ids[first:end]])).logits[0].log_softmax(-1)
+                targets = torch.tensor(ids[first + 1 : end + 1])
+                total += float(scores.gather(1, targets[:, None])[start - first :].sum())
+        size += len(text.encode())
+    assert found.results["files_here"]["byte_perplexity,none"] == pytest.approx(np.exp(-total / size), rel=1e-5)
+    assert 0 <= float(found.results["lines_here"]["acc,none"]) <= 1
+
+
+def test_the_harness_says_the_same_of_the_exported_folder(home: Path, folder: Path, tasks: list[str]) -> None:
+    ours = harness.run_tasks(home, tasks, None, None)
+    theirs = harness.evaluate_tasks(harness.DipacoLM(folder=str(folder)), tasks, None)
+    for task, metrics in ours.results.items():
+        for name, value in metrics.items():
+            assert theirs[task][name] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value)
+
+
+def test_one_path_can_be_asked_alone(home: Path, tasks: list[str]) -> None:
+    alone = [harness.run_tasks(home, tasks[:1], path, 2) for path in (0, 3)]
+    first, second = (found.results["files_here"]["byte_perplexity,none"] for found in alone)
+    assert first != second
+    assert alone[1].who == "path 3 alone"
+    drawn = Console(width=100, file=StringIO())
+    drawn.print(alone[1])
+    assert "byte_perplexity" in drawn.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_answer_does_not_choose_the_path(run: TrainedRun) -> None:
+    model = harness.DipacoLM(reader=harness.RunReader(run))
+    asked = model._encode_pair("def main(", " argv: list[str]) -> int:")
+    [(likelihood, _)] = model._loglikelihood_tokens([(None, *asked)])
+    path = harness.DipacoLM(reader=harness.RunReader(run), path=model._reader.route(asked[0]))
+    assert path._loglikelihood_tokens([(None, *asked)])[0][0] == likelihood
+    each = [model._encode_pair(text, " and so on") for text in ("import os", "Permission is", "x = 3\ny = 4")]
+    together = model._loglikelihood_tokens([(None, *pair) for pair in each])
+    one_by_one = [model._loglikelihood_tokens([(None, *pair)])[0] for pair in each]
+    assert [a for a, _ in together] == pytest.approx([b for b, _ in one_by_one], rel=1e-5)
+
+
+def test_the_harness_has_text_written_as_generate_does(home: Path, run: TrainedRun) -> None:
+    model = harness.DipacoLM(reader=harness.RunReader(run))
+    ours = "".join(use.generate(home, "def main(", tokens=20, temperature=0.0, top_k=0, seed=0))
+    asked = SimpleNamespace(args=("def main(", {"until": [], "max_gen_toks": 20}))
+    [theirs] = model.generate_until([asked])
+    assert theirs.startswith(ours)
+    stop = ours[5:7]
+    [stopped] = model.generate_until([SimpleNamespace(args=("def main(", {"until": stop, "max_gen_toks": 20}))])
+    assert stopped == ours.split(stop)[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["no_such_task"], "has no no_such_task"),
+        (["nowhere.yaml"], "nowhere.yaml cannot be read"),
+        ([str(Path(__file__).with_name("__init__.py")) + ".yaml"], "cannot be read"),
+    ],
+)
+def test_a_task_that_there_is_not_is_named(home: Path, names: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(words)):
+        harness.run_tasks(home, names, None, None)
 
 
 def test_a_window_that_the_model_has_no_router_for_is_refused(folder: Path, tmp_path: Path) -> None:
