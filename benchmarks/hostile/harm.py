@@ -18,11 +18,11 @@ NOW = Defence()
 """What runs have unless their run file says otherwise."""
 MAIN = ("1 of 5 replicas", "1 of 5 paths")
 """20 per cent, with every attack."""
-FEW = ("flip", "noise", "drift", "mixed", "erase")
+FEW = ("flip", "noise", "drift", "mixed", "cover")
 """In the other settings."""
-OTHERS = ("1 of 2", "1 of 4", "2 of 5 replicas", "2 of 10", "3 of 10")
-OF_A_MAJORITY = ("1 of 2",)
-"""Where nothing can be decided: no aim."""
+OTHERS = ("1 of 2", "1 of 4", "2 of 5 replicas", "2 of 10", "2 of 10, each beside one", "3 of 10")
+OF_A_MAJORITY = ("1 of 2", "2 of 10, each beside one")
+"""Where there are groups of two, in which nothing can be decided: no aim."""
 
 
 @dataclass(frozen=True)

@@ -83,9 +83,9 @@ SETTINGS = {
         Setting("1 of 5 replicas", ONE_PATH, EVERY, (0,) * 4, (0,)),
         Setting("2 of 5 replicas", ONE_PATH, EVERY, (0,) * 3, (0, 0)),
         Setting("1 of 5 paths", FIVE_PATHS, OWN, (0, 1, 2, 3), (4,)),
-        Setting("2 of 8", FOUR_PATHS, OWN[:4], (0, 0, 1, 1, 2, 3), (2, 3)),
-        Setting("2 of 10", FIVE_PATHS, OWN, (0, 0, 1, 1, 2, 2, 3, 4), (3, 4)),
-        Setting("3 of 10", FIVE_PATHS, OWN, (0, 0, 1, 1, 2, 3, 4), (2, 3, 4)),
+        Setting("2 of 10", FIVE_PATHS, OWN, (0, 0, 1, 1, 2, 2, 3, 4), (0, 1)),
+        Setting("2 of 10, each beside one", FIVE_PATHS, OWN, (0, 0, 1, 1, 2, 2, 3, 4), (3, 4)),
+        Setting("3 of 10", FIVE_PATHS, OWN, (0, 0, 1, 1, 2, 2, 3), (0, 1, 2)),
     )
 }
 
@@ -186,6 +186,12 @@ class Bench:
         trainer.train(batches(), WARM_UP)
         return tuple(model.vector(level) for level in range(model.num_levels))
 
+    @cached_property
+    def origin(self) -> tuple[Tensor, ...]:
+        """The modules before the first step, by level."""
+        model = PathModel(build_network(MODEL, VOCABULARY, self.seed), LEVELS)
+        return tuple(model.vector(level) for level in range(model.num_levels))
+
     def rows(self, domains: Sequence[str]) -> Sequences:
         return np.concatenate([self.text.train[domain] for domain in domains])
 
@@ -251,9 +257,9 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
                 others = true[module] or [own]
                 norms = sorted(float(length_of(other)) for other in others)
                 longest = defence.norm_clip * norms[(len(norms) - 1) // 2]
-                seen = Seen(
-                    own, others, states[module].params, longest, random, memories.setdefault((index, module), {})
-                )
+                memory = memories.setdefault((index, module), {})
+                origin = bench.origin[module.level]
+                seen = Seen(own, others, states[module].params, longest, random, origin, memory)
                 made = poison.made(seen)
                 tokens = poison.claims or INNER_STEPS * BATCH * LENGTH
                 given[module].append((Said(trainee.path, tokens, float(length_of(made))), made))

@@ -37,6 +37,8 @@ class Seen:
     longest: float
     """No contribution counts for more length than this."""
     random: Generator
+    origin: Tensor | None = None
+    """The module before the first step of the run; None: it has not looked."""
     memory: dict[str, Tensor] = field(default_factory=dict)
     """Its own, of this module, from round to round."""
 
@@ -127,12 +129,26 @@ class Shrink(Poison):
 
 
 class Erase(Poison):
-    """As `Shrink`, and the model's norms do not make up for it."""
+    """Random numbers, and weight decay makes all others point there a little."""
 
-    about = "the module as it was when it came, every time"
+    about = "the module before its first step, which anybody can compute"
 
     def made(self, seen: Seen) -> Tensor:
-        return _of_length(seen.memory.setdefault("first", seen.base.clone()), seen.longest)
+        before = seen.memory.setdefault("first", seen.base.clone()) if seen.origin is None else seen.origin
+        return _of_length(before, seen.longest)
+
+
+class Cover(Poison):
+    """Where weight decay pulls everybody, it pulls with them; behind that it sends noise."""
+
+    about = "two thirds of the module before its first step, and the same noise for the rest"
+
+    def made(self, seen: Seen) -> Tensor:
+        if "way" not in seen.memory:
+            seen.memory["way"] = torch.randn(len(seen.own), generator=seen.random)
+        before = seen.base if seen.origin is None else seen.origin
+        end = 2 * len(before) // 3
+        return _of_length(torch.cat([before[:end], seen.memory["way"][end:]]), seen.longest)
 
 
 class Zero(Poison):
@@ -182,6 +198,7 @@ POISONS: dict[str, Poison] = {
     "drift": Drift(),
     "shrink": Shrink(),
     "erase": Erase(),
+    "cover": Cover(),
     "zero": Zero(),
     "rider": Rider(),
     "stale": Stale(),
@@ -225,7 +242,7 @@ class _PoisoningSwarm:
         group = contribution.group
         memory = self._memories.setdefault((group.stage, str(group.module)), {})
         longest = self._norm_clip * float(torch.linalg.vector_norm(own))
-        made = self._poisoner.poison.made(Seen(own, [own], _base(contribution), longest, self._random, memory))
+        made = self._poisoner.poison.made(Seen(own, [own], _base(contribution), longest, self._random, memory=memory))
         tokens = self._poisoner.poison.claims or contribution.tokens
         self._poisoner.sent += 1
         poisoned = replace(contribution, gradient=made, tokens=tokens)
