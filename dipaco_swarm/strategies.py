@@ -154,9 +154,9 @@ SOURCES = Choices(
 
 @dataclass(frozen=True)
 class RouterChoice(Choice):
-    paths: Literal["one", "table", "before"] = "table"
+    paths: Literal["one", "table", "before", "added"] = "table"
     """Where the stage's paths come from. one: there is one, and no router and no code. table: the run file's `modules`
-    or `paths`. before: those of the stage before."""
+    or `paths`. before: those of the stage before. added: those, which rest, and `paths`, which train."""
     branching: int | None = None
     """The levels of `modules` that must branch; None: any table will do."""
     needs_scores: bool = False
@@ -171,4 +171,5 @@ ROUTERS = Choices(
     RouterChoice(
         "discriminative", "algorithm.routers.discriminative:DISCRIMINATIVE", paths="before", needs_scores=True
     ),
+    RouterChoice("added", "algorithm.routers.added:ADDED", paths="added"),
 )

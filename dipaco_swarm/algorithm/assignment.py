@@ -3,27 +3,32 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 
 
 def neediest_path(
-    table: PathTable, staffing: Mapping[PathIndex, int], progress: Mapping[PathIndex, float], seed: int
+    table: PathTable,
+    staffing: Mapping[PathIndex, int],
+    progress: Mapping[PathIndex, float],
+    seed: int,
+    resting: Collection[int] = (),
 ) -> PathIndex:
     """The path with the fewest peers; of those, the one with the least progress; of those, one chosen by `seed`.
 
     `staffing`: peers per path; `progress`: how far a path has come, in any one unit (tokens, rounds). Paths that are
-    not mentioned have zero; what is not in the table is ignored. `seed`: the newcomer's own number (from its peer
-    id), so that newcomers who see the same swarm at the same time spread over equally needy paths.
+    not mentioned have zero; `resting` ones are never chosen; what is not in the table is ignored. `seed`: the
+    newcomer's own number (from its peer id), so that newcomers who see the same swarm at the same time spread over
+    equally needy paths.
     """
 
     def need(path: PathIndex) -> tuple[int, float, bytes]:
         lot = hashlib.sha256(f"dipaco assignment {seed} {path}".encode()).digest()
         return staffing.get(path, 0), progress.get(path, 0.0), lot
 
-    return min((PathIndex(path) for path in range(table.num_paths)), key=need)
+    return min((PathIndex(path) for path in range(table.num_paths) if path not in resting), key=need)
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class Staffing:
     """The newest version of every module that anybody has."""
     last_version: int | None
     """The stage is over when every module has this version; None: it goes on."""
+    resting: Collection[int] = ()
+    """Paths that nobody trains."""
 
 
 def path_to_be_on(table: PathTable, staffing: Staffing, name: str, stays: Mapping[PathIndex, int] | None) -> PathIndex:
@@ -63,7 +70,7 @@ def path_to_be_on(table: PathTable, staffing: Staffing, name: str, stays: Mappin
     if stays is None or len(movers) >= len(lonely):
         return settled(paths, staffing.staying, staffing.moving, name)
     # closed paths keep their places, so that no rotation changes when a path is done
-    places = [path for path in _by_turns(table) if path not in stayed_on]
+    places = [path for path in _by_turns(table) if path not in stayed_on and path not in staffing.resting]
     turns = range(len(places) // math.gcd(len(places), len(movers)))
     round_of_paths = [places[(movers.index(name) + turn * len(movers)) % len(places)] for turn in turns]
     return min([path for path in round_of_paths if path in lonely] or lonely, key=lambda path: stays.get(path, 0))
@@ -103,6 +110,8 @@ def settled(
 
 def _is_open(table: PathTable, path: PathIndex, staffing: Staffing) -> bool:
     last = staffing.last_version
+    if path in staffing.resting:
+        return False
     return last is None or any(staffing.versions.get(module, 0) < last for module in table.modules_of(path))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
 from dipaco_swarm.errors import ManifestError, RunFileError
 from dipaco_swarm.run.config import OuterConfig, RunConfig
@@ -16,6 +16,9 @@ def table_of(config: RunConfig, index: int) -> PathTable:
     paths = ROUTERS[stage.router].paths
     if paths == "before":
         return table_of(config, index - 1)
+    if paths == "added":
+        assert stage.paths is not None, "a run file that adds no paths does not parse"
+        return PathTable((*table_of(config, index - 1).rows, *stage.paths))
     if paths == "one":
         return grid([1] * num_levels)
     if stage.paths is not None:
@@ -29,7 +32,13 @@ def check_tables(config: RunConfig) -> None:
     """Build every path table once, so that an impossible one is found before a run begins. Raises RunFileError."""
     for i in range(len(config.stages)):
         try:
-            table_of(config, i)
+            table = table_of(config, i)
+            if i:
+                for module in table.modules:
+                    parent(config, i, module, table_of(config, i - 1))
+                for name in config.stages[i].parents:
+                    if ModuleId.parse(name) not in table.modules:
+                        raise ManifestError(f"parents: there is no module {name} in this stage")
         except ManifestError as error:
             raise RunFileError(f"stages.{i}: {error}") from None
 
@@ -46,6 +55,28 @@ def ancestor(module: ModuleId, before: PathTable) -> ModuleId:
     """
     width = sum(1 for old in before.modules if old.level == module.level)
     return ModuleId(module.level, module.index % width)
+
+
+def parent(config: RunConfig, index: int, module: ModuleId, before: PathTable) -> ModuleId:
+    """The module of the stage before that a module of stage `index` starts from.
+
+    Raises ManifestError when the run file names one that is not there.
+    """
+    stage = config.stages[index]
+    if ROUTERS[stage.router].paths == "added" and module in before.modules:
+        return module
+    named = stage.parents.get(str(module))
+    found = ancestor(module, before) if named is None else ModuleId.parse(named)
+    if found not in before.modules or found.level != module.level:
+        raise ManifestError(f"{module} is to start from {named}, but stage {index - 1} has no such module at its level")
+    return found
+
+
+def trained_modules(stage: Stage) -> frozenset[ModuleId]:
+    """The modules of the paths that do not rest."""
+    table = PathTable(stage.table)
+    training = (PathIndex(path) for path in range(table.num_paths) if path not in stage.resting)
+    return frozenset(module for path in training for module in table.modules_of(path))
 
 
 def state_at_start(stage: Stage, module: ModuleId, fetch: Callable[[str], bytes]) -> ModuleState:

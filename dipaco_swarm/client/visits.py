@@ -22,7 +22,7 @@ from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import ANYWHERE, Split, read_documents
 from dipaco_swarm.training.evaluation import RoutedScore, evaluate_rerouted, evaluate_routed, window_paths
 from dipaco_swarm.training.inference import Sampling, generate_rerouted, generate_tokens
-from dipaco_swarm.training.pieces import EvaluationSet, evaluation_pieces
+from dipaco_swarm.training.pieces import EvaluationSet, evaluation_pieces, together
 from dipaco_swarm.training.terms import terms_of
 from dipaco_swarm.training.tokenizer import end_of_text_id, prompt_ids
 from dipaco_swarm.training.window_router import WindowRouter
@@ -103,8 +103,17 @@ def held_out(run: TrainedRun, data: str | None = None) -> EvaluationSet:
         source = DataConfig(source="text", path=data, sequence_length=source.sequence_length)
     split: Split | None = "holdout" if data is None else None
     tokenizer = run.routing().tokenizer
-    documents = read_documents(source, reach=reach)
-    return evaluation_pieces(documents, tokenizer, source, config.router, PIECES_PER_DOMAIN, split=split)
+    sources = [source]
+    if data is None:  # of whatever the run was trained on
+        there = (run.manifest.config.at(index).data for index in range(run.manifest.stage.index + 1))
+        sources = list(dict.fromkeys((*there, source)))
+    found = [
+        evaluation_pieces(
+            read_documents(each, reach=reach), tokenizer, each, config.router, PIECES_PER_DOMAIN, split=split
+        )
+        for each in sources
+    ]
+    return together(found)
 
 
 def score(run: TrainedRun, pieces: EvaluationSet) -> tuple[RoutedScore, dict[PathIndex, int]]:

@@ -3,6 +3,7 @@
 from statistics import fmean
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.stages import trained_modules
 from dipaco_swarm.dashboard.views import ModuleStatus, PathStatus, SwarmStatus
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
@@ -15,7 +16,8 @@ def status_of(swarm: Swarm, manifest: Manifest) -> SwarmStatus:
     said = {module: swarm.members(stage.index, module) for module in table.modules}
     trainers = {s.peer: s for members in said.values() for s in members if s.trains}
     keepers = {s.peer for members in said.values() for s in members if s.role is Role.KEEPS}
-    modules = tuple(_module_status(module, members) for module, members in said.items())
+    of_paths = trained_modules(stage)  # the others stay as they are
+    modules = tuple(_module_status(module, members) for module, members in said.items() if module in of_paths)
     versions = {module.name: module.version for module in modules}
     losses = [s.loss for s in trainers.values() if s.loss is not None]
     speed = sum(s.tokens_per_second for s in trainers.values())
@@ -29,6 +31,7 @@ def status_of(swarm: Swarm, manifest: Manifest) -> SwarmStatus:
         paths=tuple(
             _path_status(PathIndex(path), table, stage.path_weights[path], list(trainers.values()), versions)
             for path in range(table.num_paths)
+            if path not in stage.resting
         ),
         modules=modules,
         tokens_per_second=speed,

@@ -6,7 +6,7 @@ from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
+from dipaco_swarm.algorithm.stages import outer_rules, state_at_start, trained_modules
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError
 from dipaco_swarm.events.operator import KeptStateDamaged
@@ -109,7 +109,11 @@ class Keeping:
 
     def is_done(self, stage: Stage) -> bool:
         """Whether we hold every module of the stage at its last version."""
-        return stage.rounds is not None and all(state.version >= stage.rounds for state in self._states.values())
+        return stage.rounds is not None and all(version >= stage.rounds for version in self.versions(stage))
+
+    def versions(self, stage: Stage) -> tuple[int, ...]:
+        """Of the modules that are trained in the stage."""
+        return tuple(self._states[module].version for module in sorted(trained_modules(stage)))
 
     def _newer(self, stage: Stage, module: ModuleId) -> tuple[Claim, int] | None:
         """A newer state that the group has, and how many train on from it; None when ours is the newest."""

@@ -205,7 +205,7 @@ class Operator:
 
     def _knows_its_end(self, stage: Stage) -> bool:
         """As above, or a trainer is live and we hold a trained version of every module."""
-        trained = all(state.version for state in self._keeping.states.values())
+        trained = all(self._keeping.versions(stage))
         return self._was_called_on() or (trained and bool(self._keeping.trainers(stage)))
 
     def _has_been_left(self, stage: Stage) -> bool:
@@ -241,7 +241,7 @@ class Operator:
     def _ending_soon(self, manifest: Manifest) -> Manifest:
         """The manifest when the operator has said that the stage is to end: with the rounds that are under way."""
         stage = manifest.stage
-        versions = [state.version for state in self._keeping.states.values()]
+        versions = self._keeping.versions(stage)
         rounds = max(versions) + 1 if self._keeping.trainers(stage) else min(versions)
         if not rounds:
             self._around.screen.event(NotAdvancing())

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable, grid
-from dipaco_swarm.algorithm.stages import ancestor, table_of
+from dipaco_swarm.algorithm.stages import parent, table_of
 from dipaco_swarm.algorithm.state import vector_to_bytes
 from dipaco_swarm.events.operator import AskingForScores, StartingFrom, TrainingTokenizer
 from dipaco_swarm.operator.routers import Routers
@@ -13,6 +13,7 @@ from dipaco_swarm.operator.workshop import States
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.lengths import RoundLengths
 from dipaco_swarm.run.manifest import Manifest, Stage
+from dipaco_swarm.strategies import ROUTERS
 from dipaco_swarm.training.scoring import Scores
 
 
@@ -96,7 +97,7 @@ class Stages:
         if config.stages[index].num_paths == 1:
             stage = self._single(index, [blobs[ModuleId(lv, 0)] for lv in range(before.num_levels)], first_step)
         else:
-            stage = self._routed(manifest, index, scores, lambda m: blobs[ancestor(m, before)], first_step)
+            stage = self._routed(manifest, index, scores, lambda m: blobs[parent(config, index, m, before)], first_step)
         if stage.table == manifest.stage.table:  # the modules go on as they were
             momenta = {str(m): put_blob(vector_to_bytes(s.momentum)) for m, s in states.items()}
             stage = stage.model_copy(update={"momenta": momenta})
@@ -142,6 +143,7 @@ class Stages:
             path_weights=fitted.shares,
             router=self._around.swarm.put_blob(fitted.data),
             overlap=stage.overlap,
+            resting=tuple(range(len(manifest.stage.table))) if ROUTERS[stage.router].paths == "added" else (),
             seeds={str(module): seed_of(module) for module in table.modules},
             rounds=config.at(index).rounds_of(stage),
             first_step=first_step,

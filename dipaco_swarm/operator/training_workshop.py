@@ -92,7 +92,13 @@ class TrainingWorkshop:
         features = prefix_features(network, prefixes)
         kind, kept_because = kind_of(stage.router), None
         try:
-            router = kind.fit(Sample(features, scores), table, config.router, config.seed)
+            before, known = None, None
+            if ROUTERS[stage.router].paths == "added":
+                assert manifest.stage.router is not None, "there are several paths, so there is a router"
+                before = router_from_bytes(fetch(manifest.stage.router), len(manifest.stage.table))
+                of_before = _sample(self._config.at(index - 1), tokenizer).tokens[:, : config.router.prefix_tokens]
+                known = prefix_features(network, of_before)
+            router = kind.fit(Sample(features, scores, before, known), table, config.router, config.seed)
             blob = router_to_bytes(kind, router)
         except DataError as error:
             if ROUTERS[stage.router].paths != "before":

@@ -29,24 +29,27 @@ class PathChoice:
         self._stays: Counter[PathIndex] = Counter()
         """How often it has stayed on each path, in this stage."""
         self._stage = -1
+        self._displaced = False
+        """Whether the path that it was told rests in this stage."""
         self._left = self._arrived = self._swarm.clock.monotonic()
 
     @property
     def moves(self) -> bool:
         """Whether this peer goes where it is needed."""
-        return self._told is None
+        return self._told is None or self._displaced
 
     def on_entering(self, stage: Stage, table: PathTable) -> PathIndex:
-        """The path asked for; else the one that we have been on; else the one that needs help most."""
+        """The path asked for, unless it rests; else the one that we have been on; else the one that needs help most."""
         self._left = self._swarm.clock.monotonic()
         if stage.index != self._stage:
             self._stage, self._stays = stage.index, Counter()
+        self._displaced = self._told in stage.resting
         if table.num_paths == 1:
             return PathIndex(0)
-        wanted = self._told if self._told is not None else self._path
+        wanted = self._path if self._told is None or self._displaced else self._told
         if wanted is None:
             wanted = self._path_at_home(stage.index)
-        if wanted is None or wanted >= table.num_paths:
+        if wanted is None or wanted >= table.num_paths or wanted in stage.resting:
             wanted = self._neediest(stage, table)
         self._path = PathIndex(wanted)
         return self._path
@@ -69,6 +72,7 @@ class PathChoice:
             moving=moving | {self._swarm.peer: path},
             versions={m: max((s.version for s in said if s.module == m), default=0) for m in table.modules},
             last_version=last_version,
+            resting=stage.resting,
         )
         # whoever needed ten minutes to get here does not go on after three
         stayed = self._swarm.clock.monotonic() - self._arrived > STAY_FACTOR * (self._arrived - self._left)
@@ -94,7 +98,7 @@ class PathChoice:
             if said.path is not None and said.peer != self._swarm.peer:
                 staffing[said.path] = staffing.get(said.path, 0) + 1
                 progress[said.path] = max(progress.get(said.path, 0.0), float(said.version))
-        return neediest_path(table, staffing, progress, number_of(self._swarm.peer))
+        return neediest_path(table, staffing, progress, number_of(self._swarm.peer), stage.resting)
 
 
 def trainers_of(swarm: Swarm, stage: int, table: PathTable) -> Sequence[Announcement]:

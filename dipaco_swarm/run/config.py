@@ -287,7 +287,8 @@ class RunConfig(Frozen):
     def _stages_follow_each_other(self) -> Self:
         paths = 1
         for i, stage in enumerate(self.stages):
-            paths = stage.num_paths or paths
+            adds = ROUTERS[stage.router].paths == "added"
+            paths = paths + len(stage.paths or ()) if adds else stage.num_paths or paths
             if stage.overlap > paths:
                 raise ValueError(
                     f"stages[{i}].overlap={stage.overlap} but the stage has {paths} path{'s' if paths > 1 else ''}; "
@@ -295,7 +296,12 @@ class RunConfig(Frozen):
                 )
             columns = len(stage.modules) if stage.modules is not None else None
             columns = len(stage.paths[0]) if stage.paths else columns
-            goes_on = ROUTERS[stage.router].paths == "before" or ROUTERS[stage.router].needs_scores
+            goes_on = ROUTERS[stage.router].paths == "before" or ROUTERS[stage.router].needs_scores or adds
+            if adds and "data" not in stage.from_here:
+                raise ValueError(
+                    f"stages[{i}] adds paths, and has no documents for them; say in [stages.from_here.data] what they "
+                    "are to be trained on"
+                )
             if goes_on and (i == 0 or self.stages[i - 1].num_paths == 1):
                 raise ValueError(f"stages[{i}] is {stage.router}, but there are no paths to learn from before it")
             if columns is not None and columns != len(self.levels):

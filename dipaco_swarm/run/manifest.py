@@ -29,6 +29,8 @@ class Stage(Frozen):
     """Blob of the router's arrays; none in a stage of one path."""
     overlap: int = Field(default=1, ge=1)
     """Nearest paths that train on a document."""
+    resting: tuple[int, ...] = ()
+    """Paths that nobody trains in this stage: modules that no other path has keep their bytes."""
     seeds: dict[str, Digest]
     """Blob of the parameters that each module (written L0M1) starts from."""
     momenta: dict[str, Digest] = Field(default_factory=dict)
@@ -56,6 +58,8 @@ class Stage(Frozen):
             raise ValueError(f"overlap={self.overlap} but there are {len(self.table)} paths")
         if min(self.path_weights) <= 0 or not math.isclose(sum(self.path_weights), 1.0, rel_tol=1e-6):
             raise ValueError("path weights must be positive and sum to one")
+        if not set(self.resting) < set(range(len(self.table))):
+            raise ValueError(f"the paths {self.resting} of {len(self.table)} rest, and one at least has to train")
         modules = {f"L{level}M{index}" for row in self.table for level, index in enumerate(row)}
         if set(self.seeds) != modules:
             raise ValueError("there must be exactly one seed for each module of the path table")

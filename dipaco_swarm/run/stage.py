@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from dipaco_swarm.run.table import path_table_problem
 from dipaco_swarm.run.values import Frozen, one_of
@@ -13,6 +13,7 @@ FROM_HERE = ("data", "inner", "outer", "rounds", "wire")
 """Sections of the run file that may change with a stage."""
 Section = Literal["data", "inner", "outer", "rounds", "wire"]
 Value = bool | int | float | str
+ModuleName = Annotated[str, StringConstraints(pattern=r"^L\d{1,3}M\d{1,5}$")]
 
 
 class StageConfig(Frozen):
@@ -20,11 +21,15 @@ class StageConfig(Frozen):
 
     router: Annotated[str, one_of(ROUTERS)]
     """single: one path that gets every document (DiLoCo; the dense warm-up). discriminative: the paths of the stage
-    before, with a router learned from which path likes which document (paper section 2.4.2)."""
+    before, with a router learned from which path likes which document (paper section 2.4.2). added: those of the stage
+    before, which rest, and further ones in `paths` for documents of another kind."""
     modules: tuple[int | Literal["path"], ...] | None = None
     """Modules per level; all combinations are paths. "path" gives every path its own module at that level."""
     paths: tuple[tuple[int, ...], ...] | None = None
     """Instead of modules: the path table itself, one row per path, one module index per level."""
+    parents: dict[ModuleName, ModuleName] = Field(default_factory=dict)
+    """Module -> the module of the stage before that it starts from, written L0M2; others: the one of its number, or in
+    turns where there are more now."""
     overlap: int = Field(default=1, ge=1)
     """Nearest paths that train on a document; in evaluation it is always one (paper section 2.4.3: 2 of 256)."""
     rounds: int | None = Field(default=None, gt=0)
@@ -44,6 +49,14 @@ class StageConfig(Frozen):
     @model_validator(mode="after")
     def _table_fits_router(self) -> Self:
         choice = ROUTERS[self.router]
+        if choice.paths == "added":
+            if self.modules is not None or not self.paths:
+                raise ValueError(f'router="{self.router}" needs paths, those that are added, and no modules')
+            if len(set(map(len, self.paths))) != 1 or min(map(min, self.paths)) < 0:
+                raise ValueError("paths: every row needs one module per level, counted from 0")
+            return self
+        if self.parents and choice.paths != "table":
+            raise ValueError(f'router="{self.router}" keeps the modules it finds; leave out parents')
         if choice.paths != "table":
             if self.modules is not None or self.paths is not None:
                 has = "has one path" if choice.paths == "one" else "keeps the paths it finds"
@@ -69,6 +82,6 @@ class StageConfig(Frozen):
     @property
     def num_paths(self) -> int | None:
         """Paths of the stage's table; None when they are those of the stage before."""
-        if ROUTERS[self.router].paths == "before":
+        if ROUTERS[self.router].paths in ("before", "added"):
             return None
         return len(self.paths) if self.paths else math.prod(c for c in self.modules or () if isinstance(c, int))

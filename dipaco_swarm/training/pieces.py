@@ -36,6 +36,16 @@ class EvaluationSet:
     """Domain of each piece, length n."""
 
 
+def together(sets: Sequence[EvaluationSet]) -> EvaluationSet:
+    """All pieces of some sets."""
+    if len(sets) == 1:
+        return sets[0]
+    tokens, lengths = (
+        np.concatenate(arrays) for arrays in zip(*((each.tokens, each.lengths) for each in sets), strict=True)
+    )
+    return EvaluationSet(tokens, lengths, tuple(domain for each in sets for domain in each.domains))
+
+
 def cut_into_pieces(ids: Indices, sequence_length: int, prefix_tokens: int) -> list[Indices]:
     """Consecutive pieces of a document, int64 (tokens,), each of `sequence_length` tokens but the last.
 

@@ -128,6 +128,7 @@ BAD: dict[str, Bad] = {
     "stages.router": Bad("singel", "'single', 'k-means'", "stages[0].router"),
     "stages.modules": Bad([2, 2], "leave out modules and paths", "stages[0]"),
     "stages.paths": Bad([[0, 0]], "leave out modules and paths", "stages[0]"),
+    "stages.parents": Bad({"L0M9": "M0"}, "match pattern", "stages[0].parents.L0M9"),
     "stages.overlap": Bad(2, "has 1 path", "as a whole"),
     "stages.rounds": Bad(0, "greater than 0", "stages[0].rounds"),
     "stages.tokens": Bad(5, "give one of them", "stages[0]"),

@@ -75,6 +75,7 @@ ANOTHER: dict[str, Any] = {
     "about.languages": ["de"],
     "about.datasets": ["other"],
     "stages.overlap": 2,
+    "stages.parents": {"L0M1": "L0M0"},
     "stages.rounds": 9,
     "stages.from_here": {"inner": {"learning_rate": 1e-4}},
 }  # fmt: skip
@@ -94,7 +95,6 @@ MAY = {
     "rerouting.batch_sequences", "rerouting.max_documents", "rounds.inner_steps", "stages.rounds",
 }  # fmt: skip
 """In the stage that runs."""
-NEXT = {"stages.overlap", "stages.from_here", *MAY}
 
 
 def config(document: dict[str, Any]) -> RunConfig:

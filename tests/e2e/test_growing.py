@@ -1,8 +1,13 @@
 """A run that grows: more rounds, further stages, other rules, while peers train. The real programs in one process."""
 
+import hashlib
+import random
 from typing import Any
 
+import pytest
+
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable
+from dipaco_swarm.algorithm.state import vector_to_bytes
 from dipaco_swarm.events.operator import NodeResumed, NotExtended, RunExtended, RunFinished, Serving, StageOpened
 from dipaco_swarm.events.training import Round
 from dipaco_swarm.events.volunteer import Joined, RunChanged, StageBegan
@@ -148,3 +153,54 @@ def test_rounds_become_longer_from_a_version_on_that_all_hear_of(make_world: Mak
     state = world.kept.state(0, ModuleId(0, 0))
     assert since > (0 if state is None else state.version) or since > 2
     world.break_off()
+
+
+ADDED = """
+[[stages]]
+router = "added"
+paths = [[2, 1], [2, 2]]
+rounds = 2
+[stages.parents]
+L0M2 = "L0M1"
+[stages.from_here.data]
+path = "more/*.txt"
+"""
+
+
+@pytest.mark.timeout(300)
+def test_paths_are_added_and_the_old_modules_keep_their_bytes(make_world: MakeWorld) -> None:
+    world = make_world(TWO_STAGES, min_peers=2)
+    chance = random.Random(1)
+    (world.folder / "more").mkdir()
+    for number in range(100):
+        text = " ".join("".join(chance.choices("бвгджзклмн", k=4)) for _ in range(60))
+        (world.folder / "more" / f"{number}.txt").write_text(text)
+    operator = world.operator()
+    operator.until(Serving)
+    _, leave_ada = world.peer("ada", 0, stays=True)
+    _, leave_ben = world.peer("ben", 3, stays=True)
+    operator.until(RunFinished)
+    before = {m: world.kept.state(1, m) for m in PathTable(world.manifest().stage.table).modules}
+
+    added = parse_run_file(MINIMAL + FOUR_PATHS + ADDED).stages[-1]
+    world.extend(world.config.model_copy(update={"stages": (*world.config.stages, added)}))
+    operator.until(RunFinished, times=2, seconds=200)
+    stage = world.manifest().stage
+    assert stage.table == ((0, 0), (0, 1), (1, 0), (1, 1), (2, 1), (2, 2))
+    assert stage.resting == (0, 1, 2, 3)
+    for module, state in before.items():
+        assert state is not None
+        is_old = hashlib.sha256(vector_to_bytes(state.params)).hexdigest()
+        assert stage.seeds[str(module)] == is_old
+        now = world.kept.state(2, module)
+        if module == ModuleId(1, 1):  # an added path has it
+            assert now is not None
+            assert now.version == 2
+        else:
+            assert now is None or now.version == 0
+    parent = before[ModuleId(0, 1)]
+    assert parent is not None
+    assert stage.seeds["L0M2"] == hashlib.sha256(vector_to_bytes(parent.params)).hexdigest()
+    for leave in (leave_ada, leave_ben):
+        leave()
+    world.end()

@@ -98,6 +98,11 @@ def balancing_bias(distances: NDArray[np.float64], minimum: int) -> Floats:
     )
 
 
+def cluster(z: NDArray[np.float64], centroids: int, seed: int) -> NDArray[np.float64]:
+    """So many centroids of z, shape (docs, C): float64 (centroids, C). Raises DataError when z is too uniform."""
+    return _fit_factor(z, 0, 1, centroids, seed).centroids.astype(np.float64)
+
+
 def _fit_factor(z: NDArray[np.float64], first: int, stride: int, centroids: int, seed: int) -> Factor:
     """K-means over the components first, first + stride, first + 2 stride, ... of z, shape (docs, C)."""
     components = np.arange(first, z.shape[1], stride, dtype=np.int64)

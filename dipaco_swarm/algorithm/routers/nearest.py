@@ -65,17 +65,22 @@ class NearestRouter(Router):
 
         `features`: fp32, shape (docs, D). Raises ManifestError when D is not the router's.
         """
-        if features.ndim != 2 or features.shape[1] != len(self.mean):
-            raise ManifestError(
-                f"the router reads features of {len(self.mean)} numbers but was given an array of shape "
-                f"{features.shape}; router and feature model come from different runs or stages"
-            )
-        z = (features.astype(np.float64) - self.mean) @ self.components.astype(np.float64).T * self.scale
+        z = self.coordinates(features)
         distance = np.tile(self.bias.astype(np.float64), (len(z), 1))
         for factor, centroid_of_path in zip(self.factors, self.lookup.T, strict=True):
             to_centroids = _squared_distances(z[:, factor.components], factor.centroids.astype(np.float64))
             distance += to_centroids[:, centroid_of_path]
         return distance
+
+    def coordinates(self, features: Floats) -> NDArray[np.float64]:
+        """z of every document, float64, shape (docs, C). Raises ManifestError when D is not the router's."""
+        if features.ndim != 2 or features.shape[1] != len(self.mean):
+            raise ManifestError(
+                f"the router reads features of {len(self.mean)} numbers but was given an array of shape "
+                f"{features.shape}; router and feature model come from different runs or stages"
+            )
+        z: NDArray[np.float64] = (features.astype(np.float64) - self.mean) @ self.components.astype(np.float64).T
+        return z * self.scale
 
     def route_top(self, features: Floats, n: int) -> Indices:
         """The n nearest paths of each document; a tie goes to the lowest path.

@@ -60,6 +60,10 @@ class Sample:
     scores: Scores | None = None
     """Log-likelihood of each document under each path of the stage before, float64, shape (docs, paths). Not finite
     where there is none. None for kinds that need no scores."""
+    before: Router | None = None
+    """Of the stage before, for kinds that add paths to it..."""
+    known: Floats | None = None
+    """... and the features of that stage's documents."""
 
 
 class RouterKind(ABC):
