@@ -27,6 +27,7 @@ from dipaco_swarm.operator.appointing import full_address
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.keeping import Keeping
 from dipaco_swarm.operator.obeying import Obeying
+from dipaco_swarm.operator.plateau import Plateau
 from dipaco_swarm.operator.publishing import Publisher
 from dipaco_swarm.operator.routers import Routers
 from dipaco_swarm.operator.scores import ScoreCollection
@@ -73,6 +74,7 @@ class Operator:
         self._obeying = Obeying(self._around, self._publisher, self._stages, address)
         self._collection: ScoreCollection | None = None
         self._snapshots: SnapshotKeeper | None = None
+        self._plateau = Plateau()
         self._resumed_at = -math.inf
         """When this node went on with what its folder had."""
 
@@ -232,7 +234,10 @@ class Operator:
         if not manifest.finished and self._keeping.is_done(manifest.stage):
             successor = self._next(manifest) if self._knows_the_run(manifest.stage) else None
         elif not manifest.finished and self._knows_its_end(manifest.stage):
-            successor = self._ending_soon(manifest) if self._around.home.was_told_to_advance() else None
+            ends = self._around.home.was_told_to_advance() or self._plateau.is_reached(
+                manifest, self._keeping.versions(manifest.stage), self._snapshots
+            )
+            successor = self._ending_soon(manifest) if ends else None
         if successor is None:
             return manifest
         self._publisher.expire()

@@ -58,6 +58,11 @@ class SnapshotKeeper:
                     break
         return taken
 
+    @property
+    def losses(self) -> dict[PathIndex, float]:
+        """Of the best snapshot of each path that has one, in nats."""
+        return {path: loss for path, loss in self._kept.items() if math.isfinite(loss)}
+
     def _take(self, peer: PeerName, said: SnapshotStatement, states: States, now: bool) -> BestSnapshot | None:
         fetched = self._offers.fetch(peer, said, LAST_BLOB_SECONDS if now else BLOB_SECONDS)
         if fetched is None:

@@ -297,6 +297,11 @@ class RunConfig(Frozen):
             columns = len(stage.modules) if stage.modules is not None else None
             columns = len(stage.paths[0]) if stage.paths else columns
             goes_on = ROUTERS[stage.router].paths == "before" or ROUTERS[stage.router].needs_scores or adds
+            if stage.plateau is not None and self.early_stopping is None:
+                raise ValueError(
+                    f"stages[{i}].plateau looks at the loss on held-out documents, and nothing is held out of a path's "
+                    "shard; write [early_stopping]"
+                )
             if adds and "data" not in stage.from_here:
                 raise ValueError(
                     f"stages[{i}] adds paths, and has no documents for them; say in [stages.from_here.data] what they "

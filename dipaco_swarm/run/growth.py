@@ -33,7 +33,7 @@ FIXED = {
 }
 """Key or section -> why it never changes."""
 ANY_TIME = ("about", "min_peers", "admission", "limits.max_members", "router", "rerouting")
-OF_THE_CURRENT_STAGE = ("rounds", "tokens")
+OF_THE_CURRENT_STAGE = ("rounds", "tokens", "plateau")
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ def _refusal_of_stage(change: Change, index: int, name: str, stage: int) -> Prob
         )
     if change.after is None and not name:
         return Problem(change.key, f"stage {index} has begun; to end it, give it fewer rounds or `advance`")
-    if name in OF_THE_CURRENT_STAGE:
+    if name.partition(".")[0] in OF_THE_CURRENT_STAGE:
         return None
     return Problem(
         change.key,
-        f"{_was(change)}: stage {index} has begun, and only its {' and '.join(OF_THE_CURRENT_STAGE)} may change; "
+        f"{_was(change)}: stage {index} has begun, and only its {', '.join(OF_THE_CURRENT_STAGE)} may change; "
         "another stage after it may have this",
     )
 

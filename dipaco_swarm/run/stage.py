@@ -16,6 +16,15 @@ Value = bool | int | float | str
 ModuleName = Annotated[str, StringConstraints(pattern=r"^L\d{1,3}M\d{1,5}$")]
 
 
+class PlateauConfig(Frozen):
+    """When a stage has stopped getting better."""
+
+    rounds: int = Field(gt=0)
+    """So many rounds are looked back."""
+    gain: float = Field(default=0.005, ge=0)
+    """Nats by which the held-out loss, the mean over paths, must have fallen in them."""
+
+
 class StageConfig(Frozen):
     """A part of the run with one path table and one router."""
 
@@ -37,6 +46,8 @@ class StageConfig(Frozen):
     tokens: int | None = Field(default=None, gt=0)
     """... or when each path has trained on this many tokens; without both, when the operator says so."""
 
+    plateau: PlateauConfig | None = None
+    """The stage ends sooner when its paths' loss on held-out documents falls no more. Needs [early_stopping]."""
     from_here: dict[Section, dict[str, Value]] = Field(default_factory=dict)
     """Keys of other sections that have another value from this stage on: `[stages.from_here.inner]`."""
 

@@ -24,7 +24,10 @@ GOOD: dict[str, Any] = {
     "data": {"source": "python"},
     "early_stopping": {},
     "rerouting": {},
-    "stages": [{"router": "single", "rounds": 3}, {"router": "k-means", "modules": [2, 2], "rounds": 4}],
+    "stages": [
+        {"router": "single", "rounds": 3, "plateau": {"rounds": 2}},
+        {"router": "k-means", "modules": [2, 2], "rounds": 4},
+    ],
 }
 
 
@@ -105,7 +108,7 @@ BAD: dict[str, Bad] = {
     "wire": Bad("int8", "this is a section"),
     "wire.codec": Bad("fp8", "'int4' or 'e3m0'"),
     "limits": Bad(4, "this is a section"),
-    "limits.norm_clip": Bad(1.0, "greater than 1"),
+    "limits.norm_clip": Bad(0.5, "greater than"),
     "limits.max_members": Bad(0, "greater than 0"),
     "admission": Bad("open", "this is a section"),
     "admission.kind": Bad("closed", "'open' or 'invited'"),
@@ -129,6 +132,9 @@ BAD: dict[str, Bad] = {
     "stages.modules": Bad([2, 2], "leave out modules and paths", "stages[0]"),
     "stages.paths": Bad([[0, 0]], "leave out modules and paths", "stages[0]"),
     "stages.parents": Bad({"L0M9": "M0"}, "match pattern", "stages[0].parents.L0M9"),
+    "stages.plateau": Bad(3, "this is a section", "stages[0].plateau"),
+    "stages.plateau.rounds": Bad(0, "greater than 0", "stages[0].plateau.rounds"),
+    "stages.plateau.gain": Bad(-1.0, "greater than or equal to 0", "stages[0].plateau.gain"),
     "stages.overlap": Bad(2, "has 1 path", "as a whole"),
     "stages.rounds": Bad(0, "greater than 0", "stages[0].rounds"),
     "stages.tokens": Bad(5, "give one of them", "stages[0]"),

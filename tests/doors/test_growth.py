@@ -75,13 +75,14 @@ ANOTHER: dict[str, Any] = {
     "about.languages": ["de"],
     "about.datasets": ["other"],
     "stages.overlap": 2,
+    "stages.plateau": {"rounds": 3},
     "stages.parents": {"L0M1": "L0M0"},
     "stages.rounds": 9,
     "stages.from_here": {"inner": {"learning_rate": 1e-4}},
 }  # fmt: skip
 """Another good value of every key that can be changed alone."""
 TOGETHER = {
-    "about", "model.from", "model.revision", "model.vocab_size",
+    "about", "stages.plateau.rounds", "stages.plateau.gain", "model.from", "model.revision", "model.vocab_size",
     "model", "model.num_hidden_layers", "model.tie_word_embeddings", "levels", "levels.blocks", "levels.embedding",
     "levels.head", "tokenizer", "data", "data.source", "inner", "outer", "outer.averaging", "rounds",
     "rounds.overlap_steps", "wire", "limits", "admission", "router", "early_stopping", "rerouting", "stages",
@@ -92,7 +93,7 @@ MAY = {
     "about.description", "about.license", "about.languages", "about.datasets",
     "min_peers", "limits.max_members", "admission.kind", "router.max_documents", "router.components",
     "router.min_share", "rerouting.window", "rerouting.steps", "rerouting.learning_rate",
-    "rerouting.batch_sequences", "rerouting.max_documents", "rounds.inner_steps", "stages.rounds",
+    "rerouting.batch_sequences", "rerouting.max_documents", "rounds.inner_steps", "stages.rounds", "stages.plateau",
 }  # fmt: skip
 """In the stage that runs."""
 
