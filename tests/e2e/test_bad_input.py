@@ -86,7 +86,9 @@ CASES = {
     "a gap in the path table": Case("bootstrap", lambda w: w.serve("gap.toml"), ("stages[0]", "has no module 1")),
     "levels that do not add up": Case("bootstrap", lambda w: w.serve("levels.toml"), ("no level has [1]", "2 blocks")),
     "no run file": Case("bootstrap", lambda w: w.serve("none.toml"), ("there is no run file", "init")),
-    "another run file": Case("bootstrap", lambda w: w.serve("other.toml", home="kept"), ("goes by another run file", "extend")),
+    "another run file": Case(
+        "bootstrap", lambda w: w.serve("other.toml", home="kept"), ("goes by another run file", "extend")
+    ),
     # the run address
     "a cut address": Case("peer", lambda w: ["--run", "dipaco:small"], ("is not a run address",)),
     "a wrong fingerprint, looking": Case(
