@@ -108,6 +108,7 @@ def report(found: Sequence[Outcome], wall: float) -> None:
         ("one again after the last fault, median / most", _healing),
         ("tokens trained", lambda some: f"{sum(o.balance.trained for o in some):,}"),
         ("tokens lost", _lost),
+        ("somebody was demoted / most often one by one", _demotions),
         ("CPU seconds a seed", lambda some: f"{statistics.mean(o.cpu_seconds for o in some):.2f}" if some else "-"),
         ("violations", lambda some: f"{sum(len(o.violations) for o in some)}"),
     ):
@@ -133,6 +134,11 @@ def _healing(found: Sequence[Outcome]) -> str:
 def _lost(found: Sequence[Outcome]) -> str:
     lost = sum(sum(outcome.balance.lost.values()) for outcome in found)
     return f"{lost:,} ({100 * lost / max(1, sum(outcome.balance.trained for outcome in found)):.2f} %)"
+
+
+def _demotions(found: Sequence[Outcome]) -> str:
+    most = max((outcome.most_demotions for outcome in found), default=0)
+    return f"{sum(outcome.demotions for outcome in found):,} / {most}"
 
 
 def main() -> int:

@@ -229,7 +229,7 @@ def test_a_codec_is_agreed_with(hub: Hub) -> None:
 def test_an_averaging_rule_knows_whole_contributions() -> None:
     group = ModuleGroup(0, ModuleId(0, 0), {PathIndex(i): 1 / 3 for i in range(3)}, "toy-trimmed")
     roster = [
-        RosterEntry(peer=f"Qm{i}", path=i, tokens=1, norm=norm, scale=1.0, reduces=True)
+        RosterEntry(peer=f"Qm{i}", path=i, tokens=1, norm=norm, scale=1.0, reduces=True, nonce=bytes(16))
         for i, norm in enumerate([1.0, 9.0, 2.0])
     ]
     average = piece_average(roster, group)

@@ -110,6 +110,7 @@ class Said:
     tokens: int
     norm: float
     reduces: bool = True
+    nonce: bytes = bytes(16)
 
 
 @dataclass(frozen=True, eq=False)

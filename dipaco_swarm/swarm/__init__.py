@@ -2,7 +2,7 @@
 
     interface.py    all that a program may ask of the others (`Swarm`)
     networked.py    `Swarm`, over any transport             calls.py        from a program's thread into the loop
-    border.py       where errors in what others send end
+    border.py       where errors in what others send end     bans.py         who is out for good, by proof
     directory.py    who is there                            announcing.py   what we say of ourselves
     groups.py       where we stand in each module group
     transport.py    what the protocol needs of a network    timing.py       how long things take, five base numbers
@@ -33,6 +33,7 @@ Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map,
     dipaco/1/RUN/round      Join -> Alive.. Roster, Reassign.., Commit | Abort | Refuse      a member and its leader
                             Where -> Here            are you there, at which version, with whom do you wait
                             AskOutcome -> OutcomeIs  did you commit this round
+                            AskSeals -> SealsAre     what have its reducers signed to you; Proof: ban this name
     dipaco/1/RUN/exchange   Exchange, then pieces both ways: contributions in, averages out    a member and a reducer
     dipaco/1/RUN/store      AskState -> StateIs, then AskPiece -> its bytes, as often as wanted;
                             AskAverages -> AveragesAre: which blobs lead from a state that we have to the one we want;
@@ -49,26 +50,32 @@ Behind a router
 
 A round of one module, from version v to v + 1
     1. Everybody ranks the announced, dialable members (all, where there is none) by hash(stage, module, v, name). The
-       first one leads, the next takes over when it is lost, refuses or aborts twice. Members that had not heard of each
-       other may choose differently; a leader that learns from the missing of one before it sends its members there.
+       first one leads, the next takes over when it is lost, refuses or aborts twice. Members that had not heard of
+       each other may choose differently; a leader that learns from the missing of one before it sends its members
+       there.
     2. The leader closes the roster when every announced member that is alive has joined or gone ahead, or when the
        median of its members' patience is over. Where somebody has a state with more work behind it, all are sent to
        fetch that first.
     3. The roster follows from what the members said (order, clipping, pieces), and every member checks that it does.
-    4. Each piece of the vector has one reducer; who has a slow line gets few or none. A contribution counts for a piece
-       when it has arrived completely, unpacks to the right size (which is known before), is finite, and is within the
-       length its sender claimed.
-       The reducer sums in roster order, encodes the mean once, and sends these bytes to everybody; it uses them itself.
-       Paths weigh as their shards do, less if they have trained on fewer tokens than a full round has.
+    4. Each piece of the vector has one reducer; who has a slow line gets few or none. A contribution counts for a
+       piece when it has arrived completely, unpacks to the right size (which is known before), is finite, and is
+       within the length its sender claimed. The reducer sums in roster order, encodes the mean once, and sends these
+       bytes to everybody; it uses them itself. Paths weigh as their shards do, less if they have trained on fewer
+       tokens than a full round has.
     5. Who is gone (stream closed, silent for 8 to 30 s) or slow (awaited, as one of few, for 3 times what the others
-       needed, a quarter of what training took, and 5 s at least) is left out: the leader reassigns its pieces, and they
-       are made anew in a new generation. A synchronous round (`ModuleGroup.whole`) leaves nobody out. Who is silent is
-       asked (Where), and waited for as long as the patience lasts, an hour at least. Gone is who says goodbye, and who
-       cannot be dialled for 30 s. Who goes in the middle ends the round; it is made again, with the same gradients.
-    6. Whoever holds all averages tells their digest. The leader commits when all digests are equal and at least half of
-       the roster is there, else it aborts.
+       needed, a quarter of what training took, and 5 s at least) is left out: the leader reassigns its pieces, and
+       they are made anew in a new generation. Who was too slow twice in a row is not waited for in the next rounds,
+       for a minute at first, and counts where it is in time. A synchronous round (`ModuleGroup.whole`) leaves nobody
+       out. Who is silent is asked (Where), and waited for as long as the patience lasts, an hour at least. Gone is who
+       says goodbye, and who cannot be dialled for 30 s. Who goes in the middle ends the round; it is made again, with
+       the same gradients.
+    6. Reducers sign what they make. Whoever holds all averages and their seals tells the digest. The leader commits
+       when all digests are equal and at least half of the roster is there. Where they differ, the seals show who is to
+       blame (`round/seals.py`): a reducer that signed two averages is banned by all, by proof, and the round made
+       again at once without it; a member that does not show what it says is left out, and the others commit.
     7. A leader lost in between: members ask each other. If one committed, so do the others, for they hold the same
-       bytes. Whoever is asked first will not commit that round any more.
+       bytes. Who hears the leader still says so, and stays; while such ones could be half of the roster, the others
+       ask again.
     Only Commit replaces error-feedback residuals; the outer step is taken above this floor.
 
 Promises
@@ -102,15 +109,17 @@ Against whom
     Strangers who send malformed, oversized, non-finite or too long contributions: left out, named in the log. Whatever
     else they send: every number has a range (`fields.py`), and an error in what one peer sent costs that peer its
     stream (`border.py`), whose lines in the log are few. Averages and states that are not numbers: nobody takes them.
-    Who has never contributed: its tokens do not make a round due, its call not before half of one is trained, and it is
-    waited for in one of 80 versions at most. A fast line: no reducer has more than twice an equal part. A leader that
-    stalls, or sends us to states that nobody sends: others lead for us, each time for twice as long. A scaled
-    contribution is clipped to `norm_clip` times the median length. What the others of a group of three or more point
-    away from, and noise, does not count (`algorithm/averaging/robust.py`). Claims of tokens: a replica counts for at
-    most four times the median of its path. Different averages to different members: nothing commits. Versions that
-    nobody else has had: not asked for. Wrong states and blobs: another holder is asked. Records in others' names:
-    refused by every node. Peers that vanish, freeze or crawl at any moment: points 5 and 7. Floods of names: whom we
-    know keeps its place.
+    Who has never contributed: its tokens do not make a round due, its call not before half of one is trained, and it
+    is waited for in one of 80 versions at most. A fast line: no reducer has more than twice an equal part. Members
+    that send nothing, reducers that do not answer, leaders that stall, or send us to states that nobody sends: after
+    two rounds nobody waits for them and others lead, each time for twice as long. A scaled contribution is clipped to
+    `norm_clip` times the median length. What the others of a group of three or more point away from, and noise, does
+    not count (`algorithm/averaging/robust.py`). Claims of tokens: a replica counts for at most four times the median of
+    its path. Different averages to different members: two signatures that prove it, and a
+    ban. Who says that it holds another average, or asks in the middle of a round how it ended: the others go on.
+    Versions that nobody else has had: not asked for. Wrong states and blobs: another holder is asked. Records in
+    others' names: refused by every node. Peers that vanish, freeze or crawl at any moment: points 5 and 7. Floods of
+    names: whom we know keeps its place.
 
 What we do not claim
     - Truth of a contribution. What points a little with the others, and for the rest anywhere, moves the mean by its
@@ -123,8 +132,10 @@ What we do not claim
     - Length is held per reducer: against R reducers together a member can send sqrt(R) times what it claimed.
     - An honest average from a dishonest reducer. All members get the same bytes, and these may be wrong, within nothing
       but the codec's range; only comparing losses would show it. The leader may leave members out.
-    - Progress against a reducer that equivocates in every round, or against a member that lies about its digest: every
-      such round is aborted. Nobody's state suffers.
+    - Who of two is to blame that complain of each other alone: both are noted. A member can so have others demoted, at
+      most half of a roster at a time; these still contribute what is in time.
+    - A leader's word. It may leave members out, or send two halves of a group two rosters: they make two versions, and
+      whoever is behind fetches the one with more work. A member may say that it committed what the leader aborted.
     - One history. Two sides of a partition may both commit v + 1, also when a leader commits while a member that lost
       it asks the others. The digests in the announcements show it, and `algorithm/plan.py` heals it: the state with
       more work behind it (tokens, in its whole history) is fetched.

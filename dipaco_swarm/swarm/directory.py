@@ -203,7 +203,7 @@ class Directory:
         return tuple(
             peer
             for peer, record in sorted(self._lately.get((stage, module), {}).items())
-            if peer not in live and now - record.since < self._timing.long_ago
+            if peer not in live and now - record.since < self._timing.long_ago and self._allows(peer)
         )
 
     def told(self, peer: str, held: Holding) -> None:

@@ -12,11 +12,12 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.register import MAX_INVITATIONS, Register, digest_of
 from dipaco_swarm.swarm.addresses import name_in
+from dipaco_swarm.swarm.bans import Bans
 from dipaco_swarm.swarm.calls import Calls
+from dipaco_swarm.swarm.greetings import AdmissionIs, ShowInvitation
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.states.store import store_protocol
 from dipaco_swarm.swarm.transport import Portal, Transport
-from dipaco_swarm.swarm.wire import AdmissionIs, ShowInvitation
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,8 @@ class Admission:
 class Door:
     """Of one peer. `allows` may be called from any thread, `answer` in the loop, all others from the program's."""
 
-    def __init__(self, portal: Portal, transport: Transport, address: RunAddress) -> None:
+    def __init__(self, portal: Portal, transport: Transport, address: RunAddress, bans: Bans) -> None:
+        """`bans`: whom this peer itself lets in no more."""
         roots = [name_in(place) for place in address.bootstraps]
         self._calls = Calls(portal)
         self._transport = transport
@@ -48,6 +50,7 @@ class Door:
         self._roots = tuple(name for name in roots if name != transport.peer)
         """The operator's nodes."""
         self.admission = Admission()
+        self.bans = bans
         self._invitations: dict[str, str | None] = {}
         """Digest of a code -> who has shown it."""
         self._shown: dict[str, PeerName] = {}
@@ -55,7 +58,9 @@ class Door:
 
     def allows(self, name: str) -> bool:
         """Whether we listen to a peer."""
-        return name == self._transport.peer or name in self._roots or self.admission.allows(name)
+        if name == self._transport.peer or name in self._roots:
+            return True
+        return name not in self.bans and self.admission.allows(name)
 
     # ------------------------------------------------------------------------------------------- the operator's node
 

@@ -67,6 +67,10 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """Of a state or a blob, in hexadecimal."""
 Hash = Annotated[bytes, Field(min_length=32, max_length=32)]
 RoundId = Annotated[bytes, Field(min_length=16, max_length=16)]
+Nonce = Annotated[bytes, Field(min_length=16, max_length=16)]
+"""Drawn anew by who says it."""
+Signature = Annotated[bytes, Field(min_length=64, max_length=64)]
+"""Ed25519, with the key that a peer's name has in it."""
 Index = Annotated[int, Field(ge=0, le=MAX_INDEX)]
 Version = Annotated[int, Field(ge=0, le=MAX_INDEX)]
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]

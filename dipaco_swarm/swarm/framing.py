@@ -11,7 +11,7 @@ import msgpack
 from pydantic import ValidationError
 
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm import wire
+from dipaco_swarm.swarm import greetings, proofs, wire
 from dipaco_swarm.swarm.fields import MAX_MEMBERS, MAX_PIECES, Message
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -23,10 +23,14 @@ MAX_FIELDS = 64
 LENGTH = struct.Struct("<I")
 PIECE = struct.Struct("<IIII")
 MAX_MASK_BYTES = MAX_MEMBERS // 8
+SEAL = (1 << 32) - 1
+"""The index of what is no piece, but a reducer's signature under all pieces that it made in that generation."""
+SIGNATURE_BYTES = 64
 
 KINDS: dict[str, type[Message]] = {
     kind.model_fields["kind"].default: kind
-    for kind in vars(wire).values()
+    for words in (wire, proofs, greetings)
+    for kind in vars(words).values()
     if isinstance(kind, type) and issubclass(kind, Message) and "kind" in kind.model_fields
 }
 """Every message that there is, by its kind."""

@@ -7,28 +7,25 @@ what `simulate` and the reference runs use; `dipaco_swarm.testing` has one with 
 import asyncio
 import contextlib
 import contextvars
+import hashlib
 import threading
 import weakref
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from random import Random, SystemRandom
-from typing import Protocol
 
-from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import address_of
 from dipaco_swarm.swarm.border import Border
 from dipaco_swarm.swarm.circle import Circle
-from dipaco_swarm.swarm.fields import Message
-from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import PeerName
+from dipaco_swarm.swarm.local_stream import END, Link, LocalStream
 from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.threads import LoopPortal, Threads
 from dipaco_swarm.swarm.timing import Timing
-from dipaco_swarm.swarm.traffic import Meter, Purpose
+from dipaco_swarm.swarm.traffic import Meter
 from dipaco_swarm.swarm.transport import (
     Executor,
     NotAnswering,
@@ -53,25 +50,6 @@ QUICK = TimingWithin(heartbeat=0.5)
 """Within a process a record is read in no time: peers hear of each other ten times as often as over a network."""
 
 
-class Link(Protocol):
-    """How things travel between two peers of a process."""
-
-    async def dial(self, caller: str, peer: str) -> None:
-        """Return once a stream could be open. Raises ConnectionError when the peer cannot be reached."""
-        ...
-
-    async def carry(self, stream: "LocalStream", item: object, size: int) -> None:
-        """Have `item` arrive at the other end of a stream, after all that was sent before. `size`: in bytes.
-
-        Returns once the sender's line has taken it. `size` is 0 for a message and a header.
-        """
-        ...
-
-    def end(self, stream: "LocalStream") -> None:
-        """Have the end of a stream arrive at its other end, after all that was sent on it."""
-        ...
-
-
 class Direct:
     """A link without a line: everything is there at once."""
 
@@ -87,129 +65,13 @@ class Direct:
         stream.other.arrive(END, 0)
 
 
-END = object()
-"""What arrives last on a stream."""
 _PLACE = "/ip4/127.0.0.1/tcp/1"
 """Where all peers of a process are, in the form of an address."""
 
 
-class LocalStream:
-    """One end of a stream within a process."""
-
-    def __init__(self, me: str, peer: str, link: Link, meter: Meter) -> None:
-        self.peer = peer
-        self.address = ""
-        self.purpose = Purpose.JOINING
-        self.me = me
-        self._link = link
-        self._meter = meter
-        self.other: LocalStream = self
-        """The other end."""
-        self._inbox: deque[object] = deque()
-        self._news = asyncio.Event()
-        self._rest = memoryview(b"")
-        """Bytes of a raw run that nobody has read yet."""
-        self._closed = False
-        self._ended = False
-        self._sent = self._received = self._arrived = 0
-
-    @classmethod
-    def pair(cls, caller: "LocalTransport", callee: "LocalTransport", link: Link) -> "tuple[LocalStream, LocalStream]":
-        one = cls(caller.peer, callee.peer, link, caller.meter)
-        two = cls(callee.peer, caller.peer, link, callee.meter)
-        one.other, two.other = two, one
-        caller.streams.add(one)
-        callee.streams.add(two)
-        return one, two
-
-    @property
-    def sent(self) -> int:
-        return self._sent
-
-    @property
-    def received(self) -> int:
-        return self._received
-
-    @property
-    def arrived(self) -> int:
-        return self._arrived
-
-    async def send(self, message: Message) -> None:
-        await self._put(message, 0)
-
-    async def receive(self) -> Message:
-        item = await self._next()
-        if not isinstance(item, Message):
-            raise RemoteDataError(self.peer, "sends bytes that are not a message")
-        return item
-
-    async def send_piece(self, header: PieceHeader, data: memoryview) -> None:
-        await self._put(header, 0)
-        await self.send_raw(data)
-
-    async def receive_piece_header(self) -> PieceHeader | None:
-        try:
-            item = await self._next()
-        except EOFError:
-            return None
-        if not isinstance(item, PieceHeader):
-            raise RemoteDataError(self.peer, "sends something else where a piece begins")
-        return item
-
-    async def send_raw(self, data: memoryview) -> None:
-        with self._meter.sending():
-            await self._put(bytes(data), len(data))  # a copy: the sender may go on with its buffer
-        self._sent += len(data)
-        self._meter.note_sent(self.purpose, len(data))
-
-    async def receive_into(self, data: memoryview) -> None:
-        at = 0
-        while at < len(data):
-            if not self._rest:
-                item = await self._next()
-                if not isinstance(item, bytes):
-                    raise RemoteDataError(self.peer, "sends a message in the middle of a run of bytes")
-                self._rest = memoryview(item)
-            ready = min(len(self._rest), len(data) - at)
-            data[at : at + ready] = self._rest[:ready]
-            self._rest = self._rest[ready:]
-            at += ready
-        self._received += len(data)
-        self._meter.note_received(self.purpose, len(data))
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._link.end(self)
-            self._news.set()
-
-    def abandon(self) -> None:
-        """Its process is gone, and closes nothing: whoever clears up what is left of it must not be heard."""
-        self._closed = True
-
-    async def _put(self, item: object, size: int) -> None:
-        if self._closed or self._ended:
-            raise ConnectionResetError("the stream is closed")
-        await self._link.carry(self, item, size)
-
-    def arrive(self, item: object, size: int) -> None:
-        """Something has come from the other end; after the END nothing more does."""
-        if self._ended:
-            return
-        self._ended = item is END
-        self._arrived += size or 1
-        self._inbox.append(item)
-        self._news.set()
-
-    async def _next(self) -> object:
-        while not self._inbox:
-            if self._closed:
-                raise EOFError("the stream is closed")
-            self._news.clear()
-            await self._news.wait()
-        if self._inbox[0] is END:
-            raise EOFError("the other side went away")
-        return self._inbox.popleft()
+def _signature(peer: str, message: bytes) -> bytes:
+    """As long as a real one; who is in this process forges none."""
+    return hashlib.sha512(f"{peer}: ".encode() + message).digest()
 
 
 class LocalNetwork:
@@ -326,6 +188,12 @@ class LocalTransport:
             await self.border.hear(stream.peer, lambda: handler(stream))
         finally:
             stream.close()
+
+    def sign(self, message: bytes) -> bytes:
+        return _signature(self.peer, message)
+
+    def is_signed_by(self, peer: str, message: bytes, signature: bytes) -> bool:
+        return signature == _signature(peer, message)
 
     async def addresses(self) -> tuple[str, ...]:
         """None: names are addresses here."""

@@ -20,6 +20,7 @@ from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
+from dipaco_swarm.swarm.bans import Bans
 from dipaco_swarm.swarm.calls import Begun, Calls
 from dipaco_swarm.swarm.circle import Circle
 from dipaco_swarm.swarm.directory import MAX_MEMBERS, Directory
@@ -40,6 +41,7 @@ from dipaco_swarm.swarm.interface import (
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.rounds import Rounds
+from dipaco_swarm.swarm.round.seals import is_proven
 from dipaco_swarm.swarm.states.averages import pack
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.fetches import Fetches
@@ -179,7 +181,8 @@ class NetworkedSwarm:
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         found = self._directory.members(stage, module)
-        return tuple(said if self._vouching.knows(said.peer) else replace(said, known=False) for said in found)
+        late = {said.peer for said in found if self._rounds is not None and not self._rounds.waits_for(said.peer)}
+        return tuple(replace(s, known=self._vouching.knows(s.peer) and s.peer not in late) for s in found)
 
     def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float, thorough: bool = True) -> None:
         """Read the announcements about these modules from the DHT now; `members` then answers for them."""
@@ -359,13 +362,17 @@ async def networked_swarm(
     *,
     patience: float = 1.0,
     circle: Circle | None = None,
+    bans: Bans | None = None,
 ) -> AsyncIterator[NetworkedSwarm]:
     """A swarm that listens and serves until the block ends; then it says goodbye. To be entered in the loop.
 
     `met_before`: names of peers that may be there, from a life before this one. `patience`: so many times as long as
-    the program says members of a group are waited for. `circle`: whom we know from lives before this one.
+    the program says members of a group are waited for. `circle` and `bans`: whom we know, and whom we have banned, from
+    lives before this one.
     """
-    door = Door(portal, transport, address)
+    bans = bans or Bans()
+    bans.open(partial(is_proven, run=address.fingerprint, is_signed_by=transport.is_signed_by))
+    door = Door(portal, transport, address, bans)
     directory = Directory(transport, address.fingerprint, door.allows)
     store = Store(transport, address.fingerprint, blobs)
     await store.serve()

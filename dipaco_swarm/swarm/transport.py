@@ -158,6 +158,14 @@ class Transport(Protocol):
         """A new executor."""
         ...
 
+    def sign(self, message: bytes) -> bytes:
+        """Our signature of a message, 64 bytes."""
+        ...
+
+    def is_signed_by(self, peer: str, message: bytes, signature: bytes) -> bool:
+        """Whether a signature is that of the peer with this name."""
+        ...
+
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         """Call `handler` with each stream that a peer opens for `protocol`; the stream closes when it returns."""
         ...

@@ -1,7 +1,8 @@
 """What travels on a stream between two peers: the messages. How their bytes are made and read: `framing.py`.
 
 Every kind is a frozen, strictly typed value; the ranges of its numbers, and how long its texts may be, are in
-`fields.py`. To add a kind is to write its class here.
+`fields.py`. To add a kind is to write its class here; those about blame are in `proofs.py`, what a newcomer and a
+bootstrap node say to each other in `greetings.py`.
 """
 
 from typing import Annotated, Literal
@@ -22,6 +23,7 @@ from dipaco_swarm.swarm.fields import (
     Index,
     Message,
     ModuleName,
+    Nonce,
     Norm,
     Parameters,
     Peer,
@@ -31,13 +33,13 @@ from dipaco_swarm.swarm.fields import (
     Seconds,
     Size,
     Speed,
-    Time,
     Tokens,
     Version,
     Weight,
     Word,
     Work,
 )
+from dipaco_swarm.swarm.proofs import MAX_PROOFS, Proof
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK
 
 MAX_SPANS = 1 << 14
@@ -64,6 +66,8 @@ class Join(Message):
     """Length of the whole outer gradient; reducers hold us to it."""
     parameters: Parameters
     reduces: bool
+    nonce: Nonce
+    """In the roster as well: so what a member signs about a round cannot be about another one."""
     uplink: Speed = 0.0
     """Bytes a second that its line takes; 0: not known yet."""
     patience: Seconds
@@ -94,6 +98,9 @@ class RosterEntry(Message):
     scale: Scale
     """Norm clipping: what this contribution is multiplied with."""
     reduces: bool
+    nonce: Nonce
+    awaited: bool = True
+    """False: it has kept others waiting lately. It reduces nothing, and counts where it is in time."""
 
 
 class Roster(Message):
@@ -112,18 +119,22 @@ class Reassign(Message):
 
     kind: Literal["reassign"] = "reassign"
     gone: tuple[Peer, ...] = Field(max_length=MAX_MEMBERS)
+    late: tuple[Peer, ...] = Field(default=(), max_length=MAX_MEMBERS)
+    """Of those, who has kept the others waiting."""
+    apart: tuple[Peer, ...] = Field(default=(), max_length=MAX_MEMBERS)
+    """Who may be to blame as well: a complaint about one of those is theirs alone."""
     generation: Index = Field(gt=0)
     pieces: tuple[tuple[Index, Index], ...] = Field(max_length=MAX_PIECES)
     """Each a piece, and the index in `members` of its new owner."""
 
 
 class Ready(Message):
-    """Member -> leader: I hold every piece of the average; these are their digests."""
+    """Member -> leader: I hold every piece of the average, and the seals of their reducers."""
 
     kind: Literal["ready"] = "ready"
     generation: Index
     digest: Hash
-    """Over all pieces in order: their bytes and the masks of who is in them."""
+    """Over the roster and what the seals say."""
 
 
 class Commit(Message):
@@ -142,6 +153,8 @@ class Abort(Message):
     reason: Reason
     others_go_on: bool = False
     """They may commit with our contribution."""
+    proofs: tuple[Proof, ...] = Field(default=(), max_length=MAX_PROOFS)
+    """Who is to blame; the round is made again at once, without them."""
 
 
 class Alive(Message):
@@ -156,17 +169,19 @@ class Alive(Message):
 
 
 class AskOutcome(Message):
-    """Member -> member, when the leader is lost: did you commit this round? Asking also forbids it from now on."""
+    """Member -> member, when the leader is lost: did you commit this round?"""
 
     kind: Literal["ask-outcome"] = "ask-outcome"
     round_id: RoundId
 
 
 class OutcomeIs(Message):
-    """The answer: what we committed, or None, and then we never will."""
+    """The answer: what we committed, or None. Then we never will, unless we still hear the leader."""
 
     kind: Literal["outcome"] = "outcome"
     commit: Commit | None
+    undecided: bool = False
+    """We are in that round, and hear the leader."""
 
 
 # a contributor and a reducer -----------------------------------------------------------------------------------------
@@ -348,50 +363,6 @@ class ManifestIs(Message):
     kind: Literal["manifest"] = "manifest"
     signed: Annotated[bytes, Field(max_length=1 << 20)] | None
     same: bool = False
-
-
-# a peer and a bootstrap node -----------------------------------------------------------------------------------------
-
-MAX_PORTS = 4
-MAX_BALLAST = 1 << 18
-Port = Annotated[int, Field(gt=0, lt=1 << 16)]
-
-
-class Hello(Message):
-    """How do I look from there? `ports`: where to knock at the address that you see me at, if at all."""
-
-    kind: Literal["hello"] = "hello"
-    ports: tuple[Port, ...] = Field(default=(), max_length=MAX_PORTS)
-    ballast: Annotated[bytes, Field(max_length=MAX_BALLAST)] = b""
-    """Means nothing: how long it takes shows how fast our line is."""
-
-
-class Welcome(Message):
-    """How you look from here."""
-
-    kind: Literal["welcome"] = "welcome"
-    seen_at: Word
-    """/ip4/... or /ip6/...; empty when you come through a relay."""
-    reached: tuple[Port, ...] | None = Field(max_length=MAX_PORTS)
-    """The ports at which you can be dialled; None: was not asked, or has no time to try."""
-    time: Time
-    """Seconds since the epoch, by my clock."""
-    version: Word
-    """Of the program that I run."""
-
-
-class ShowInvitation(Message):
-    """Newcomer -> bootstrap node: I may take part, for I have this invitation."""
-
-    kind: Literal["show-invitation"] = "show-invitation"
-    code: Annotated[str, Field(pattern=r"^[a-z2-7]{24}$")]
-
-
-class AdmissionIs(Message):
-    """Whether it is taken; the next manifest says so to everybody."""
-
-    kind: Literal["admission"] = "admission"
-    noted: bool
 
 
 class NotHere(Message):

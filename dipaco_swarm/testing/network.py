@@ -22,7 +22,7 @@ from random import Random
 
 from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.framing import LENGTH, PIECE, PieceHeader, encode
-from dipaco_swarm.swarm.local import END, LocalStream
+from dipaco_swarm.swarm.local_stream import END, LocalStream
 from dipaco_swarm.testing.virtual_time import context_of
 
 BUFFER_BYTES = 1 << 18

@@ -9,10 +9,12 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from dipaco_swarm.machine.stopping import Stopping
+from dipaco_swarm.swarm.bans import Bans, bans_file
 from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.swarm.local import LocalTransport
 from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
+from dipaco_swarm.swarm.transport import Transport
 from dipaco_swarm.testing.directory import SimulatedRecords
 from dipaco_swarm.testing.network import Line
 from dipaco_swarm.testing.pauses import VirtualPauses
@@ -116,8 +118,16 @@ class SimulatedProcess(ABC):
         transport.open()
         self._open.push_async_callback(transport.close)
         circle = Circle(circle_file(self.home, world.address.fingerprint))
-        swarm = networked_swarm(program, transport, world.address, BlobStore(self.home / "blobs"), circle=circle)
+        bans = Bans(bans_file(self.home, world.address.fingerprint))
+        blobs = BlobStore(self.home / "blobs")
+        swarm = networked_swarm(
+            program, self._bent_transport(transport), world.address, blobs, circle=circle, bans=bans
+        )
         return await self._open.enter_async_context(swarm)
+
+    def _bent_transport(self, transport: LocalTransport) -> Transport:
+        """The door to the network as the program has it; who is hostile has it bent."""
+        return transport
 
     async def _leave(self) -> None:
         await self._open.aclose()

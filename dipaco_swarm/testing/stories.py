@@ -40,6 +40,10 @@ class Outcome:
     forks: int
     healing_seconds: float
     balance: Balance
+    demotions: int
+    """So often somebody was not waited for any more by somebody; all are honest."""
+    most_demotions: int
+    """Of one peer by one other; each is for twice as long as the one before."""
     violations: tuple[Violation, ...]
     lines: tuple[str, ...] = field(repr=False, default=())
 
@@ -67,7 +71,7 @@ def tell(
     names = [f"peer-{number}" for number in range(count)]
     told = random_paths(random, count, world.plan)
     faults = faults_of(random, names, seconds, aim) if faulty else []
-    healing = 0.0
+    healing, demoted = 0.0, (0, 0)
 
     async def story(world: World) -> None:
         nonlocal healing
@@ -81,6 +85,8 @@ def tell(
         if not await world.until(world.is_one, HEALED_SECONDS):
             world.ledger.violate(world.now, "forks heal", f"not one after {HEALED_SECONDS:.0f} s: {world.apart()}")
         healing = world.now - calm
+        nonlocal demoted
+        demoted = _demotions(world)
         await _come_to_an_end(world)
 
     world.play(story)
@@ -103,9 +109,23 @@ def tell(
         forks=world.forks,
         healing_seconds=healing,
         balance=balance,
+        demotions=demoted[0],
+        most_demotions=demoted[1],
         violations=tuple(ledger.violations),
         lines=tuple(f"{at:9.2f} {who}: {what}" for at, who, what in world.lines),
     )
+
+
+def _demotions(world: World) -> tuple[int, int]:
+    """How often peers that are here have demoted others in this life, and most often the same; nobody is banned."""
+    times: list[int] = []
+    for peer in world.live_peers():
+        swarm = peer.watched.as_networked() if peer.watched is not None else None
+        if swarm is not None and swarm.door.bans.names():
+            world.ledger.violate(world.now, "nobody is banned for weather", f"{peer.name}: {swarm.door.bans.names()}")
+        if swarm is not None and swarm._rounds is not None:
+            times.extend(swarm._rounds.laggards.times())
+    return sum(times), max(times, default=0)
 
 
 async def _come_to_an_end(world: World) -> None:

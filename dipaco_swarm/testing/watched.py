@@ -57,6 +57,10 @@ class WatchedSwarm:
     def as_swarm(self) -> Swarm:
         return cast(Swarm, self)
 
+    def as_networked(self) -> NetworkedSwarm:
+        """What is watched."""
+        return self._swarm
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._swarm, name)
 

@@ -32,7 +32,7 @@ def rosters(draw: st.DrawFn) -> list[RosterEntry]:
     peers = draw(st.lists(names, min_size=1, max_size=12, unique=True))
     paths = draw(st.lists(st.integers(0, 5), min_size=len(peers), max_size=len(peers)))
     return [
-        RosterEntry(peer=peer, path=path, tokens=1, norm=1.0, scale=1.0, reduces=True)
+        RosterEntry(peer=peer, path=path, tokens=1, norm=1.0, scale=1.0, reduces=True, nonce=bytes(16))
         for peer, path in zip(peers, paths, strict=True)
     ]
 

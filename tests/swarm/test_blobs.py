@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from dipaco_swarm.swarm.local import END, LocalNetwork, LocalStream, LocalTransport
+from dipaco_swarm.swarm.local import LocalNetwork, LocalTransport
+from dipaco_swarm.swarm.local_stream import END, LocalStream
 from dipaco_swarm.swarm.states.blob_download import CHUNK
 from dipaco_swarm.swarm.states.blobs import MemoryBlobs
 from dipaco_swarm.swarm.states.store import MAX_UNFINISHED, Store

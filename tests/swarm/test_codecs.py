@@ -147,7 +147,7 @@ def test_nobody_honest_is_longer_than_it_said(codec: Codec, vector: Tensor, left
 
 
 def member_with(norm: float) -> RosterEntry:
-    return RosterEntry(peer="Qm", path=0, tokens=1, norm=norm, scale=1.0, reduces=True)
+    return RosterEntry(peer="Qm", path=0, tokens=1, norm=norm, scale=1.0, reduces=True, nonce=bytes(16))
 
 
 @pytest.mark.parametrize(

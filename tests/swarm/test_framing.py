@@ -25,6 +25,7 @@ JOIN = Join(
     norm=1.0,
     parameters=10,
     reduces=True,
+    nonce=bytes(16),
     patience=1.0,
 )
 

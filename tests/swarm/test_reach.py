@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dipaco_swarm.algorithm.state import ModuleState, vector_to_bytes
 from dipaco_swarm.errors import NodeError
 from dipaco_swarm.run.signature import sign_manifest
+from dipaco_swarm.swarm.greetings import Welcome
 from dipaco_swarm.swarm.interface import Agreed
 from dipaco_swarm.swarm.libp2p import protobuf, relay
 from dipaco_swarm.swarm.libp2p import reachability as reach
@@ -26,7 +27,6 @@ from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.libp2p.starting import open_node
 from dipaco_swarm.swarm.libp2p.visibility import places
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.swarm.wire import Welcome
 from tests.doors.test_manifest import manifest
 
 from .test_contract import MODULE, gather, group, part, reduce_together
@@ -243,7 +243,7 @@ def test_a_capped_member_keeps_to_its_bandwidth_and_its_round_commits(
             agreed = outcome[MODULE]
             assert isinstance(agreed, Agreed), agreed
             assert len(agreed.contributors) == 2
-        assert sent == 4_000_000  # half of a module out as a contribution, half as averages
+        assert sent == 4_000_064  # half of a module out as a contribution, half as averages, and their seal
         assert 0.85 * sent / rate < seconds, f"{sent} bytes took {seconds:.2f} s"
 
         rates: list[float] = []

@@ -11,7 +11,8 @@ import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, PeerName
-from dipaco_swarm.swarm.local import END, Direct, LocalNetwork, LocalStream, TimingWithin
+from dipaco_swarm.swarm.local import Direct, LocalNetwork, TimingWithin
+from dipaco_swarm.swarm.local_stream import END, LocalStream
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.wire import Roster

@@ -22,13 +22,14 @@ from dipaco_swarm.errors import RemoteDataError, nobody_answers
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.border import Border
+from dipaco_swarm.swarm.greetings import Hello, Welcome
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p import leaks
 from dipaco_swarm.swarm.libp2p import reachability as reach
 from dipaco_swarm.swarm.libp2p.connections import UNREACHED, Connections
 from dipaco_swarm.swarm.libp2p.daemon import Daemon
 from dipaco_swarm.swarm.libp2p.dht import DhtRecords
-from dipaco_swarm.swarm.libp2p.identity import Identity
+from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
 from dipaco_swarm.swarm.libp2p.incoming import Incoming
 from dipaco_swarm.swarm.libp2p.pipe import Pipe
 from dipaco_swarm.swarm.libp2p.rate_limit import RateLimit
@@ -39,7 +40,6 @@ from dipaco_swarm.swarm.threads import Threads
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Meter
 from dipaco_swarm.swarm.transport import NotAnswering, NotOfThisRun, Stream, StreamHandler
-from dipaco_swarm.swarm.wire import Hello, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,12 @@ class Node:
 
     def executor(self) -> Threads:
         return Threads()
+
+    def sign(self, message: bytes) -> bytes:
+        return self.identity.sign(message)
+
+    def is_signed_by(self, peer: str, message: bytes, signature: bytes) -> bool:
+        return is_signed_by(peer, message, signature)
 
     async def addresses(self) -> tuple[str, ...]:
         """Where others can dial us, each ending in /p2p/OUR-NAME: as we are seen, through relays, near by."""

@@ -15,6 +15,7 @@ from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
+from dipaco_swarm.swarm.bans import Bans, bans_file
 from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.swarm.libp2p.address_book import AddressBook
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
@@ -70,7 +71,8 @@ def open_swarm(
         met_before = tuple(name_in(place) for place in before)
         blobs = BlobStore(home / "blobs")
         circle = Circle(circle_file(home, address.fingerprint))
-        joining = networked_swarm(LoopPortal(loop), node, address, blobs, met_before, circle=circle)
+        bans = Bans(bans_file(home, address.fingerprint))
+        joining = networked_swarm(LoopPortal(loop), node, address, blobs, met_before, circle=circle, bans=bans)
         swarm = await stack.enter_async_context(joining)
         background.start(_keep_in_touch(node, address, swarm, address_book))
         background.start(_until_lost(node, swarm, stop))

@@ -14,6 +14,7 @@ from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.swarm.addresses import is_relayed, name_in
 from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.greetings import MAX_BALLAST
 from dipaco_swarm.swarm.libp2p.connections import UNREACHED
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
 from dipaco_swarm.swarm.libp2p.node import Node
@@ -22,7 +23,7 @@ from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.libp2p.starting import open_door
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.states.store import store_protocol
-from dipaco_swarm.swarm.wire import MAX_BALLAST, AskBlob, AskManifest, BlobFollows, ManifestIs
+from dipaco_swarm.swarm.wire import AskBlob, AskManifest, BlobFollows, ManifestIs
 
 log = logging.getLogger(__name__)
 

@@ -24,9 +24,10 @@ from cryptography.x509 import ExtensionNotFound, ObjectIdentifier, UnrecognizedE
 
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.addresses import is_relayed
+from dipaco_swarm.swarm.greetings import MAX_PORTS, Hello, Welcome
 from dipaco_swarm.swarm.libp2p.identity import public_key
 from dipaco_swarm.swarm.transport import Stream
-from dipaco_swarm.swarm.wire import MAX_PORTS, Hello, NotHere, Welcome
+from dipaco_swarm.swarm.wire import NotHere
 
 PROTOCOL = "dipaco/1/hello"
 QUESTION_SECONDS = 8.0

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from dipaco_swarm.swarm.addresses import address_of, is_on_this_machine, is_relayed, place_in
-from dipaco_swarm.swarm.wire import Welcome
+from dipaco_swarm.swarm.greetings import Welcome
 
 DOUBTS = 2
 """So often in a row a reachable peer must be found unreachable; one lost packet should not make it one."""

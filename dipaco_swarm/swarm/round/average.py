@@ -1,4 +1,4 @@
-"""The average of one round as it comes in on one peer, piece by piece: its bytes, who is in it, and its digest."""
+"""The average of one round as it comes in on one peer, piece by piece: its bytes, who is in it, who has sealed it."""
 
 import asyncio
 import hashlib
@@ -12,8 +12,10 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import Span
 from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import ModuleGroup, PeerName
+from dipaco_swarm.swarm.proofs import Seal
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.reduction import effective_paths_of, piece_bounds, present_in
+from dipaco_swarm.swarm.round.seals import IsSignedBy, Made, Subject, digest_of_average, digest_of_pieces
 from dipaco_swarm.swarm.transport import Executor
 from dipaco_swarm.swarm.wire import Roster
 
@@ -21,11 +23,23 @@ from dipaco_swarm.swarm.wire import Roster
 class Average:
     """Every piece has an owner, its reducer. Who goes loses its pieces to others, who make them anew: a generation.
 
-    `complete` is set whenever every piece is here.
+    `complete` is set whenever every piece is here, and sealed.
     """
 
-    def __init__(self, roster: Roster, group: ModuleGroup, codec: Codec, parameters: int, compute: Executor) -> None:
+    def __init__(
+        self,
+        roster: Roster,
+        about: Subject,
+        group: ModuleGroup,
+        codec: Codec,
+        parameters: int,
+        compute: Executor,
+        is_signed_by: IsSignedBy,
+    ) -> None:
+        """`about`: what the seals of this round are about."""
         self._roster = roster
+        self.about = about
+        self._is_signed_by = is_signed_by
         self._group = group
         self._codec = codec
         self._compute = compute
@@ -41,6 +55,7 @@ class Average:
         self._masks: dict[int, bytes] = {}
         self._encoded: dict[int, memoryview] = {}
         """The bytes of each piece; with an exact codec they are those of the mean."""
+        self._seals: dict[Made, Seal] = {}
 
     def bounds(self, piece: int) -> tuple[int, int]:
         """From the first parameter of a piece to before the first of the next one."""
@@ -59,6 +74,16 @@ class Average:
         """How many of the pieces have come."""
         return len(self._digests)
 
+    @property
+    def made(self) -> set[Made]:
+        """Which seals there are to be."""
+        return set(zip(self.owners, self.made_in, strict=True))
+
+    def awaited(self) -> set[int]:
+        """Reducers, by index, of whom a piece or a seal is missing."""
+        pieces = {owner for piece, owner in enumerate(self.owners) if not self.has(piece)}
+        return pieces | {owner for owner, _ in self.made - self._seals.keys()}
+
     def is_current(self, header: PieceHeader, owner: int) -> bool:
         """Whether an average comes from whom it should come from now."""
         return self.owners[header.index] == owner and self.made_in[header.index] == header.generation
@@ -72,6 +97,8 @@ class Average:
             self._masks.pop(piece, None)
             self._encoded.pop(piece, None)
             self.complete.clear()
+        self._seals = {key: seal for key, seal in self._seals.items() if key in self.made}
+        self._look_whether_complete()
 
     def destination(self, piece: int, size: int) -> memoryview:
         """Where the `size` bytes of a piece go: with an exact codec they are the mean itself."""
@@ -90,8 +117,31 @@ class Average:
         if header.generation == self.made_in[header.index]:
             self._digests[header.index], self._masks[header.index] = digest, header.mask
             self._encoded[header.index] = data
-            if len(self._digests) == len(self.owners):
-                self.complete.set()
+            self._look_whether_complete()
+
+    def to_be_sealed(self, reducer: int, generation: int) -> bytes | None:
+        """The digest of what a reducer made in a generation; None while some of it is not here."""
+        key = reducer, generation
+        pieces = [piece for piece, made in enumerate(zip(self.owners, self.made_in, strict=True)) if made == key]
+        if not pieces or not all(map(self.has, pieces)):
+            return None
+        return digest_of_pieces({piece: self._digests[piece] for piece in pieces})
+
+    def seal(self, reducer: int, generation: int, signature: bytes) -> None:
+        """A reducer has signed what it made in a generation. Raises RemoteDataError when that is not what is here."""
+        if (reducer, generation) not in self.made:
+            return  # outdated
+        peer, digest = self._roster.members[reducer].peer, self.to_be_sealed(reducer, generation)
+        if digest is None or not self._is_signed_by(peer, self.about.statement(generation, digest), signature):
+            raise RemoteDataError(peer, "has not signed the averages that it sends")
+        self._seals[reducer, generation] = Seal(
+            reducer=reducer, generation=generation, digest=digest, signature=signature
+        )
+        self._look_whether_complete()
+
+    def _look_whether_complete(self) -> None:
+        if not self.awaited():
+            self.complete.set()
 
     def _settle(self, header: PieceHeader, data: memoryview) -> bytes:
         """The digest of a piece's bytes and mask. Raises ValueError when it is no piece, or not finite."""
@@ -105,11 +155,12 @@ class Average:
     # ------------------------------------------------------------------------------------------ once all of it is here
 
     def digest(self) -> bytes:
-        """SHA-256 over all pieces and their masks: what members must agree on before anybody commits."""
-        whole = hashlib.sha256()
-        for piece in range(len(self.owners)):
-            whole.update(self._digests[piece])
-        return whole.digest()
+        """Over the roster and all that is sealed: what members must agree on before anybody commits."""
+        return digest_of_average(self.about.roster, {key: seal.digest for key, seal in self._seals.items()})
+
+    def seals(self) -> tuple[Seal, ...]:
+        """What the reducers have signed; nothing while some of it is missing."""
+        return tuple(self._seals[key] for key in sorted(self._seals)) if self.complete.is_set() else ()
 
     def pieces(self) -> tuple[memoryview, ...]:
         """The encoded pieces in order, as their reducers sent them."""

@@ -16,7 +16,7 @@ whom it has joined itself.
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.swarm.round.reduction import leader_order
@@ -27,7 +27,10 @@ REFUSAL_SECONDS = 10.0
 """So long a refusal counts where everybody is waited for: who is moving to a path of the module refuses, and comes."""
 
 DEMOTED_AT = 3
-"""Points: two for a leader that was lost after it had answered, one for sending us to a state that nobody sends."""
+"""Points. Two for a leader that was lost after it had answered, and for a member that was late. One for sending us to a
+state that nobody sends, for a round that was off, and for the other side of a complaint that nobody shares."""
+DEMOTED_AGAIN_AT = 2
+"""Who was demoted before has less credit."""
 DEMOTED_SECONDS = 60.0
 LONGEST_SECONDS = 3600.0
 FORGIVEN_SECONDS = 7200.0
@@ -51,7 +54,7 @@ class Candidates:
     doubted: frozenset[str] = frozenset()
     """Left our last question without an answer."""
     demoted: frozenset[str] = frozenset()
-    """Have wasted rounds of ours lately."""
+    """Have wasted rounds of ours lately, or kept them waiting."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -96,9 +99,12 @@ class LeaderFailures:
 
 
 class Demotions:
-    """Leaders that have wasted rounds of ours: at the end of our own list, each time for twice as long.
+    """Who has wasted rounds of ours lately: each time for twice as long. A peer has two of these.
 
-    Anybody can grind a name that leads often, and say "alive" and nothing else, or send all to a state that nobody has.
+    Of leaders: others lead then. Anybody who leads can say "alive" and nothing else, or send all to a state that nobody
+    has. Of members: nobody waits for them. Anybody can be in every round and send nothing. What somebody did as a
+    leader is no reason to make rounds without it: two that do not wait for each other make two versions. Lines break
+    as well, so it is not for long at first.
     """
 
     def __init__(self) -> None:
@@ -114,22 +120,31 @@ class Demotions:
             del self._sent_from[next(iter(self._sent_from))]
         return before == digest
 
-    def note(self, leader: str, now: float, points: int = 1) -> None:
-        """It has wasted a round; `points`: how badly."""
-        before = self._of.pop(leader, Demerits())
+    def note(self, peer: str, now: float, points: int = 1) -> None:
+        """It has wasted a round, or time of one; `points`: how badly."""
+        before = self._of.pop(peer, Demerits())
         if now - before.last > FORGIVEN_SECONDS:
             before = Demerits()
         demerits = Demerits(before.points + points, before.times, now, before.until)
-        if demerits.points >= DEMOTED_AT:
+        if demerits.points >= (DEMOTED_AGAIN_AT if before.times else DEMOTED_AT):
             lasts = min(DEMOTED_SECONDS * 2.0**demerits.times, LONGEST_SECONDS)
             demerits = Demerits(0, demerits.times + 1, now, now + lasts)
-        self._of[leader] = demerits
+        self._of[peer] = demerits
         while len(self._of) > MAX_DEMERITS:
             del self._of[next(iter(self._of))]
 
-    def forgive(self, leader: str) -> None:
-        """A round that it led is agreed on."""
-        self._of.pop(leader, None)
+    def forgive(self, peer: str) -> None:
+        """It has done well in a round that is agreed on. What it was demoted for before is remembered."""
+        if peer in self._of:
+            self._of[peer] = replace(self._of[peer], points=0)
+
+    def times(self) -> list[int]:
+        """How often each was demoted that is remembered."""
+        return [demerits.times for demerits in self._of.values() if demerits.times]
+
+    def is_demoted(self, peer: str, now: float) -> bool:
+        """From any thread."""
+        return now < self._of.get(peer, Demerits()).until
 
     def demoted(self, now: float) -> frozenset[str]:
         return frozenset(leader for leader, demerits in self._of.items() if now < demerits.until)
@@ -137,10 +152,10 @@ class Demotions:
 
 @dataclass(frozen=True)
 class Demerits:
-    """What one leader has done. Times are those of the monotonic clock."""
+    """What one peer has done. Times are those of the monotonic clock."""
 
     points: int = 0
-    """Since it was demoted last."""
+    """Since it was demoted last, or did well."""
     times: int = 0
     """It was demoted."""
     last: float = -math.inf

@@ -11,8 +11,8 @@ else                                           Wait            the missing are a
 
 Missing is who is announced and has not joined; and, where hardly anybody is announced, who was there lately: who hears
 nobody may be the one that is parted from the others. Not missing any more is who says that it does not come, until it
-says that it does; who leaves questions unanswered (two of them, one of those who were there lately); and, where the
-round waits for everybody, only who is gone.
+says that it does; who leaves questions unanswered (two of them, one of those who were there lately); who has kept two
+rounds waiting lately; and, where the round waits for everybody, only who is gone.
 """
 
 from collections.abc import Mapping
@@ -46,6 +46,8 @@ class GatheringView:
     """Who could not be dialled for long."""
     whole: bool = False
     """Whether the round waits for everybody."""
+    waived: frozenset[str] = frozenset()
+    """Who has kept others waiting lately."""
     ahead: tuple[Claim, str] | None = None
     """A better state than that of the round, and who has it."""
     first: str | None = None
@@ -54,7 +56,7 @@ class GatheringView:
     @property
     def missing(self) -> frozenset[str]:
         """For whom the round waits, and who is asked."""
-        return (self._live_missed() | self._lately_missed()) - self.seated - self.elsewhere
+        return (self._live_missed() | self._lately_missed()) - self.seated - self.elsewhere - self.waived
 
     def _live_missed(self) -> frozenset[str]:
         if self.whole:

@@ -3,16 +3,21 @@
 What is decided, and when, is in `decision.py`. Here the view for it is built, and what it says is carried out and told.
 """
 
-import asyncio
 import logging
 import statistics
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.proofs import MAX_PROOFS
 from dipaco_swarm.swarm.round import decision
 from dipaco_swarm.swarm.round.decision import decide
+from dipaco_swarm.swarm.round.gathering import Gathering
+from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.roster import make_roster
+from dipaco_swarm.swarm.round.seals import Subject, compare
 from dipaco_swarm.swarm.round.seats import Seat, or_a_pulse, tell
+from dipaco_swarm.swarm.round.standing import Standing
 from dipaco_swarm.swarm.transport import Transport
 from dipaco_swarm.swarm.wire import Abort, Alive, Commit, Reassign
 
@@ -23,21 +28,32 @@ class RunningRound:
     """The leader's second half. Made for one round, used once."""
 
     def __init__(
-        self, transport: Transport, seats: Sequence[Seat], changed: asyncio.Event, norm_clip: float, *, whole: bool
+        self,
+        transport: Transport,
+        gathering: Gathering,
+        seats: Sequence[Seat],
+        norm_clip: float,
+        standing: Standing,
+        inquiry: Inquiry,
+        waived: AbstractSet[str],
     ) -> None:
-        """`seats`: members that agree on the length of the vector. `changed`: set whenever one has said something.
-
-        `whole`: the round waits for everybody.
-        """
-        self._whole = whole
+        """`seats`: members that agree on the length of the vector. `waived`: whom nobody is to wait for."""
+        self._whole = gathering.group.whole
+        self._transport = transport
+        self._standing = standing
+        self._inquiry = inquiry
+        self._key = gathering.key
         self._clock = transport.clock
         self._timing = transport.timing
         joins = {seat.channel.peer: seat.join for seat in seats}
-        self._roster = make_roster(joins, norm_clip, round_id=transport.random.randbytes(16))
+        waived = frozenset() if self._whole else waived
+        self._roster = make_roster(joins, norm_clip, transport.random.randbytes(16), waived)
         seat_of = {seat.channel.peer: seat for seat in seats}
         self._seats = [seat_of[member.peer] for member in self._roster.members]
         self._owners = list(self._roster.owners)
-        self._changed = changed
+        self._made_in = [0] * len(self._owners)
+        """The generation in which each piece was last given an owner."""
+        self._changed = gathering.changed
         self._patience = statistics.median(join.patience for join in joins.values())
         self._alive = frozenset(range(len(self._seats)))
         self._generation = 0
@@ -52,11 +68,15 @@ class RunningRound:
         pulsed = self._clock.monotonic()
         while True:
             self._changed.clear()
+            if banned := [name for i in sorted(self._alive) if not self._standing.allows(name := self._name(i))]:
+                proofs = tuple(proof for name in banned if (proof := self._standing.proof_of(name)) is not None)
+                await self._tell_all(Abort(reason=f"{_some(banned)} may not take part", proofs=proofs[:MAX_PROOFS]))
+                return
             now = self._clock.monotonic()
             decided, self._memory = decide(self._view(now), self._memory, self._timing)
             match decided:
-                case decision.Drop(members, why):
-                    await self._drop(members, why)
+                case decision.Drop(members, why, late, apart):
+                    await self._drop(members, why, late=late, apart=apart)
                     continue
                 case decision.Abort(reason):
                     await self._tell_all(Abort(reason=reason))
@@ -64,6 +84,10 @@ class RunningRound:
                 case decision.Commit(digest, generation):
                     await self._tell_all(Commit(round_id=self._roster.round_id, generation=generation, digest=digest))
                     return
+                case decision.Compare():
+                    if await self._ends_by_comparing():
+                        return
+                    continue
                 case decision.Wait():
                     pass
             if now - pulsed >= self._timing.pulse:
@@ -91,9 +115,35 @@ class RunningRound:
             began=self._began,
             patience=self._patience,
             whole=self._whole,
+            waived=frozenset(i for i, member in enumerate(self._roster.members) if not member.awaited),
         )
 
-    async def _drop(self, members: frozenset[int], why: str) -> None:
+    async def _ends_by_comparing(self) -> bool:
+        """The averages differ: look who is to blame, and go on without, if that is enough; whether the round is off."""
+        await self._tell_all(Alive())
+        awaited = {i for i in self._alive if self._roster.members[i].awaited}
+        ready = {i: said.digest for i in awaited if (said := self._seats[i].ready) is not None}
+        shown = await self._inquiry.shown({i: self._name(i) for i in awaited}, self._roster.round_id)
+        stage, module, version = self._key
+        about = Subject.of(self._inquiry.run, stage, module, version, self._roster)
+        made = set(zip(self._owners, self._made_in, strict=True))
+        found = compare(about, self._roster, made, shown, ready, self._transport.is_signed_by)
+        if self._inquiry.convict(found.proofs):
+            names = _some(proof.reducer[-8:] for proof in found.proofs)
+            await self._tell_all(Abort(reason=f"{names} sent different averages to us", proofs=found.proofs))
+            return True
+        if found.liars and found.liars < awaited:
+            await self._drop(found.liars, "said that it holds another average than it shows", late=True)
+            return False
+        await self._tell_all(Abort(reason="the peers did not get the same average; nothing was taken"))
+        return True
+
+    def _name(self, member: int) -> str:
+        return self._seats[member].channel.peer
+
+    async def _drop(
+        self, members: frozenset[int], why: str, *, late: bool, apart: frozenset[int] = frozenset()
+    ) -> None:
         """Go on without them: tell everybody, and give their pieces to others."""
         self._alive -= members
         names = [self._seats[i].channel.peer for i in sorted(members)]
@@ -102,13 +152,25 @@ class RunningRound:
         await tell([self._seats[i] for i in members if not self._seats[i].gone], off, self._timing)
         if not self._alive:
             return
-        heirs = [i for i in sorted(self._alive) if self._roster.members[i].reduces] or sorted(self._alive)
+        entries = self._roster.members
+        heirs = [i for i in sorted(self._alive) if entries[i].awaited and entries[i].reduces]
+        heirs = heirs or [i for i in sorted(self._alive) if entries[i].awaited] or sorted(self._alive)
         orphans = [piece for piece, owner in enumerate(self._owners) if owner in members]
         moved = {piece: heirs[k % len(heirs)] for k, piece in enumerate(orphans)}
         for piece, owner in moved.items():
             self._owners[piece] = owner
         self._generation += 1
-        await self._tell_all(Reassign(gone=tuple(names), generation=self._generation, pieces=tuple(moved.items())))
+        for piece in moved:
+            self._made_in[piece] = self._generation
+        await self._tell_all(
+            Reassign(
+                gone=tuple(names),
+                late=tuple(names) if late else (),
+                apart=tuple(self._name(i) for i in sorted(apart)),
+                generation=self._generation,
+                pieces=tuple(moved.items()),
+            )
+        )
 
     async def _tell_all(self, message: Message) -> None:
         await tell([self._seats[i] for i in sorted(self._alive)], message, self._timing)

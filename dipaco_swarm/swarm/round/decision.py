@@ -10,15 +10,18 @@ half of the members or fewer are stragglers,
                                                         waits for everybody
 more than half of the roster have left        Abort
 somebody has no average yet:
-  nothing has moved for `standstill`          Abort     the round is tried again; after the patience, where the round
+  nothing has moved for `standstill`:
+    half of the members or fewer say nothing  Drop      ... at all about it
+    else                                      Abort     the round is tried again; after the patience, where the round
                                                         waits for everybody
   else                                        Wait
-the averages differ                           Abort     nothing was taken
+the averages differ                           Compare   what their reducers have signed shows who is to blame
 else                                          Commit    everybody alive holds the same bytes
 
-Stragglers are members that a round waits for. Every report is a set of complaints: "I miss the contributions of these
-members to the pieces that I reduce", "I miss the averages of those reducers". Of the two sides of a complaint, the one
-with more complaints about or by it is the straggler. `stragglers` has the rule.
+Members that have kept others waiting lately are not waited for (`RosterEntry.awaited`); what is said of members here is
+said of the others. Stragglers are members that a round waits for. Every report is a set of complaints: "I miss the
+contributions of these members to the pieces that I reduce", "I miss the averages of those reducers". Of the two sides
+of a complaint, the one with more complaints about or by it is the straggler. `stragglers` has the rule.
 """
 
 from collections import Counter
@@ -61,6 +64,13 @@ class RoundView:
     """Seconds that the median member is willing to wait for others."""
     whole: bool = False
     """Whether the round waits for everybody, however slow."""
+    waived: frozenset[int] = frozenset()
+    """Indices of members that the round does not wait for."""
+
+    @property
+    def awaited(self) -> frozenset[int]:
+        """Indices of those on whom it depends when the round ends."""
+        return self.alive - self.waived
 
     def ready(self, member: int) -> Ready | None:
         """The average that a member holds of this generation; None when it has none yet."""
@@ -90,6 +100,10 @@ class Drop:
 
     members: frozenset[int]
     why: str
+    late: bool = False
+    """Whether they have kept the others waiting."""
+    apart: frozenset[int] = frozenset()
+    """Who may be to blame as well."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +117,12 @@ class Abort:
     reason: str
 
 
-Decision = Wait | Drop | Commit | Abort
+@dataclass(frozen=True)
+class Compare:
+    """Ask the members for what the reducers have signed; then go on without somebody, or abort (seals.py)."""
+
+
+Decision = Wait | Drop | Commit | Abort | Compare
 
 
 def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, Memory]:
@@ -118,28 +137,34 @@ def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, M
     if gone:
         return Drop(gone, "went away"), replace(memory, few_slow_since=None)
 
-    slow = frozenset[int]() if view.whole else stragglers(view)
-    if not slow or 2 * len(slow) > len(view.alive):
+    held_up = Stragglers() if view.whole else stragglers(view)
+    slow = held_up.slow
+    if not slow or 2 * len(slow) > len(view.awaited):
         memory = replace(memory, few_slow_since=None)
     elif memory.few_slow_since is None:
         memory = replace(memory, few_slow_since=view.now)
     elif view.now - memory.few_slow_since > _allowed(view, memory.few_slow_since, timing):
         why = "was much slower than the others; the next round counts its progress"
-        return Drop(slow, why), replace(memory, few_slow_since=None)
+        return Drop(slow, why, late=True, apart=held_up.apart), replace(memory, few_slow_since=None)
 
     if 2 * len(view.alive) < len(view.members):
         return Abort("more than half of the peers left in the middle of it"), memory
-    ready = [average for i in sorted(view.alive) if (average := view.ready(i)) is not None]
-    if len(ready) < len(view.alive):
+    ready = [average for i in sorted(view.awaited) if (average := view.ready(i)) is not None]
+    if len(ready) < len(view.awaited):
         moved = sum(member.report.moved for member in view.members if member.report is not None) + len(ready)
         if moved != memory.moved:
             memory = replace(memory, moved=moved, moved_since=view.now)
         standstill = view.patience if view.whole else timing.standstill
         if view.now - memory.moved_since > standstill:
+            silent = frozenset(i for i in view.awaited if view.members[i].report is None and view.ready(i) is None)
+            if silent and 2 * len(silent) <= len(view.awaited) and not view.whole:
+                return Drop(silent, "has said nothing about it", late=True), replace(memory, moved_since=view.now)
             return Abort(f"nothing moved for {standstill:.0f} s; the round is tried again"), memory
         return Wait(), memory
     if len({average.digest for average in ready}) > 1:
-        return Abort("the peers did not get the same average; nothing was taken"), memory
+        return Compare(), memory
+    if not ready:
+        return Abort("all who are left have kept others waiting lately; the round is tried again"), memory
     return Commit(ready[0].digest, view.generation), memory
 
 
@@ -149,16 +174,23 @@ def _allowed(view: RoundView, few_slow_since: float, timing: Timing) -> float:
     return max(timing.slow_floor, 3 * needed_by_others, SLOW_SHARE * view.patience)
 
 
-def stragglers(view: RoundView) -> frozenset[int]:
+@dataclass(frozen=True)
+class Stragglers:
+    slow: frozenset[int] = frozenset()
+    apart: frozenset[int] = frozenset()
+    """The other sides of complaints that nobody shares: it may be they."""
+
+
+def stragglers(view: RoundView) -> Stragglers:
     """The members that a round waits for; nobody before everybody has reported.
 
     A reducer that misses contributions is not to blame for its averages. A member that has no average yet and waits for
     nobody is slow itself.
     """
-    reports = {i: report for i in view.alive if (report := view.members[i].report) is not None}
-    if len(reports) < len(view.alive):
-        return frozenset()
-    index = {view.members[i].peer: i for i in view.alive}
+    reports = {i: report for i in view.awaited if (report := view.members[i].report) is not None}
+    if len(reports) < len(view.awaited):
+        return Stragglers()
+    index = {view.members[i].peer: i for i in view.awaited}
     unready = {i: report for i, report in reports.items() if view.ready(i) is None}
     reducing = {i for i, report in unready.items() if report.awaits_contributions}
     complaints = {
@@ -172,10 +204,13 @@ def stragglers(view: RoundView) -> frozenset[int]:
     by = Counter(i for i, _, _ in complaints)
     about = Counter(j for _, j, _ in complaints)
     slow = {i for i, report in unready.items() if not report.awaits_contributions and not report.awaits_averages}
+    apart = set[int]()
     for i, j, contribution in complaints:
         if by[i] == about[j]:
             # a sender has one link that many share; a receiver of averages has company if there is any
-            slow.add(j if contribution or len(view.alive) == 2 else i)
+            sender_is = contribution or len(view.awaited) == 2
+            slow.add(j if sender_is else i)
+            apart.add(i if sender_is else j)
         else:
             slow.add(i if by[i] > about[j] else j)
-    return frozenset(slow)
+    return Stragglers(frozenset(slow), frozenset(apart - slow))

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.outer import Vector
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.framing import PieceHeader
+from dipaco_swarm.swarm.framing import SEAL, SIGNATURE_BYTES, PieceHeader
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
 from dipaco_swarm.swarm.round.reducer import Reducer
+from dipaco_swarm.swarm.round.seals import Subject
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Stream, Transport
 from dipaco_swarm.swarm.wire import Alive, Exchange, Reassign, Roster
@@ -51,6 +52,7 @@ class PieceExchange:
         protocol: str,
         compute: Executor,
         roster: Roster,
+        about: Subject,
         me: int,
         group: ModuleGroup,
         codec: Codec,
@@ -69,10 +71,12 @@ class PieceExchange:
         self._left_over = left_over
         self._residual = residual
         self._tasks = ExchangeTasks()  # the reducer has them too, and must not hold us: we end when nobody does
-        self.average = Average(roster, group, codec, len(gradient), compute)
-        self._reducer = Reducer(roster, me, group, codec, self.average, compute, self._tasks, transport.border)
+        self.average = Average(roster, about, group, codec, len(gradient), compute, transport.is_signed_by)
+        self._reducer = Reducer(roster, me, group, codec, self.average, compute, self._tasks, transport)
         self.started = asyncio.Event()
         self.generation = 0
+        self.blamed: set[str] = set()
+        """Members that are said to have kept this round waiting."""
         self._dropped: set[int] = set()
         """Members the leader said are gone."""
         self._streams: list[Stream] = []
@@ -104,11 +108,10 @@ class PieceExchange:
 
     def report(self) -> Alive:
         """Whose bytes we still miss, and how much has moved so far."""
-        reducers = {owner for piece, owner in enumerate(self.average.owners) if not self.average.has(piece)}
         name = [member.peer for member in self.roster.members]
         return Alive(
             awaits_contributions=tuple(name[i] for i in sorted(self._reducer.awaited())),
-            awaits_averages=tuple(name[i] for i in sorted(reducers - {self._me})),
+            awaits_averages=tuple(name[i] for i in sorted(self.average.awaited() - {self._me})),
             moved=sum(stream.arrived for stream in self._streams),
         )
 
@@ -134,7 +137,10 @@ class PieceExchange:
         self._exchanges.clear()
 
     def reassign(self, order: Reassign) -> None:
-        """Members are gone: stop waiting for them, and redo their pieces with the new owners."""
+        """Members are gone: stop waiting for them, and redo their pieces with the new owners.
+
+        Nobody else's: what a reducer has made and signed once is not asked of it in another way.
+        """
         pieces = dict(order.pieces)
         for piece, owner in pieces.items():
             if piece >= len(self.average.owners) or owner >= len(self.roster.members):
@@ -142,6 +148,8 @@ class PieceExchange:
         index_of = {member.peer: i for i, member in enumerate(self.roster.members)}
         gone = {index_of[peer] for peer in order.gone if peer in index_of} - {self._me}
         self._dropped |= gone
+        if order.generation <= self.generation or not {self.average.owners[p] for p in pieces} <= self._dropped:
+            raise RemoteDataError("leader", "reassigns pieces of members that are there")
         for member in gone & self._exchanges.keys():
             self._exchanges.pop(member).cancel()
         self.generation = order.generation
@@ -216,6 +224,11 @@ class PieceExchange:
         average = self.average
         while (header := await stream.receive_piece_header()) is not None:
             piece = header.index
+            if piece == SEAL and header.size == SIGNATURE_BYTES:
+                signature = buffer(header.size)
+                await stream.receive_into(signature)
+                average.seal(owner, header.generation, bytes(signature))
+                continue
             if piece >= len(average.owners) or not average.allows(piece, header.size):
                 raise RemoteDataError(stream.peer, f"sends {header.size} bytes as the average of piece {piece}")
             # outdated, or repeated on a new stream: read and forgotten

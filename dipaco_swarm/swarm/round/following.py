@@ -8,8 +8,9 @@
       | -- Ready(digest of the average) -> |
       | <------------------------ Commit --|   everybody alive holds the same bytes
       |
-      leader lost: ask the other members whether they committed. One did: so do we, for we hold the same bytes. Nobody
-      did: nobody ever will (asking forbids it), and the next in line leads a new round of the same version.
+      leader lost: ask the other members whether they committed. One did: so do we, for we hold the same bytes. Some
+      hear it still: they are asked again, as long as they may commit. Nobody does: nobody ever will, and the next in
+      line leads a new round of the same version.
 
 Two sides of a partition may commit different averages for one version. That is noticed by the digests in the
 announcements and healed above this floor (`algorithm/plan.py`).
@@ -19,51 +20,34 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
-from dipaco_swarm.swarm.fields import MAX_SECONDS, MAX_SPEED, Message, at_most
+from dipaco_swarm.swarm.fields import MAX_SECONDS, MAX_SPEED, at_most
 from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome
+from dipaco_swarm.swarm.round.attempt import LeaderLost, MadeAgain, Redirected
 from dipaco_swarm.swarm.round.candidates import REFUSAL_SECONDS, Demotions, LeaderFailures
-from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader, LocalChannel
+from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
 from dipaco_swarm.swarm.round.codecs.codec import Codec
+from dipaco_swarm.swarm.round.entrance import Entrance
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
-from dipaco_swarm.swarm.round.leader import Leader
+from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.roster import our_index
+from dipaco_swarm.swarm.round.seals import Subject
 from dipaco_swarm.swarm.round.standing import Key, Member, Standing
 from dipaco_swarm.swarm.round.verdicts import Verdicts
 from dipaco_swarm.swarm.transport import Executor, Transport
-from dipaco_swarm.swarm.wire import Abort, Alive, Commit, Join, Ready, Reassign, Refuse, Roster
+from dipaco_swarm.swarm.wire import Abort, Commit, Join, Ready, Reassign, Refuse, Roster
 
 log = logging.getLogger(__name__)
 
 MISTAKE = "a mistake in this program ended it here"
-
-
-@dataclass(frozen=True)
-class LeaderLost:
-    """The leader went away before it decided; nobody is known to have committed."""
-
-    leader: str
-    answered: bool
-    """False: it could not be reached at all, which costs next to nothing."""
-    given: bool = False
-    """Whether the others may have our outer gradient."""
-
-
-@dataclass(frozen=True)
-class Redirected:
-    """The leader knows of another that gathers the same round."""
-
-    leader: str
 
 
 Decision = Commit | Abort | NotAgreed | LeaderLost
@@ -74,7 +58,6 @@ class Follower:
     """A member of rounds. Its parts belong to all rounds of the peer."""
 
     transport: Transport
-    round_protocol: str
     exchange_protocol: str
     compute: Executor
     codec: Codec
@@ -83,9 +66,13 @@ class Follower:
     standing: Standing
     detector: FailureDetector
     questions: Questions
-    leader: Leader
+    entrance: Entrance
+    inquiry: Inquiry
     failures: LeaderFailures
     demotions: Demotions
+    """Of leaders."""
+    laggards: Demotions
+    """Of members."""
     verdicts: Verdicts
     following: dict[Key, str]
     """With whom we wait for which round; others are told of it."""
@@ -94,7 +81,7 @@ class Follower:
 
     async def follow(
         self, leader: str, contribution: Contribution, norm: float, patience: float
-    ) -> Outcome | LeaderLost | Redirected:
+    ) -> Outcome | LeaderLost | Redirected | MadeAgain:
         """From the first word to the outcome. `norm`: length of the outer gradient, as it is claimed."""
         group = contribution.group
         join = Join(
@@ -107,19 +94,20 @@ class Follower:
             tokens=contribution.tokens,
             norm=norm,
             parameters=len(contribution.gradient),
+            nonce=self.transport.random.randbytes(16),
             reduces=self.transport.reachable,
             uplink=at_most(MAX_SPEED, self.transport.meter.uplink),
             patience=at_most(MAX_SECONDS, patience),
         )
         answered, began = False, self._now()
-        outcome: Outcome | LeaderLost | None = None
+        outcome: Outcome | LeaderLost | MadeAgain | None = None
         key = (group.stage, group.module, contribution.version)
         self.following[key] = leader
         try:
-            async with self._channel_to(leader, join, whole=group.whole) as channel:
+            async with self.entrance.channel_to(leader, join, whole=group.whole) as channel:
                 answered, joined = True, self._now()
-                ears = self._ears(channel, join, contribution)
-                message = await self._until_gathered(channel, ears, join)
+                ears = self.entrance.ears(channel, join, contribution)
+                message = await self.entrance.until_gathered(channel, ears, join)
                 if isinstance(message, Refuse):
                     return await self._refused(message, channel.peer, contribution)
                 if not isinstance(message, Roster):
@@ -141,59 +129,6 @@ class Follower:
         if answered and leader != self.transport.peer:
             self.demotions.note(leader, self._now(), 2)
         return outcome if isinstance(outcome, LeaderLost) else LeaderLost(leader, answered)
-
-    # -------------------------------------------------------------------------------------------------- until a roster
-
-    @contextlib.asynccontextmanager
-    async def _channel_to(self, leader: str, join: Join, *, whole: bool) -> AsyncIterator[Channel]:
-        us = self.transport.peer
-        if leader != us:
-            patience = self.transport.timing.max_answer if whole else self.detector.allowed(leader)
-            async with self.transport.dial(leader, self.round_protocol, timeout=patience) as stream:
-                await stream.send(join)
-                yield stream
-            return
-        ours, theirs = LocalChannel.pair(us)
-        answer = self.leader.admit(join, theirs)
-        if isinstance(answer, Refuse):
-            await theirs.send(answer)
-        try:
-            yield ours
-        finally:
-            ours.close()
-
-    def _ears(self, channel: Channel, join: Join, contribution: Contribution) -> HeartbeatReader:
-        """How we hear our leader; in a round that waits for everybody, silence is asked about."""
-        if not contribution.group.whole:
-            return HeartbeatReader(channel, self.transport.clock, self.transport.timing)
-        key = join.stage, contribution.group.module, join.version
-        ask = partial(self.questions.is_there, channel.peer, key, Claim.of(join))
-        return HeartbeatReader(channel, self.transport.clock, self.transport.timing, ask, join.patience)
-
-    async def _until_gathered(self, channel: Channel, ears: HeartbeatReader, join: Join) -> Message:
-        """What the leader says when it has waited for the others: a roster, or why there is none."""
-        message = await self._first_word(ears, channel.peer)
-        async with asyncio.timeout(3 * join.patience + self.transport.timing.silence):
-            while isinstance(message, Alive):
-                await channel.send(Alive())
-                message = await ears.hear()
-        return message
-
-    async def _first_word(self, ears: HeartbeatReader, leader: str) -> Message:
-        """A leader that is awake says at once that it is; libp2p opens streams to those who sleep as well."""
-        if leader == self.transport.peer or ears.patience:
-            message = await ears.hear()
-            self.detector.heard(leader)
-            return message
-        asked = self._now()
-        try:
-            async with asyncio.timeout(self.detector.allowed(leader)):
-                message = await ears.hear()
-        except TimeoutError:
-            self.detector.silent(leader, asked)
-            raise
-        self.detector.answered(leader, self._now() - asked)
-        return message
 
     async def _refused(self, message: Refuse, leader: str, contribution: Contribution) -> NotAgreed | Redirected:
         stage, module, version = contribution.group.stage, contribution.group.module, contribution.version
@@ -218,7 +153,7 @@ class Follower:
 
     async def _take_part(
         self, channel: Channel, ears: HeartbeatReader, roster: Roster, join: Join, contribution: Contribution
-    ) -> Outcome | LeaderLost:
+    ) -> Outcome | LeaderLost | MadeAgain:
         """From the roster to the outcome."""
         group = contribution.group
         me = our_index(roster, join, self.transport.peer, group, self.norm_clip, channel.peer)
@@ -228,6 +163,7 @@ class Follower:
             self.exchange_protocol,
             self.compute,
             roster,
+            Subject.of(self.inquiry.run, group.stage, group.module, join.version, roster),
             me,
             group,
             self.codec,
@@ -238,6 +174,9 @@ class Follower:
         outcome: Decision
         try:
             key = group.stage, group.module, join.version
+            for member in roster.members:  # our leader may not have heard of it
+                if (proof := self.standing.proof_of(member.peer)) is not None:
+                    await channel.send(proof)
             outcome = await self.transport.border.guarded(
                 channel.peer, self._exchange_until_decided(channel, ears, exchange, key), NotAgreed(MISTAKE)
             )
@@ -246,14 +185,27 @@ class Follower:
         except RemoteDataError as error:
             self.transport.border.note(error, "ignored a leader")
             outcome = LeaderLost(channel.peer, answered=True)
+        if isinstance(outcome, Abort) and (
+            self.inquiry.convict(outcome.proofs) or await self._somebody_is_convicted(exchange, outcome.others_go_on)
+        ):
+            return MadeAgain()
         if isinstance(outcome, Abort):
             self.failures.note(group.stage, group.module, join.version, channel.peer)
+            if not outcome.others_go_on and channel.peer != self.transport.peer:
+                self.demotions.note(channel.peer, self._now())
             return NotAgreed(outcome.reason, given=outcome.others_go_on and exchange.given)
         if not isinstance(outcome, Commit):
             return replace(outcome, given=exchange.given)
         if residual is not None:
             self.feedback.keep(contribution, residual)
-        return _agreed(exchange, contribution, self.codec.name)
+        agreed = _agreed(exchange, contribution, self.codec.name)
+        for peer in {*agreed.contributors} - {*agreed.left_out} - exchange.blamed:
+            self.laggards.forgive(peer)
+        return agreed
+
+    async def _somebody_is_convicted(self, exchange: PieceExchange, others_go_on: bool) -> bool:
+        """A round that fails though we hold an average may have had two: our leader may not have looked."""
+        return not others_go_on and exchange.average.complete.is_set() and await self.inquiry.look_into(exchange)
 
     async def _exchange_until_decided(
         self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, key: Key
@@ -288,6 +240,7 @@ class Follower:
                 message = await ears.hear()
                 if isinstance(message, Reassign):
                     exchange.reassign(message)
+                    self._note_blame(message, exchange)
                 elif isinstance(message, Abort):
                     return message
                 elif isinstance(message, Commit):
@@ -304,16 +257,33 @@ class Follower:
             reporter.cancel()
             await asyncio.gather(reporter, return_exceptions=True)
 
+    def _note_blame(self, order: Reassign, exchange: PieceExchange) -> None:
+        """Some have kept us waiting. Who is in time in the next round is forgiven, so one leader's word is not much."""
+        members = {member.peer for member in exchange.roster.members} - {self.transport.peer}
+        for names, points in (order.late, 2), (order.apart, 1):
+            for peer in members & {*names} - exchange.blamed:
+                exchange.blamed.add(peer)
+                self.laggards.note(peer, self._now(), points)
+
     async def _outcome_without_leader(self, leader: str, exchange: PieceExchange) -> Commit | NotAgreed | LeaderLost:
-        """The leader is lost. If any other member committed, we do too; if none did, none of us ever will."""
-        round_id = exchange.roster.round_id
-        self.verdicts.give_up(round_id)
-        others = [m.peer for m in exchange.roster.members if m.peer not in (leader, self.transport.peer)]
-        answers = await asyncio.gather(*(self.questions.outcome(peer, round_id) for peer in others))
-        for commit in answers:
-            if commit is not None:
-                return self.verdicts.take_of_member(commit, exchange)
-        return LeaderLost(leader, answered=True)
+        """The leader is lost. If any other member committed, we do too.
+
+        Some may hear it still: while they and the leader could be half of the roster, they may commit without us.
+        """
+        roster, lost = exchange.roster, self._now()
+        self.verdicts.give_up(roster.round_id)
+        others = [m.peer for m in roster.members if m.peer not in (leader, self.transport.peer)]
+        while True:
+            answers = await asyncio.gather(*(self.questions.outcome(peer, roster.round_id) for peer in others))
+            for commit in (answer.commit for answer in answers if answer is not None):
+                if commit is not None:
+                    return self.verdicts.take_of_member(commit, exchange)
+            undecided = sum(answer.undecided for answer in answers if answer is not None)
+            may_commit = 2 * (undecided + 1) >= len(roster.members)
+            timing = self.transport.timing
+            if not undecided or self._now() - lost > (timing.leader_grace if may_commit else timing.answer):
+                return LeaderLost(leader, answered=True)
+            await asyncio.sleep(timing.ask_again)
 
     def _now(self) -> float:
         return self.transport.clock.monotonic()

@@ -8,7 +8,9 @@ from functools import partial
 
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.interface import ModuleGroup
+from dipaco_swarm.swarm.proofs import Proof
 from dipaco_swarm.swarm.round.channels import HeartbeatReader
+from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.seats import Seat, tell
 from dipaco_swarm.swarm.round.standing import Key
@@ -29,6 +31,7 @@ class Gathering:
     """The state that everybody in it starts from."""
     transport: Transport
     questions: Questions
+    inquiry: Inquiry
     opened: float
     patience: float = 0.0
     """Seconds that the median member so far is willing to wait for the missing."""
@@ -99,6 +102,8 @@ class Gathering:
                         seat.report = message
                     elif isinstance(message, Ready):
                         seat.ready = message
+                    elif isinstance(message, Proof):
+                        self.inquiry.convict([message])
                     self.changed.set()
         finally:
             seat.gone = True

@@ -6,7 +6,8 @@ last; every decision is made from the seats, whenever one changes and at least o
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
@@ -17,6 +18,7 @@ from dipaco_swarm.swarm.round.closing import GatheringView, close
 from dipaco_swarm.swarm.round.deciding import RunningRound
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.gathering import Gathering, ahead_of, unconfirmed
+from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.round.seats import Seat, or_a_pulse, tell
@@ -65,8 +67,14 @@ class Leader:
         standing: Standing,
         questions: Questions,
         detector: FailureDetector,
+        inquiry: Inquiry,
+        waived: Callable[[], frozenset[str]],
+        lost: Callable[[Key], AbstractSet[str]],
     ) -> None:
-        """`standing`: its members are those that are awake."""
+        """`standing`: its members are those that are awake. `waived`: who has kept others waiting lately.
+
+        `lost`: leaders of a round that we have left.
+        """
         self._transport = transport
         self._clock = transport.clock
         self._timing = transport.timing
@@ -74,6 +82,9 @@ class Leader:
         self._standing = standing
         self._questions = questions
         self._detector = detector
+        self._inquiry = inquiry
+        self._waived = waived
+        self._lost = lost
         self._gatherings: dict[Key, Gathering] = {}
         self._tasks = Tasks()
         self._doubts = Doubts()
@@ -89,7 +100,7 @@ class Leader:
         key = stage, module, version = join.stage, ModuleId.parse(join.module), join.version
         theirs = Claim.of(join)
         if not self._standing.allows(channel.peer):
-            return Refuse(reason="the operator of the run has not admitted this peer, or has banned it", version=0)
+            return Refuse(reason="this peer has not been admitted by the run's operator, or is banned", version=0)
         self._standing.heard(channel.peer, stage, module, Member(join.path, theirs))
         gathering = self._gatherings.get(key)
         # who has moved to another path leads what it has begun to its end: those who are here wait for the others
@@ -105,7 +116,7 @@ class Leader:
             if len(self._gatherings) >= MAX_GATHERINGS:
                 return Refuse(reason="too many peers at once; trying the next round", version=version)
             now = self._clock.monotonic()
-            gathering = Gathering(key, group, theirs, self._transport, self._questions, now)
+            gathering = Gathering(key, group, theirs, self._transport, self._questions, self._inquiry, now)
             self._gatherings[key] = gathering
             self._tasks.start(self._lead(gathering))
             if ours is not None and ours.claim == theirs:
@@ -153,8 +164,9 @@ class Leader:
                 return
             seats = await gathering.seats_of_one_size()
             if seats:
-                whole = gathering.group.whole
-                running = RunningRound(self._transport, seats, gathering.changed, self._norm_clip, whole=whole)
+                running = RunningRound(
+                    self._transport, gathering, seats, self._norm_clip, self._standing, self._inquiry, self._waived()
+                )
                 await running.reach_decision()
         finally:
             gathering.closed = True
@@ -209,6 +221,7 @@ class Leader:
             unanswered=gathering.unanswered,
             gone=frozenset(peer for peer in (*live, *lately) if self._detector.is_gone(peer)),
             whole=gathering.group.whole,
+            waived=frozenset() if gathering.group.whole else self._waived(),
             ahead=ahead,
             first=first,
         )
@@ -216,7 +229,8 @@ class Leader:
     async def _ask(self, gathering: Gathering, view: GatheringView) -> tuple[tuple[Claim, str] | None, str | None]:
         """Ask the missing where they are: who is ahead, and who leads the same round and comes first, if anybody."""
         key, base = gathering.key, gathering.base
-        missing = sorted(view.missing | gathering.elsewhere & view.live)  # who did not come may do so by now
+        # who did not come may do so by now; who is not waited for is called like all others
+        missing = sorted(view.missing | (gathering.elsewhere | view.waived) & view.live - view.seated)
         answers = await self._where_they_are(missing, gathering, max(self._timing.answer, view.patience - view.waited))
         if gathering.base != base:
             return None, None
@@ -259,6 +273,8 @@ class Leader:
         `follows`: whom the missing have joined.
         """
         us = self._transport.peer
+        lost = self._lost(gathering.key)
+        follows = {peer: leader for peer, leader in follows.items() if leader not in lost}
         first = follows.get(us, us)
         if first == us:
             first = leader_order(*gathering.key, sorted({*follows.values(), us}))[0]

@@ -1,6 +1,7 @@
 """Questions between two peers about a round: where do you stand, how did it end. One stream a question."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -8,12 +9,15 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.proofs import AskSeals, Proof, Seal, SealsAre
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.standing import Key, Member, Standing
 from dipaco_swarm.swarm.transport import Transport
-from dipaco_swarm.swarm.wire import AskOutcome, Commit, Here, OutcomeIs, Where
+from dipaco_swarm.swarm.wire import AskOutcome, Here, OutcomeIs, Where
 
 log = logging.getLogger(__name__)
+
+REMEMBERED_GATHERINGS = 64
 
 
 class Questions:
@@ -26,18 +30,38 @@ class Questions:
         detector: FailureDetector,
         standing: Standing,
         follows: Callable[[Key], str | None],
+        sealed: Callable[[bytes], tuple[Seal, ...]],
     ) -> None:
-        """`follows`: with whom we wait for a round; ourselves if we gather it and wait with nobody else."""
+        """`follows`: with whom we wait for a round; ourselves if we gather it and wait with nobody else.
+
+        `sealed`: what the reducers of a round have signed to us.
+        """
         self._transport = transport
         self._protocol = protocol
         self._detector = detector
         self._standing = standing
         self._follows = follows
+        self._sealed = sealed
+        self._gatherers: dict[Key, set[str]] = {}
+        """Who has asked us lately as who gathers a round."""
 
-    async def outcome(self, peer: str, round_id: bytes) -> Commit | None:
-        """What a member committed in a round; None: nothing, or it does not answer."""
+    async def outcome(self, peer: str, round_id: bytes) -> OutcomeIs | None:
+        """How a round ended for a member, if it has; None: it does not answer."""
         answer = await self._ask(peer, AskOutcome(round_id=round_id))
-        return answer.commit if isinstance(answer, OutcomeIs) else None
+        return answer if isinstance(answer, OutcomeIs) else None
+
+    async def seals(self, peer: str, round_id: bytes) -> tuple[Seal, ...]:
+        """What the reducers of a round have signed to a member; nothing where it does not answer."""
+        if peer == self._transport.peer:
+            return self._sealed(round_id)
+        answer = await self._ask(peer, AskSeals(round_id=round_id))
+        return answer.seals if isinstance(answer, SealsAre) else ()
+
+    async def tell(self, peer: str, proof: Proof) -> None:
+        """Hand a proof on. There is no answer."""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with self._transport.dial(peer, self._protocol) as stream, asyncio.timeout(self._detector.usual):
+                await stream.send(proof)
 
     async def where(self, peer: str, key: Key, base: Claim, *, for_strangers: bool = False) -> Here | None:
         """Where a peer stands, asked by who gathers the round that goes on from `base`; None: it does not answer.
@@ -70,11 +94,19 @@ class Questions:
         """Ask a peer that is silent where it stands; False when it is gone, and not only slow."""
         return await self.where(peer, key, base) is not None or not self._detector.is_gone(peer)
 
+    def somebody_else_gathers(self, key: Key, leader: str) -> bool:
+        """Whether others than our leader of this round have asked for it."""
+        return bool(self._gatherers.get(key, set()) - {leader})
+
     def answer(self, asking: str, question: Where) -> Here:
         """Somebody asks where we stand, and says so of itself."""
         key = stage, module, _ = question.stage, ModuleId.parse(question.module), question.version
         if question.path is not None:
             self._standing.heard(asking, stage, module, Member(question.path, Claim.of(question)))
+        if self._follows(key) is not None:
+            self._gatherers.setdefault(key, set()).add(asking)
+            for oldest in list(self._gatherers)[:-REMEMBERED_GATHERINGS]:
+                del self._gatherers[oldest]
         by_strangers = question.for_strangers or not self._standing.knows(asking)
         return self.here(key, Claim.of(question), by_strangers=by_strangers)
 

@@ -7,14 +7,13 @@ import math
 from torch import Tensor
 
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.border import Border
-from dipaco_swarm.swarm.framing import PieceHeader
+from dipaco_swarm.swarm.framing import SEAL, PieceHeader
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
 from dipaco_swarm.swarm.round.reduction import is_acceptable, length_of, mask_of, piece_average
-from dipaco_swarm.swarm.transport import Executor, Stream
+from dipaco_swarm.swarm.transport import Executor, Stream, Transport
 from dipaco_swarm.swarm.wire import Roster
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ class Reducer:
         average: Average,
         compute: Executor,
         tasks: ExchangeTasks,
-        border: Border,
+        transport: Transport,
     ) -> None:
         self._roster = roster
         self._me = me
@@ -45,15 +44,19 @@ class Reducer:
         self._mean_of = piece_average(roster.members, group)
         self._compute = compute
         self._tasks = tasks
-        self._border = border
+        self._border = transport.border
+        self._sign = transport.sign
         self.generation = 0
         self._arrived: dict[int, dict[int, memoryview]] = {}
         """piece -> member -> its contribution; the first one counts."""
         self._lengths: dict[int, float] = {}
         """member -> length of what we accepted of it so far."""
+        self._awaited = {i for i, member in enumerate(roster.members) if member.awaited}
         self._left: set[int] = set()
         """Members from whom nothing more is to come."""
         self._reduced: dict[int, Finished] = {}
+        self._sealed: dict[int, Finished] = {}
+        """Generation -> our signature under all that we made in it: there is one."""
         self._summing: set[int] = set()
         self._outlets: dict[int, asyncio.Queue[Finished]] = {}
         self._told: set[int] = set()
@@ -80,7 +83,7 @@ class Reducer:
     async def serve(self, stream: Stream, member: int) -> None:
         """A member's stream to us, until it leaves or the round ends."""
         outlet: asyncio.Queue[Finished] = asyncio.Queue()
-        for finished in self._reduced.values():
+        for finished in (*self._reduced.values(), *self._sealed.values()):
             outlet.put_nowait(finished)
         self._outlets[member] = outlet
         try:
@@ -122,10 +125,11 @@ class Reducer:
         while True:
             header, data = await outlet.get()
             await stream.send_piece(header, data)
-            self._told.add(header.index)
+            if header.index != SEAL:
+                self._told.add(header.index)
 
     def _expected(self) -> set[int]:
-        return set(range(len(self._roster.members))) - self._left
+        return self._awaited - self._left
 
     def _reduce_what_is_ready(self) -> None:
         for piece in list(self._arrived):
@@ -146,9 +150,23 @@ class Reducer:
             self._border.note(said, "left out a contribution")
         header = PieceHeader(piece, generation, mask, len(data))
         self._reduced[piece] = header, data
-        for outlet in self._outlets.values():
-            outlet.put_nowait((header, data))
+        self._send_to_all((header, data))
         await self._average.take(self._roster.members[self._me].peer, header, data)
+        self._seal(generation)
+
+    def _seal(self, generation: int) -> None:
+        """Sign what we made in a generation, once it is all there."""
+        digest = self._average.to_be_sealed(self._me, generation)
+        if digest is None or generation in self._sealed:
+            return
+        signature = self._sign(self._average.about.statement(generation, digest))
+        self._sealed[generation] = PieceHeader(SEAL, generation, b"", len(signature)), memoryview(signature)
+        self._send_to_all(self._sealed[generation])
+        self._average.seal(self._me, generation, signature)
+
+    def _send_to_all(self, finished: Finished) -> None:
+        for outlet in self._outlets.values():
+            outlet.put_nowait(finished)
 
     def _sum(self, piece: int, arrived: dict[int, memoryview]) -> tuple[bytes, memoryview, list[str]]:
         """Who is in the average of a piece, its bytes, and whose contributions cannot be."""

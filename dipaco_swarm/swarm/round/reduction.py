@@ -33,7 +33,9 @@ ROW = 1 << 12
 def leader_order(stage: int, module: ModuleId, version: int, candidates: Sequence[str]) -> list[str]:
     """Who leads the round that makes `version + 1`, then who would if that peer is lost, and so on.
 
-    Rendezvous hashing: everybody with the same candidates gets the same order, and losing one moves nobody else.
+    Rendezvous hashing: everybody with the same candidates gets the same order, and losing one moves nobody else. Not by
+    the state that a round goes on from, though no name could be drawn then that leads often: two that have made two
+    states of one version meet at the leader, or go on apart. On slow lines they did.
     """
 
     def rank(peer: str) -> bytes:

@@ -1,7 +1,8 @@
 """The roster of a round: one rule that a leader makes it by, and that every member checks it by."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from dipaco_swarm.algorithm.outer import clip_factors
@@ -35,11 +36,15 @@ class Joined(Protocol):
     @property
     def reduces(self) -> bool: ...
 
+    @property
+    def nonce(self) -> bytes: ...
 
-def roster_of(joins: Mapping[str, Joined], norm_clip: float) -> tuple[RosterEntry, ...]:
+
+def roster_of(joins: Mapping[str, Joined], norm_clip: float, waived: Collection[str] = ()) -> tuple[RosterEntry, ...]:
     """The entries of a roster, in its order: they follow from what the members said, whoever makes them.
 
     `joins`: peer -> what it said. `norm_clip`: no contribution counts for longer than this times the median norm.
+    `waived`: members that nobody waits for.
     """
     scales = clip_factors([join.norm for join in joins.values()], norm_clip)
     return roster_order(
@@ -51,18 +56,25 @@ def roster_of(joins: Mapping[str, Joined], norm_clip: float) -> tuple[RosterEntr
                 norm=join.norm,
                 scale=max(scale, MIN_SCALE),
                 reduces=join.reduces,
+                nonce=join.nonce,
+                awaited=peer not in waived,
             )
             for (peer, join), scale in zip(joins.items(), scales, strict=True)
         ]
     )
 
 
-def make_roster(joins: Mapping[str, Join], norm_clip: float, round_id: bytes) -> Roster:
-    """The roster of a new round, with a reducer for each piece. `joins`: peer -> its Join, all of one length."""
-    members = roster_of(joins, norm_clip)
+def make_roster(
+    joins: Mapping[str, Join], norm_clip: float, round_id: bytes, waived: AbstractSet[str] = frozenset()
+) -> Roster:
+    """The roster of a new round, with a reducer for each piece. `joins`: peer -> its Join, all of one length.
+
+    `waived`: nobody waits for these, unless they are more than half: then it may be us who is slow.
+    """
+    waived = waived & joins.keys() if 2 * len(waived & joins.keys()) <= len(joins) else frozenset()
+    members = roster_of(joins, norm_clip, waived)
     parameters = joins[members[0].peer].parameters
-    # where nobody can be dialled, all share the work, through relays
-    reducers = [i for i, member in enumerate(members) if member.reduces] or list(range(len(members)))
+    reducers = _reducers(members)
     shares = reducer_shares({i: joins[members[i].peer].uplink for i in reducers}, len(members))
     size = piece_parameters(parameters, len(reducers))
     return Roster(
@@ -82,12 +94,13 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
     said = {member.peer: member for member in roster.members}
     if us not in said or len(said) < len(roster.members):
         raise RemoteDataError(leader, "sends a roster without us, or with somebody twice")
-    me = said[us]
+    me, waived = said[us], {member.peer for member in roster.members if not member.awaited}
     if not (
-        (me.path, me.tokens, me.norm) == (join.path, join.tokens, join.norm)
-        and roster.members == roster_of(said, norm_clip)
+        (me.path, me.tokens, me.norm, me.nonce) == (join.path, join.tokens, join.norm, join.nonce)
+        and roster.members == roster_of(said, norm_clip, waived)
+        and 2 * len(waived) <= len(said)
         and all(member.path in group.path_weights for member in roster.members)
-        and roster.piece_parameters == piece_parameters(join.parameters, _reducers(roster))
+        and roster.piece_parameters == piece_parameters(join.parameters, len(_reducers(roster.members)))
         and len(roster.owners) == -(-join.parameters // roster.piece_parameters)
         and max(roster.owners) < len(roster.members)
         and _is_shared(roster)
@@ -98,10 +111,12 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
 
 def _is_shared(roster: Roster) -> bool:
     """Whether no reducer has many more pieces than the rule gives to one, whatever it says of its line."""
+    reducers = len(_reducers(roster.members))
     most = max(Counter(roster.owners).values())
-    return most <= MOST_OF_A_REDUCER / _reducers(roster) * len(roster.owners) + 2  # which are rounded
+    return most <= MOST_OF_A_REDUCER / reducers * len(roster.owners) + 2  # which are rounded
 
 
-def _reducers(roster: Roster) -> int:
-    """How many members share the work."""
-    return sum(member.reduces for member in roster.members) or len(roster.members)
+def _reducers(members: Sequence[RosterEntry]) -> list[int]:
+    """Who shares the work, by index; where nobody can be dialled, all who are waited for, through relays."""
+    awaited = [i for i, member in enumerate(members) if member.awaited]
+    return [i for i in awaited if members[i].reduces] or awaited

@@ -11,6 +11,8 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.fields import MAX_NORM
 from dipaco_swarm.swarm.interface import Contribution, ModuleGroup, NotAgreed, Outcome
+from dipaco_swarm.swarm.proofs import AskSeals, Proof, SealsAre
+from dipaco_swarm.swarm.round.attempt import LeaderLost, MadeAgain, Redirected
 from dipaco_swarm.swarm.round.candidates import (
     Candidates,
     Demotions,
@@ -19,10 +21,12 @@ from dipaco_swarm.swarm.round.candidates import (
     next_leader,
 )
 from dipaco_swarm.swarm.round.codecs.codec import Codec
+from dipaco_swarm.swarm.round.entrance import Entrance
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
-from dipaco_swarm.swarm.round.following import MISTAKE, Follower, LeaderLost, Redirected
+from dipaco_swarm.swarm.round.following import MISTAKE, Follower
+from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.leader import Leader
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reduction import claimed_norm
@@ -30,7 +34,7 @@ from dipaco_swarm.swarm.round.standing import Key, Standing
 from dipaco_swarm.swarm.round.verdicts import Verdicts
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream, Transport
-from dipaco_swarm.swarm.wire import AskOutcome, Exchange, Join, NotHere, OutcomeIs, Refuse, Where
+from dipaco_swarm.swarm.wire import AskOutcome, Exchange, Join, NotHere, Refuse, Where
 
 MAX_ATTEMPTS = 6
 
@@ -60,17 +64,32 @@ class Rounds:
         self._detector = FailureDetector(transport.clock, transport.timing)
         self._failures = LeaderFailures()
         self._demotions = Demotions()
+        self.laggards = Demotions()
+        """Members that are not waited for."""
         self._verdicts = Verdicts()
         self._following: dict[Key, str] = {}
+        self._lost: dict[Key, set[str]] = {}
+        """Leaders that we have left, of rounds that we are making."""
         self._exchanges: dict[tuple[int, ModuleId], PieceExchange] = {}
         self.feedback = ErrorFeedback(codec)
         protocol = f"dipaco/1/{run}/round"
-        self._questions = Questions(transport, protocol, self._detector, standing, self._whom_we_follow)
+        sealed = self._verdicts.seals_of
+        self._questions = Questions(transport, protocol, self._detector, standing, self._whom_we_follow, sealed)
+        self._inquiry = Inquiry(transport, run, self._questions, standing)
         awake = replace(standing, members_of=self._members_awake)
-        self._leader = Leader(transport, norm_clip, awake, self._questions, self._detector)
+        self._leader = Leader(
+            transport,
+            norm_clip,
+            awake,
+            self._questions,
+            self._detector,
+            self._inquiry,
+            self._not_waited_for,
+            self._lost_of,
+        )
+        self._protocol = protocol
         self._follower = Follower(
             transport=transport,
-            round_protocol=protocol,
             exchange_protocol=f"dipaco/1/{run}/exchange",
             compute=self._compute,
             codec=codec,
@@ -79,20 +98,23 @@ class Rounds:
             standing=standing,
             detector=self._detector,
             questions=self._questions,
-            leader=self._leader,
+            entrance=Entrance(transport, protocol, self._detector, self._questions, self._leader),
+            inquiry=self._inquiry,
             failures=self._failures,
             demotions=self._demotions,
+            laggards=self.laggards,
             verdicts=self._verdicts,
             following=self._following,
             exchanges=self._exchanges,
         )
 
     async def serve(self) -> None:
-        await self._transport.serve(self._follower.round_protocol, self._on_round_stream)
+        await self._transport.serve(self._protocol, self._on_round_stream)
         await self._transport.serve(self._follower.exchange_protocol, self._on_exchange_stream)
 
     async def stop(self) -> None:
         await self._leader.stop()
+        await self._inquiry.stop()
         self._compute.close()
 
     # ------------------------------------------------------------------------------------------------ a round of ours
@@ -106,8 +128,17 @@ class Rounds:
         if not norm <= MAX_NORM:
             return NotAgreed("our own outer gradient is not finite; training has diverged on this machine")
         group = contribution.group
+        key = (group.stage, group.module, contribution.version)
+        self._lost[key] = set()
+        try:
+            return await self._run(contribution, norm, patience, self._lost[key])
+        finally:
+            del self._lost[key]
+
+    async def _run(self, contribution: Contribution, norm: float, patience: float, lost: set[str]) -> Outcome:
+        group = contribution.group
         started = self._transport.clock.monotonic()
-        so_far = _Attempts(set())
+        so_far = _Attempts(lost)
         while so_far.answered < MAX_ATTEMPTS:
             candidates = self._candidates(contribution, so_far.lost)
             next_in_line = next_leader(candidates, group.stage, group.module, contribution.version)
@@ -121,6 +152,10 @@ class Rounds:
                 if not so_far.given:
                     raise
                 outcome = NotAgreed("interrupted")
+            if isinstance(outcome, MadeAgain):
+                so_far.answered += 1
+                so_far.reason = "one culprit after the other was found in it"
+                continue
             if isinstance(outcome, Redirected):
                 so_far.answered += 1
                 if may_redirect(candidates, outcome.leader):
@@ -164,6 +199,16 @@ class Rounds:
             demoted=frozenset() if contribution.group.whole else self._demotions.demoted(now),
         )
 
+    def _lost_of(self, key: Key) -> frozenset[str]:
+        return frozenset(self._lost.get(key, ()))
+
+    def waits_for(self, peer: str) -> bool:
+        """Whether a peer has not kept rounds of ours waiting lately. From any thread."""
+        return not self.laggards.is_demoted(peer, self._transport.clock.monotonic())
+
+    def _not_waited_for(self) -> frozenset[str]:
+        return self.laggards.demoted(self._transport.clock.monotonic())
+
     def _members_awake(self, stage: int, module: ModuleId) -> list[str]:
         """Whom a gathering waits for: where it waits for everybody, also those who leave questions unanswered."""
         members = self._standing.members_of(stage, module)
@@ -181,9 +226,16 @@ class Rounds:
         self._detector.heard(stream.peer)
         async with asyncio.timeout(self._transport.timing.silence):
             message = await stream.receive()
+        if not self._standing.allows(stream.peer) and not isinstance(message, Join):
+            return  # who may not take part calls nobody to a round; who joins is told why
         match message:
             case AskOutcome(round_id=round_id):
-                await stream.send(OutcomeIs(commit=self._verdicts.outcome_of(round_id, stream.peer)))
+                await stream.send(self._verdicts.outcome_of(round_id))
+            case AskSeals(round_id=round_id):
+                await stream.send(SealsAre(seals=self._verdicts.seals_of(round_id)))
+            case Proof():
+                if not self._inquiry.convict([message]):
+                    raise RemoteDataError(stream.peer, "accuses somebody of what it does not prove")
             case Where():
                 await stream.send(self._questions.answer(stream.peer, message))
             case Join():

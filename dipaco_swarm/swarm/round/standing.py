@@ -7,6 +7,7 @@ from typing import Any
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.interface import ModuleGroup
+from dipaco_swarm.swarm.proofs import Proof
 
 Key = tuple[int, ModuleId, int]
 """stage, module, version"""
@@ -45,6 +46,12 @@ class Standing:
     """Read now who trains a module."""
     allows: Callable[[str], bool]
     """Whether a peer may take part in the run."""
+    ban: Callable[[Proof], bool]
+    """Let whom a proof convicts take part no more; whether it is one."""
+    proof_of: Callable[[str], Proof | None]
+    """Why we have banned a peer ourselves, if we have."""
+    others: Callable[[], Sequence[str]]
+    """Everybody else who is to be heard now."""
     has_had: Callable[[int, ModuleId, Claim], bool]
     """Whether we have had this state, not long ago."""
     is_believed: Callable[[int, ModuleId, Claim, Claim], bool]

@@ -1,13 +1,17 @@
-"""The rounds that this peer is in, and how they ended: what it tells a member that asks, it keeps to."""
+"""The rounds that this peer is in, and how they ended: what it tells a member that asks, it keeps to.
+
+Who asks makes nobody leave a round: only who has lost its leader itself leaves it, and says so.
+"""
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import AsyncIterator
+from typing import Any
 
 from dipaco_swarm.swarm.interface import NotAgreed
+from dipaco_swarm.swarm.proofs import Seal
 from dipaco_swarm.swarm.round.exchange import PieceExchange
-from dipaco_swarm.swarm.wire import Commit
+from dipaco_swarm.swarm.wire import Commit, OutcomeIs
 
 REMEMBERED_ROUNDS = 64
 
@@ -23,22 +27,22 @@ class Verdicts:
         self._opened = asyncio.Condition()
         self._commits: dict[bytes, Commit] = {}
         self._given_up: set[bytes] = set()
-        """Rounds in progress that we promised somebody not to commit any more."""
-        self._given_up_early: deque[bytes] = deque(maxlen=REMEMBERED_ROUNDS)
-        """The same of rounds that we had not heard of when we were asked."""
+        """Rounds in progress whose leader we have lost: we commit them only if another member has."""
+        self._seals: dict[bytes, tuple[Seal, ...]] = {}
+        """Of rounds that are over."""
 
     @contextlib.asynccontextmanager
     async def round_of(self, exchange: PieceExchange) -> AsyncIterator[None]:
         """Within the block the round is in progress, and others find its exchange once that has started."""
         round_id = exchange.roster.round_id
-        if round_id in self._given_up_early:
-            self._given_up.add(round_id)
         self._running[round_id] = exchange
         try:
             yield
         finally:
             del self._running[round_id]
             self._given_up.discard(round_id)
+            self._seals[round_id] = exchange.average.seals()
+            _keep_last(self._seals)
 
     async def say_started(self, exchange: PieceExchange) -> None:
         """Others may send us contributions as soon as the exchange takes them."""
@@ -57,11 +61,15 @@ class Verdicts:
         if not exchange.average.complete.is_set() or exchange.average.digest() != commit.digest:
             return NotAgreed("the others agreed on an average that we do not have; catching up")
         if exchange.roster.round_id in self._given_up:
-            return NotAgreed("the others finished without us; catching up")
+            return NotAgreed("the peer that led this round went away; catching up")
         self._commits[exchange.roster.round_id] = commit
-        while len(self._commits) > REMEMBERED_ROUNDS:
-            self._commits.pop(next(iter(self._commits)))
+        _keep_last(self._commits)
         return commit
+
+    def seals_of(self, round_id: bytes) -> tuple[Seal, ...]:
+        """What the reducers of a round have signed to us; nothing while some of it is missing."""
+        exchange = self._running.get(round_id)
+        return exchange.average.seals() if exchange is not None else self._seals.get(round_id, ())
 
     def give_up(self, round_id: bytes) -> None:
         """The leader is lost: we will not commit, unless another member has."""
@@ -72,14 +80,13 @@ class Verdicts:
         self._given_up.discard(exchange.roster.round_id)
         return self.take(commit, exchange)
 
-    def outcome_of(self, round_id: bytes, asking: str) -> Commit | None:
-        """Our decision, if there is one; if not, and a member asks, there will be none."""
+    def outcome_of(self, round_id: bytes) -> OutcomeIs:
+        """Our decision; if there is none, whether there may be one yet."""
+        undecided = round_id in self._running and round_id not in self._given_up
         commit = self._commits.get(round_id)
-        exchange = self._running.get(round_id)
-        if commit is not None:
-            return commit
-        if exchange is None:
-            self._given_up_early.append(round_id)
-        elif any(member.peer == asking for member in exchange.roster.members):
-            self._given_up.add(round_id)
-        return None
+        return OutcomeIs(commit=commit, undecided=undecided and commit is None)
+
+
+def _keep_last(rounds: dict[bytes, Any]) -> None:
+    for oldest in list(rounds)[:-REMEMBERED_ROUNDS]:
+        del rounds[oldest]

@@ -22,6 +22,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
 from dipaco_swarm.swarm.fetching import Older
+from dipaco_swarm.swarm.greetings import AdmissionIs, ShowInvitation
 from dipaco_swarm.swarm.interface import Agreed, Announcement
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, shelved
 from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
@@ -32,7 +33,6 @@ from dipaco_swarm.swarm.states.successors import Successors, led_on
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream, Transport
 from dipaco_swarm.swarm.wire import (
-    AdmissionIs,
     AskAverages,
     AskBlob,
     AskHad,
@@ -46,7 +46,6 @@ from dipaco_swarm.swarm.wire import (
     ManifestIs,
     NotHere,
     PackedAverage,
-    ShowInvitation,
     StateIs,
 )
 

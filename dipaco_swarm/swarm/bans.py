@@ -1,0 +1,79 @@
+"""Who is out for good, by proof: names of reducers that signed two averages of the same pieces; in a file of the home
+folder, each with its proof, so that nobody has to believe us either.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.files import make_folder, replace_whole
+from dipaco_swarm.swarm.framing import decode, encode
+from dipaco_swarm.swarm.proofs import Proof
+
+log = logging.getLogger(__name__)
+
+MOST = 1024
+"""Names; about 400 bytes each."""
+
+
+def bans_file(home: Path, run: str) -> Path:
+    """`run`: its fingerprint."""
+    return home / f"bans-{run[:16]}.msgpack"
+
+
+class Bans:
+    """The names and their proofs; whoever was found last is the last one.
+
+    Never raises: a file that cannot be used is not used. Nothing is in it before `open`.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        """`file`: None where nothing is kept."""
+        self._file = file
+        self._proofs: dict[str, Proof] = {}
+        self._is_proven: Callable[[Proof], bool] = lambda proof: False
+
+    def open(self, is_proven: Callable[[Proof], bool]) -> None:
+        """Read what is kept. `is_proven`: whether a proof shows what it says."""
+        self._is_proven = is_proven
+        kept = _read(self._file) if self._file is not None else []
+        self._proofs = {proof.reducer: proof for proof in kept if is_proven(proof)}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._proofs
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._proofs)
+
+    def proof_of(self, name: str) -> Proof | None:
+        return self._proofs.get(name)
+
+    def take(self, proof: Proof) -> bool:
+        """Ban whom it convicts; whether it convicts anybody."""
+        if not self._is_proven(proof):
+            return False
+        if proof.reducer in self._proofs:
+            return True
+        self._proofs = dict([*self._proofs.items(), (proof.reducer, proof)][-MOST:])
+        if self._file is not None:
+            self._write(self._file)
+        return True
+
+    def _write(self, file: Path) -> None:
+        try:
+            make_folder(file.parent, durable=False)
+            replace_whole(file, bytes(msgpack.packb([encode(p) for p in self._proofs.values()])), durable=False)
+        except OSError as error:
+            log.debug("%s cannot be written: %s", file, error.strerror or error)
+
+
+def _read(file: Path) -> list[Proof]:
+    try:
+        bodies = msgpack.unpackb(file.read_bytes(), max_array_len=MOST)
+        read = [decode(file.name, body) for body in bodies if isinstance(body, bytes)]
+    except (OSError, ValueError, TypeError, msgpack.exceptions.UnpackException, RemoteDataError):
+        return []
+    return [proof for proof in read if isinstance(proof, Proof)]

@@ -1,0 +1,48 @@
+"""What a peer and a bootstrap node say to each other: how do I look from there, and may I take part."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from dipaco_swarm.swarm.fields import Message, Time, Word
+
+MAX_PORTS = 4
+MAX_BALLAST = 1 << 18
+Port = Annotated[int, Field(gt=0, lt=1 << 16)]
+
+
+class Hello(Message):
+    """How do I look from there? `ports`: where to knock at the address that you see me at, if at all."""
+
+    kind: Literal["hello"] = "hello"
+    ports: tuple[Port, ...] = Field(default=(), max_length=MAX_PORTS)
+    ballast: Annotated[bytes, Field(max_length=MAX_BALLAST)] = b""
+    """Means nothing: how long it takes shows how fast our line is."""
+
+
+class Welcome(Message):
+    """How you look from here."""
+
+    kind: Literal["welcome"] = "welcome"
+    seen_at: Word
+    """/ip4/... or /ip6/...; empty when you come through a relay."""
+    reached: tuple[Port, ...] | None = Field(max_length=MAX_PORTS)
+    """The ports at which you can be dialled; None: was not asked, or has no time to try."""
+    time: Time
+    """Seconds since the epoch, by my clock."""
+    version: Word
+    """Of the program that I run."""
+
+
+class ShowInvitation(Message):
+    """Newcomer -> bootstrap node: I may take part, for I have this invitation."""
+
+    kind: Literal["show-invitation"] = "show-invitation"
+    code: Annotated[str, Field(pattern=r"^[a-z2-7]{24}$")]
+
+
+class AdmissionIs(Message):
+    """Whether it is taken; the next manifest says so to everybody."""
+
+    kind: Literal["admission"] = "admission"
+    noted: bool

@@ -1,0 +1,138 @@
+"""Roles of members who make rounds fail, or last (`saboteur.py`): the honest program but for what each class says."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Callable
+
+from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.framing import SEAL, PieceHeader
+from dipaco_swarm.swarm.round.seals import digest_of_pieces
+from dipaco_swarm.swarm.wire import Abort, Commit, Join, Ready, Reassign, Refuse, Roster
+from dipaco_swarm.testing.saboteur import BentStream, Role
+
+A_LOT = 1 << 40
+"""Tokens."""
+ASKED_TIMES = 5
+
+
+class OtherDigest(Role):
+    """Says that it holds another average than all the others."""
+
+    def says(self, stream: BentStream, message: Message) -> Message | None:
+        if not isinstance(message, Ready):
+            return message
+        self.times += 1
+        return message.model_copy(update={"digest": bytes(32)})
+
+
+class Equivocator(Role):
+    """As a reducer it makes another average for one of the members than for the others, and signs both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: dict[tuple[bytes, str, int], dict[int, bytes]] = {}
+        """Round, victim and generation -> digests of what was sent to it, by piece."""
+
+    def gives(self, stream: BentStream, header: PieceHeader, data: memoryview) -> memoryview | None:
+        assert self.swarm is not None
+        assert self.swarm._rounds is not None
+        exchange = self.swarm._rounds._verdicts._running.get(stream.round_id)
+        if stream.dialled or exchange is None:
+            return data
+        us = self.transport.peer
+        if stream.peer != min(member.peer for member in exchange.roster.members if member.peer != us):
+            return data
+        given = self._given.setdefault((stream.round_id, stream.peer, header.generation), {})
+        if header.index == SEAL:
+            self.times += 1
+            statement = exchange.average.about.statement(header.generation, digest_of_pieces(given))
+            return memoryview(self.transport.sign(statement))
+        other = bytearray(data)
+        other[len(other) // 8 * 4] ^= 1  # of an fp32, the bits that weigh least
+        given[header.index] = hashlib.sha256(len(header.mask).to_bytes(4, "little") + header.mask + other).digest()
+        return memoryview(other)
+
+    def says(self, stream: BentStream, message: Message) -> Message | None:
+        # what it finds out as a leader, it keeps to itself
+        return message.model_copy(update={"proofs": ()}) if isinstance(message, Abort) else message
+
+
+class Mute(Role):
+    """Is in every round, says that it is alive, and contributes nothing; or nothing to some of the reducers."""
+
+    def __init__(self, towards: Callable[[str], bool] = lambda reducer: True) -> None:
+        super().__init__()
+        self._towards = towards
+
+    def gives(self, stream: BentStream, header: PieceHeader, data: memoryview) -> memoryview | None:
+        if not stream.dialled or not self._towards(stream.peer):
+            return data
+        self.times += 1
+        return None
+
+
+class MuteReducer(Role):
+    """Takes the others' contributions, and sends nobody an average."""
+
+    def gives(self, stream: BentStream, header: PieceHeader, data: memoryview) -> memoryview | None:
+        if stream.dialled:
+            return data
+        self.times += 1
+        return None
+
+
+class Asker(Role):
+    """Asks everybody how a round ended as soon as it has begun, as if the leader were lost."""
+
+    def says(self, stream: BentStream, message: Message) -> Message | None:
+        if isinstance(message, Roster):
+            self._ask_all(message)
+        return message
+
+    async def hears(self, stream: BentStream, message: Message) -> None:
+        if isinstance(message, Roster):
+            self._ask_all(message)
+
+    def _ask_all(self, roster: Roster) -> None:
+        for member in roster.members:
+            if member.peer != self.transport.peer:
+                self.tasks.start(self._ask(member.peer, roster.round_id))
+
+    async def _ask(self, peer: str, round_id: bytes) -> None:
+        assert self.swarm is not None
+        with contextlib.suppress(ConnectionError, EOFError, TimeoutError):
+            for _ in range(ASKED_TIMES):
+                await self.swarm._rounds._questions.outcome(peer, round_id)  # type: ignore[union-attr]
+                self.times += 1
+                await asyncio.sleep(0.2)
+
+
+class StallingLeader(Role):
+    """Gathers those who come, says that it is alive, and never begins."""
+
+    def says(self, stream: BentStream, message: Message) -> Message | None:
+        if stream.dialled or stream.kind != "round" or not isinstance(message, Roster | Reassign | Commit | Abort):
+            return message
+        self.times += isinstance(message, Roster)
+        return None
+
+
+class RefusingLeader(Role):
+    """Tells whoever joins that the group has gone on, to a state that there is not."""
+
+    async def hears(self, stream: BentStream, message: Message) -> None:
+        if isinstance(message, Join) and not stream.dialled:
+            self.times += 1
+            digest, work = f"{message.version:064x}", message.work + A_LOT
+            reason = "the group has gone on"
+            await stream.send(Refuse(reason=reason, version=message.version + 1, digest=digest, work=work))
+            raise EOFError("nobody heard that")
+
+
+class Nobody(Role):
+    """Does what all do; what it is measured against."""
+
+    def says(self, stream: BentStream, message: Message) -> Message | None:
+        self.times += 1
+        return message

@@ -1,0 +1,135 @@
+"""Members of rounds who misbehave: the honest program, whose streams to and from others are bent by a `Role`.
+
+hostile.py      the roles
+bend            a role between a program and its transport, whichever that is
+Saboteur        a volunteer of a simulated swarm that plays one
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.framing import PieceHeader
+from dipaco_swarm.swarm.local import LocalTransport
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.tasks import Tasks
+from dipaco_swarm.swarm.traffic import Purpose
+from dipaco_swarm.swarm.transport import Stream, StreamHandler, Transport
+from dipaco_swarm.testing.process import Machine
+from dipaco_swarm.testing.program import Program
+from dipaco_swarm.testing.volunteer import SimulatedPeer
+
+if TYPE_CHECKING:
+    from dipaco_swarm.testing.world import World
+
+
+class BentStream:
+    """A stream of a saboteur: its role sees what it says and hears, and may change it."""
+
+    def __init__(self, stream: Stream, role: "Role", protocol: str, *, dialled: bool) -> None:
+        """`dialled`: by the saboteur; else by its peer."""
+        self._stream = stream
+        self._role = role
+        self.kind = protocol.rpartition("/")[2]
+        self.dialled = dialled
+        self.round_id = b""
+        """Of the round that it is about, once that was said."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @property
+    def purpose(self) -> Purpose:
+        return self._stream.purpose
+
+    @purpose.setter
+    def purpose(self, purpose: Purpose) -> None:
+        self._stream.purpose = purpose
+
+    async def send(self, message: Message) -> None:
+        said = self._role.says(self, message) if self._role.active else message
+        if said is not None:
+            await self._stream.send(said)
+
+    async def receive(self) -> Message:
+        message = await self._stream.receive()
+        self.round_id = getattr(message, "round_id", self.round_id)
+        if self._role.active:
+            await self._role.hears(self, message)
+        return message
+
+    async def send_piece(self, header: PieceHeader, data: memoryview) -> None:
+        sent = self._role.gives(self, header, data) if self._role.active else data
+        if sent is not None:
+            await self._stream.send_piece(header, sent)
+
+
+class Role:
+    """One way to misbehave in rounds. This one does not; nor does any while it is not `active`."""
+
+    def __init__(self) -> None:
+        self.active = True
+        self.times = 0
+        """It has done so."""
+        self.transport: Transport
+        """The honest one below; set by `bend`."""
+        self.swarm: NetworkedSwarm | None = None
+        """Its own program's, once that has joined."""
+        self.tasks = Tasks()
+
+    def says(self, stream: BentStream, message: Message) -> Message | None:
+        """What it says instead; None: nothing."""
+        return message
+
+    async def hears(self, stream: BentStream, message: Message) -> None:
+        """Something was said to it. EOFError: its program does not hear that."""
+
+    def gives(self, stream: BentStream, header: PieceHeader, data: memoryview) -> memoryview | None:
+        """What it sends instead of a contribution (on a stream that it dialled), an average or a seal, if anything."""
+        return data
+
+
+class _BentTransport:
+    def __init__(self, transport: Transport, role: Role) -> None:
+        self._transport = transport
+        self._role = role
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    async def serve(self, protocol: str, handler: StreamHandler) -> None:
+        async def bent(stream: Stream) -> None:
+            await handler(cast(Stream, BentStream(stream, self._role, protocol, dialled=False)))
+
+        await self._transport.serve(protocol, bent)
+
+    @contextlib.asynccontextmanager
+    async def dial(self, peer: str, protocol: str, *, timeout: float | None = None) -> AsyncIterator[Stream]:
+        async with self._transport.dial(peer, protocol, timeout=timeout) as stream:
+            yield cast(Stream, BentStream(stream, self._role, protocol, dialled=True))
+
+
+def bend(transport: Transport, role: Role) -> Transport:
+    """The transport as a program has it that plays a role."""
+    role.transport = transport
+    return cast(Transport, _BentTransport(transport, role))
+
+
+class Saboteur(SimulatedPeer):
+    """A volunteer that plays a role, from its start or from when that is made active."""
+
+    def __init__(self, world: "World", name: str, path: int, role: Role, machine: Machine | None = None) -> None:
+        machine = machine or Machine()
+        super().__init__(world, name, path, machine)
+        world.network.lines[name] = machine.line
+        world.peers[name] = self
+        self.role = role
+
+    def _bent_transport(self, transport: LocalTransport) -> Transport:
+        return bend(transport, self.role)
+
+    async def _join(self, program: Program, random: Random) -> NetworkedSwarm:
+        self.role.swarm = await super()._join(program, random)
+        return self.role.swarm
