@@ -118,7 +118,7 @@ def _ask_once(settings: "PeerSettings") -> None:
     if (settings.home / MANIFEST_FILE).exists():
         return
     typer.echo(f"asking what {settings.address.name} wants of this machine ...")
-    typer.echo(f"{terms(settings.address, device_of(settings.device)).line}.")
+    typer.echo(f"{terms(settings.address, device_of(settings.device)).whole}.")
     typer.echo("What leaves this machine, and what its operator decides: docs/volunteer.md.")
     typer.confirm("Take part?", abort=True)
 

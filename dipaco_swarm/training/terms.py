@@ -21,6 +21,7 @@ def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str) -> 
     sizes = level_sizes(config.model, config.levels, vocabulary_size(load_tokenizer(fetch(manifest.tokenizer))))
     parameters = sum(sizes)
     return Terms(
+        source=config.data.source,
         reads=_read_by(config.data),
         parameters=parameters,
         memory=PROGRAM_BYTES + (MEMORY_BYTES if device == "cpu" else BESIDE_GPU_BYTES) * parameters,

