@@ -34,7 +34,7 @@ from dipaco_swarm.swarm.round.standing import Key, Standing
 from dipaco_swarm.swarm.round.verdicts import Verdicts
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream, Transport
-from dipaco_swarm.swarm.wire import AskOutcome, Exchange, Join, NotHere, Refuse, Where
+from dipaco_swarm.swarm.wire import AskOutcome, Exchange, Here, Join, NotHere, Refuse, Where
 
 MAX_ATTEMPTS = 6
 
@@ -227,7 +227,9 @@ class Rounds:
         async with asyncio.timeout(self._transport.timing.silence):
             message = await stream.receive()
         if not self._standing.allows(stream.peer) and not isinstance(message, Join):
-            return  # who may not take part calls nobody to a round; who joins is told why
+            if isinstance(message, Where):  # calls nobody to a round, and need not wait for us
+                await stream.send(Here(version=None, follows=None))
+            return  # who joins is told why
         match message:
             case AskOutcome(round_id=round_id):
                 await stream.send(self._verdicts.outcome_of(round_id))
