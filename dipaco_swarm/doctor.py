@@ -28,7 +28,7 @@ from dipaco_swarm.events import words
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.settings import default_home
 from dipaco_swarm.swarm.timing import Timing
-from dipaco_swarm.training.needs import BESIDE_GPU_BYTES, DISK_BYTES, GPU_BYTES, MEMORY_BYTES, PROGRAM_BYTES
+from dipaco_swarm.training.needs import PathNeeds
 
 if TYPE_CHECKING:
     from dipaco_swarm.swarm.libp2p.outside import RunPath
@@ -311,14 +311,13 @@ def _version(ours: str, theirs: str) -> Check:
 
 def _path(path: "RunPath", available: int | None, free: int, on_gpu: int | None) -> Check:
     """Whether a path of the run fits. Bytes of memory, of disk, and of the GPU's; None: unknown, or there is none."""
-    on_device = GPU_BYTES * path.parameters
-    memory = PROGRAM_BYTES + (MEMORY_BYTES if on_gpu is None else BESIDE_GPU_BYTES) * path.parameters
-    on_disk = DISK_BYTES * path.parameters
-    needs = f"{words.size(memory)} of memory, {words.size(on_disk)} of disk"
+    needs = PathNeeds.of(path.parameters)
+    memory = needs.memory if on_gpu is None else needs.memory_beside_gpu
+    said = f"{words.size(memory)} of memory, {words.size(needs.disk)} of disk"
     if on_gpu is not None:
-        needs = f"{words.size(on_device)} on the GPU, {needs}"
-    seen = f"{words.count(path.parameters)} parameters: {needs}, and what a batch takes"
-    places = (("memory", available, memory), ("disk", free, on_disk), ("memory of the GPU", on_gpu, on_device))
+        said = f"{words.size(needs.gpu)} on the GPU, {said}"
+    seen = f"{words.count(path.parameters)} parameters: {said}, and what a batch takes"
+    places = (("memory", available, memory), ("disk", free, needs.disk), ("memory of the GPU", on_gpu, needs.gpu))
     small = [what for what, there, needed in places if there is not None and there < needed]
     if small:
         advice = f"too little {' and '.join(small)}: make room, or take another machine for this run"

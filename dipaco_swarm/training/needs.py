@@ -1,7 +1,11 @@
-"""What a path takes of a machine: measured, and said by the doctor and by `dipaco-bootstrap check` alike.
+"""What a path takes of a machine: measured, and said by the doctor, by a peer and by `dipaco-bootstrap check` alike.
 
 `python -m benchmarks.memory` measures it; the table is in docs/operator.md.
 """
+
+from dataclasses import dataclass
+
+from dipaco_swarm.strategies import CODECS
 
 PROGRAM_BYTES = 500_000_000
 """Of memory, before any path: torch, transformers and hivemind."""
@@ -13,3 +17,28 @@ DISK_BYTES = 96
 """The checkpoint, and the next one; two agreed states, and the next one; averages of six rounds."""
 NODE_DISK_BYTES = 8 + 16 + 5
 """On the bootstrap node, a parameter of the whole bank: a stage's modules, what is served now and before, averages."""
+
+
+@dataclass(frozen=True)
+class PathNeeds:
+    """What a volunteer's machine needs, in bytes; activations, and what --disk gives to documents, come on top."""
+
+    memory: int
+    memory_beside_gpu: int
+    gpu: int
+    disk: int
+
+    @classmethod
+    def of(cls, parameters: int) -> "PathNeeds":
+        """For a path of so many parameters."""
+        return cls(
+            memory=PROGRAM_BYTES + MEMORY_BYTES * parameters,
+            memory_beside_gpu=PROGRAM_BYTES + BESIDE_GPU_BYTES * parameters,
+            gpu=GPU_BYTES * parameters,
+            disk=DISK_BYTES * parameters,
+        )
+
+
+def round_bytes(codec: str, parameters: int) -> int:
+    """Bytes that a member sends at most in a round of so many parameters: as many as it takes in."""
+    return round(2 * CODECS[codec].bytes_on_the_way * parameters)

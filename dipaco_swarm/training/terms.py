@@ -8,9 +8,9 @@ from dipaco_swarm.events.joining import Terms
 from dipaco_swarm.events.words import size
 from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.strategies import CODECS, SOURCES
+from dipaco_swarm.strategies import SOURCES
 from dipaco_swarm.training.modules import level_sizes
-from dipaco_swarm.training.needs import BESIDE_GPU_BYTES, DISK_BYTES, MEMORY_BYTES, PROGRAM_BYTES
+from dipaco_swarm.training.needs import PathNeeds, round_bytes
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 
 
@@ -20,13 +20,14 @@ def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str) -> 
     config = manifest.rules
     sizes = level_sizes(config.model, config.levels, vocabulary_size(load_tokenizer(fetch(manifest.tokenizer))))
     parameters = sum(sizes)
+    needs = PathNeeds.of(parameters)
     return Terms(
         source=config.data.source,
         reads=_read_by(config.data),
         parameters=parameters,
-        memory=PROGRAM_BYTES + (MEMORY_BYTES if device == "cpu" else BESIDE_GPU_BYTES) * parameters,
-        disk=DISK_BYTES * parameters,
-        sends=round(2 * CODECS[config.wire.codec].bytes_on_the_way * parameters),
+        memory=needs.memory if device == "cpu" else needs.memory_beside_gpu,
+        disk=needs.disk,
+        sends=round_bytes(config.wire.codec, parameters),
         admission=config.admission.kind,
     )
 

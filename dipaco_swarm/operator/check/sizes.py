@@ -6,25 +6,7 @@ from dataclasses import dataclass
 from dipaco_swarm.algorithm.paths import PathTable
 from dipaco_swarm.algorithm.stages import table_of
 from dipaco_swarm.run.config import RunConfig
-from dipaco_swarm.strategies import CODECS
-from dipaco_swarm.training.needs import (
-    BESIDE_GPU_BYTES,
-    DISK_BYTES,
-    GPU_BYTES,
-    MEMORY_BYTES,
-    NODE_DISK_BYTES,
-    PROGRAM_BYTES,
-)
-
-
-@dataclass(frozen=True)
-class PeerSize:
-    """What a volunteer's machine needs, in bytes; activations, and what --disk gives to documents, come on top."""
-
-    memory: int
-    memory_beside_gpu: int
-    gpu: int
-    disk: int
+from dipaco_swarm.training.needs import NODE_DISK_BYTES, PathNeeds, round_bytes
 
 
 @dataclass(frozen=True)
@@ -54,7 +36,7 @@ class Sizes:
     path: int
     """Parameters."""
     vocabulary: int
-    peer: PeerSize
+    peer: PathNeeds
     node_disk: int
     """Bytes, in all stages; beside them blobs and documents."""
     stages: tuple[StageSize, ...]
@@ -70,12 +52,7 @@ def sizes_of(config: RunConfig, vocabulary: int, levels: Sequence[int]) -> Sizes
         levels=tuple(levels),
         path=path,
         vocabulary=vocabulary,
-        peer=PeerSize(
-            memory=PROGRAM_BYTES + MEMORY_BYTES * path,
-            memory_beside_gpu=PROGRAM_BYTES + BESIDE_GPU_BYTES * path,
-            gpu=GPU_BYTES * path,
-            disk=DISK_BYTES * path,
-        ),
+        peer=PathNeeds.of(path),
         node_disk=NODE_DISK_BYTES * bank + 8 * (before - bank),
         stages=stages,
     )
@@ -92,5 +69,5 @@ def _stage(config: RunConfig, index: int, table: PathTable, levels: Sequence[int
         parameters=sum(levels[module.level] for module in table.modules),
         rounds=rounds,
         tokens=None if rounds is None else rounds * config.round_tokens,
-        sends=round(2 * CODECS[config.wire.codec].bytes_on_the_way * sum(levels)),
+        sends=round_bytes(config.wire.codec, sum(levels)),
     )
