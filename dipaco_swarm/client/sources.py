@@ -56,13 +56,13 @@ def open_run(source: Source, *, best: bool = False) -> Iterator[TrainedRun]:
         run = run_of(manifest.config.name, source.fingerprint)
         yield TrainedRun(
             manifest,
-            partial(_insist, swarm),
+            partial(insist, swarm),
             state_of,
             (lambda model, path: Offers(swarm, manifest, run, model).best(path)) if best else None,
         )
 
 
-def _insist(swarm: Swarm, digest: str) -> bytes:
+def insist(swarm: Swarm, digest: str) -> bytes:
     """A file of the run; a guest may know one holder only, and that one may be busy. Raises UnreachableError."""
     for _ in range(ASKINGS - 1):
         with suppress(UnreachableError):
@@ -72,7 +72,16 @@ def _insist(swarm: Swarm, digest: str) -> bytes:
 
 @contextmanager
 def visit(address: RunAddress) -> "Iterator[tuple[NetworkedSwarm, Manifest]]":
-    """Join the swarm as a guest that serves nobody, with everybody looked up."""
+    """Join the swarm as a guest, with everybody looked up."""
+    with at_the_door(address) as (swarm, manifest):
+        table = PathTable(manifest.stage.table)
+        swarm.look_up(manifest.stage.index, table.modules, timeout=LOOK_UP_SECONDS)
+        yield swarm, manifest
+
+
+@contextmanager
+def at_the_door(address: RunAddress) -> "Iterator[tuple[NetworkedSwarm, Manifest]]":
+    """Join the swarm as a guest that serves nobody and asks for the manifest alone."""
     from dipaco_swarm.swarm.libp2p.opening import open_swarm
     from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 
@@ -82,10 +91,7 @@ def visit(address: RunAddress) -> "Iterator[tuple[NetworkedSwarm, Manifest]]":
             signed = swarm.newest_manifest(timeout=MANIFEST_SECONDS)
             if signed is None:
                 raise UnreachableError(address.nobody_knows_it)
-            manifest = open_manifest(signed, address.fingerprint)
-            table = PathTable(manifest.stage.table)
-            swarm.look_up(manifest.stage.index, table.modules, timeout=LOOK_UP_SECONDS)
-            yield swarm, manifest
+            yield swarm, open_manifest(signed, address.fingerprint)
 
 
 def _state_in_swarm(swarm: "NetworkedSwarm", manifest: Manifest, module: ModuleId) -> ModuleState:

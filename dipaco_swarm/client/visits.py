@@ -10,7 +10,7 @@ import torch
 from tokenizers.decoders import DecodeStream
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.client.sources import BLOB_SECONDS, Source, open_run, visit
+from dipaco_swarm.client.sources import Source, at_the_door, insist, open_run, visit
 from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
@@ -78,8 +78,8 @@ def evaluate(
 
 def terms(address: RunAddress, device: str) -> Terms:
     """What the run asks of a machine that takes part with this device."""
-    with visit(address) as (swarm, manifest):
-        return terms_of(manifest, partial(swarm.fetch_blob, timeout=BLOB_SECONDS), device)
+    with at_the_door(address) as (swarm, manifest):
+        return terms_of(manifest, partial(insist, swarm), device)
 
 
 def _check_window(window: int | None) -> None:
