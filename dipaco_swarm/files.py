@@ -14,6 +14,7 @@ manifest names blobs that are there. One thread writes a file at a time; `locked
 """
 
 import errno
+import logging
 import os
 import shutil
 import stat
@@ -26,6 +27,8 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 from dipaco_swarm.errors import HomeError, cannot_write
+
+log = logging.getLogger(__name__)
 
 LOCK = "lock"
 """The file of a folder that `locked` holds. It stays there, empty."""
@@ -67,6 +70,15 @@ def replace_whole(path: Path, content: Content, *, durable: bool, private: bool 
         unfinished.unlink(missing_ok=True)  # half a file would keep a full disk full
     if durable:
         _flush_names(path.parent)
+
+
+def keep_if_possible(path: Path, content: bytes) -> None:
+    """Write a file without which its program goes on just as well; never raises."""
+    try:
+        make_folder(path.parent, durable=False)
+        replace_whole(path, content, durable=False)
+    except OSError as error:
+        log.debug("%s cannot be written: %s", path, error.strerror or error)
 
 
 def read_private(path: Path) -> bytes:

@@ -2,18 +2,15 @@
 folder, each with its proof, so that nobody has to believe us either.
 """
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
 
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.files import make_folder, replace_whole
+from dipaco_swarm.files import keep_if_possible
 from dipaco_swarm.swarm.framing import decode, encode
 from dipaco_swarm.swarm.proofs import Proof
-
-log = logging.getLogger(__name__)
 
 MOST = 1024
 """Names; about 400 bytes each."""
@@ -59,15 +56,8 @@ class Bans:
             return True
         self._proofs = dict([*self._proofs.items(), (proof.reducer, proof)][-MOST:])
         if self._file is not None:
-            self._write(self._file)
+            keep_if_possible(self._file, bytes(msgpack.packb([encode(p) for p in self._proofs.values()])))
         return True
-
-    def _write(self, file: Path) -> None:
-        try:
-            make_folder(file.parent, durable=False)
-            replace_whole(file, bytes(msgpack.packb([encode(p) for p in self._proofs.values()])), durable=False)
-        except OSError as error:
-            log.debug("%s cannot be written: %s", file, error.strerror or error)
 
 
 def _read(file: Path) -> list[Proof]:

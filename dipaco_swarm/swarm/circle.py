@@ -4,13 +4,10 @@ Their word decides which states are believed (`algorithm/evidence.py`), also in 
 there may be a stranger.
 """
 
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from dipaco_swarm.files import make_folder, replace_whole
-
-log = logging.getLogger(__name__)
+from dipaco_swarm.files import keep_if_possible
 
 MOST = 4096
 """Names; who has contributed lately stays."""
@@ -46,14 +43,7 @@ class Circle:
         is_news = bool(met.keys() - before)
         self._names = dict(list({**{n: None for n in before if n not in met}, **met}.items())[-MOST:])
         if is_news and self._file is not None:
-            self._write(self._file)
-
-    def _write(self, file: Path) -> None:
-        try:
-            make_folder(file.parent, durable=False)
-            replace_whole(file, "".join(f"{name}\n" for name in self._names).encode(), durable=False)
-        except OSError as error:
-            log.debug("%s cannot be written: %s", file, error.strerror or error)
+            keep_if_possible(self._file, "".join(f"{name}\n" for name in self._names).encode())
 
 
 def _read(file: Path) -> list[str]:

@@ -1,12 +1,9 @@
 """Peers that we met, in a file of the home folder: ways back into the swarm while no bootstrap node is up."""
 
-import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from dipaco_swarm.files import replace_whole
-
-log = logging.getLogger(__name__)
+from dipaco_swarm.files import keep_if_possible
 
 MOST = 16
 """Addresses that are remembered."""
@@ -34,7 +31,4 @@ class AddressBook:
         if known == self._known:
             return
         self._known = known
-        try:
-            replace_whole(self._file, ("\n".join(known) + "\n").encode(), durable=False)
-        except OSError as error:
-            log.debug("%s cannot be written: %s", self._file, error.strerror or error)
+        keep_if_possible(self._file, ("\n".join(known) + "\n").encode())
