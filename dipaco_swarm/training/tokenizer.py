@@ -56,16 +56,14 @@ def load_tokenizer(data: bytes) -> Tokenizer:
 
     Raises ManifestError when the bytes are not a tokenizer, its ids are too large, or it has no end-of-text token.
     """
-    try:
-        with without_panics():
+    with without_panics():
+        try:
             tokenizer = Tokenizer.from_str(data.decode("utf-8"))
-    except ManifestError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the library raises bare Exception for anything it cannot read
-        raise ManifestError(
-            f"the published tokenizer cannot be read ({str(error)[:200]}); it must be a tokenizer.json of the "
-            "tokenizers library"
-        ) from None
+        except Exception as error:  # noqa: BLE001 - the library raises bare Exception for anything it cannot read
+            raise ManifestError(
+                f"the published tokenizer cannot be read ({str(error)[:200]}); it must be a tokenizer.json of the "
+                "tokenizers library"
+            ) from None
     if (tokens := vocabulary_size(tokenizer)) > LARGEST_VOCABULARY:
         raise ManifestError(
             f"the tokenizer has ids up to {tokens - 1:,}; at most {LARGEST_VOCABULARY:,} tokens can be used"
@@ -84,8 +82,6 @@ def without_panics() -> Iterator[None]:
     """
     try:
         yield
-    except Exception:
-        raise
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
