@@ -3,10 +3,11 @@
 situation            action         (the first row that fits)
 ---------------------------------------------------------------------------------
 asked to stop        Leave
+its machine is
+  needed otherwise   Pause          unless the run is finished
 a newer stage        MoveOn
 the group agrees on
   another state      CatchUp        one per module of ours
-scores are wanted    Score          the routing sample, under our path
 the run is finished  Leave or Wait  as this machine chose
 the stage is done    Wait           until the operator's node opens the next one
 too few peers        Wait           before the first round of a stage only
@@ -77,7 +78,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Score:
+class Pause:
     pass
 
 
@@ -86,7 +87,7 @@ class Train:
     pass
 
 
-Action = Leave | MoveOn | CatchUp | Score | Wait | Train
+Action = Leave | Pause | MoveOn | CatchUp | Wait | Train
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,11 @@ class Situation:
     """Everything a decision depends on."""
 
     stopping: bool = False
+    paused: bool = False
+    """Whether the machine is for somebody else just now."""
     newer_stage: bool = False
     run_finished: bool = False
     leaves_when_finished: bool = False
-    scores_wanted: bool = False
-    """The operator asks for scores of the routing sample, and ours are not out yet."""
     stage_done: bool = False
     begun: bool = False
     """Whether we have trained in this stage."""
@@ -112,12 +113,12 @@ def next_action(now: Situation) -> Action:
     """The one thing to do next; the table at the top of this file."""
     if now.stopping:
         return Leave()
+    if now.paused and not now.run_finished:
+        return Pause()
     if now.newer_stage:
         return MoveOn()
     if now.catch_up:
         return now.catch_up[0]
-    if now.scores_wanted:
-        return Score()
     if now.run_finished:
         return Leave() if now.leaves_when_finished else Wait("finished")
     if now.stage_done:

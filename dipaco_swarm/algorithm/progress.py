@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from dipaco_swarm.algorithm.generations import generation_of
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.state import ModuleState
 
@@ -78,8 +79,10 @@ def rebased(progress: ModuleProgress, state: ModuleState, local: Tensor) -> tupl
     """The state that others agreed on, with our local progress on top; and the parameters to go on with.
 
     `local`: a copy of the parameters now, fp32 (parameters,), which is used up. Progress that is in the others' state
-    already is dropped: it would count twice.
+    already is dropped: it would count twice. So is what was trained from a state that the operator has taken back.
     """
+    if _is_taken_back(progress, state):
+        return ModuleProgress(state), state.params
     if state.work > progress.base.work and progress.version == progress.given_at:
         return adopted(progress, state) if progress.part is None else merged(progress, state, progress.part, local)
     ours = on_top(state, local.sub_(progress.base.params), state.version - progress.version)
@@ -97,6 +100,8 @@ class Resumed:
     """Tokens that are gone as others may have them; they would count twice."""
     stale: int = 0
     """Tokens that are gone as they are too old."""
+    taken_back: int = 0
+    """Tokens that are gone as the operator has gone back to a state before them."""
 
 
 def resumed(saved: ModuleProgress, state: ModuleState, local: Tensor) -> Resumed:
@@ -107,6 +112,8 @@ def resumed(saved: ModuleProgress, state: ModuleState, local: Tensor) -> Resumed
     `saved.given_at` is of the last round that was begun, which may be after the checkpoint; `saved.part` is what that
     round had of the checkpoint's progress, where that is known.
     """
+    if _is_taken_back(saved, state):
+        return Resumed(ModuleProgress(state), state.params, taken_back=saved.tokens)
     age, part = state.version - saved.version, saved.part
     nothing = ModuleProgress(state, given_at=saved.given_at)
     if age > 0 and saved.given_at is not None and saved.version <= saved.given_at:
@@ -136,6 +143,11 @@ def weight_at(age: int) -> float:
     if age > OLDEST:
         return 0.0
     return 1 / max(1, age)
+
+
+def _is_taken_back(progress: ModuleProgress, state: ModuleState) -> bool:
+    """Whether the operator has gone back with the module since this progress began."""
+    return generation_of(progress.base.work) < generation_of(state.work)
 
 
 def _still_given(progress: ModuleProgress, state: ModuleState) -> int | None:

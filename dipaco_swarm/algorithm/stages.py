@@ -6,7 +6,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
 from dipaco_swarm.errors import ManifestError, RunFileError
 from dipaco_swarm.run.config import OuterConfig, RunConfig
-from dipaco_swarm.run.manifest import Stage
+from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.strategies import ROUTERS
 
 
@@ -70,6 +70,16 @@ def parent(config: RunConfig, index: int, module: ModuleId, before: PathTable) -
     if found not in before.modules or found.level != module.level:
         raise ManifestError(f"{module} is to start from {named}, but stage {index - 1} has no such module at its level")
     return found
+
+
+def last_versions(manifest: Manifest) -> dict[ModuleId, int]:
+    """The version after which each module of the current stage is done; without those that go on."""
+    return {ModuleId.parse(module): version for module, version in manifest.last_versions.items()}
+
+
+def generations(stage: Stage) -> dict[ModuleId, int]:
+    """How often the operator has gone back with modules of a stage; without those that never were."""
+    return {ModuleId.parse(module): generation for module, generation in stage.generations.items()}
 
 
 def trained_modules(stage: Stage) -> frozenset[ModuleId]:

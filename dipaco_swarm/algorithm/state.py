@@ -18,7 +18,7 @@ PIECE_BYTES = 1 << 22
 """Large enough that messages and hops between threads cost nothing, small enough to give a slow holder few of them."""
 HASH_BYTES = 32
 MAX_WORK = (1 << 62) - 1
-"""More tokens than all runs together; a history that says that it has more has this much."""
+"""256 generations of more tokens than all runs together (`generations.py`)."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class ModuleState:
     params: Tensor
     momentum: Tensor
     work: int = 0
-    """Tokens behind all outer steps of this stage that made it: of two histories, the one with more work counts."""
+    """Tokens behind all outer steps of this stage that made it: of two histories, the one with more work counts. Its
+    upper bits say how often the operator has gone back with the module (`generations.py`)."""
     mapped: bool = False
     """Whether the numbers are in a file of their own, mapped: the system may have their memory."""
 

@@ -52,7 +52,12 @@ def path_in_training(
         table=PathTable(((0, 0), (1, 0))),
         path=PathIndex(0),
         groups={},
-        rules=RoundRules(OuterConfig(), rounds, ROUND_TOKENS // 10, last_version),
+        rules=RoundRules(
+            OuterConfig(),
+            rounds,
+            ROUND_TOKENS // 10,
+            {} if last_version is None else dict.fromkeys(progress, last_version),
+        ),
         model=nothing,
         trainer=nothing,
         batches=iter(()),

@@ -14,7 +14,7 @@ from dipaco_swarm.algorithm.plan import (
     Claim,
     Leave,
     MoveOn,
-    Score,
+    Pause,
     Situation,
     Train,
     Wait,
@@ -25,9 +25,9 @@ from dipaco_swarm.algorithm.plan import (
 BEHIND = CatchUp(ModuleId(0, 1), Claim(4, "d" * 64))
 EVERYTHING = Situation(
     stopping=True,
+    paused=True,
     newer_stage=True,
     catch_up=(BEHIND,),
-    scores_wanted=True,
     run_finished=True,
     stage_done=True,
     peers=1,
@@ -40,8 +40,9 @@ EVERYTHING = Situation(
     [
         (EVERYTHING, Leave()),
         (replace(EVERYTHING, stopping=False), MoveOn()),
+        (replace(EVERYTHING, stopping=False, run_finished=False), Pause()),
+        (replace(EVERYTHING, stopping=False, run_finished=False, paused=False), MoveOn()),
         (replace(EVERYTHING, stopping=False, newer_stage=False), BEHIND),
-        (Situation(scores_wanted=True, run_finished=True, stage_done=True), Score()),
         (Situation(run_finished=True, leaves_when_finished=True), Leave()),
         (Situation(begun=True), Train()),
         (Situation(peers=3, peers_needed=3), Train()),
