@@ -164,6 +164,11 @@ def trained(file: Path) -> int:
         return 0
 
 
+def all_trained(home: Path) -> int:
+    """Tokens that the peer of this home has trained on all its paths, in all its lives."""
+    return sum(trained(file) for file in home.glob("checkpoints/*.trained"))
+
+
 def file_of(home: Path, stage: int, path: PathIndex) -> Path:
     """Where a peer with this home keeps its checkpoint of a path."""
     return home / "checkpoints" / f"stage-{stage}-path-{path}.safetensors"

@@ -204,10 +204,11 @@ class _WindowRouter:
 # ---------------------------------------------------------------------------------------------------------- generation
 
 
-def drawing(temperature: float, top_k: int | None, seed: int | torch.Generator) -> Draw:
+def drawing(temperature: float, top_k: int | None, seed: int | torch.Generator, top_p: float = 1.0) -> Draw:
     """How tokens are drawn: the likeliest with temperature 0, else among the `top_k` likeliest; None or 0: among all.
 
-    `seed`: the same one gives the same tokens; or a generator on the CPU.
+    `seed`: the same one gives the same tokens; or a generator on the CPU. `top_p`: of those only the likeliest that
+    have this probability together.
     """
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
 
@@ -217,22 +218,37 @@ def drawing(temperature: float, top_k: int | None, seed: int | torch.Generator) 
         logits = logits / temperature
         if top_k and top_k < len(logits):
             likeliest = logits.topk(top_k)
-            return int(likeliest.indices[torch.multinomial(likeliest.values.softmax(0), 1, generator=generator)])
-        return int(torch.multinomial(logits.softmax(0), 1, generator=generator))
+            chances = _of_most(likeliest.values.softmax(0), top_p)
+            return int(likeliest.indices[torch.multinomial(chances, 1, generator=generator)])
+        return int(torch.multinomial(_of_most(logits.softmax(0), top_p), 1, generator=generator))
 
     return draw
 
 
-def tokens_after(network: Any, prompt: Sequence[int], draw: Draw, stop_token: int | None) -> Iterator[int]:
+def _of_most(chances: Tensor, top_p: float) -> Tensor:
+    """Without what is not among the likeliest that have `top_p` together, (tokens,); what is left sums to less."""
+    if top_p >= 1:
+        return chances
+    ordered = chances.sort(descending=True)
+    left_out = ordered.values.cumsum(0) - ordered.values >= top_p
+    left_out[0] = False
+    return chances.scatter(0, ordered.indices, ordered.values.masked_fill(left_out, 0.0))
+
+
+def tokens_after(
+    network: Any, prompt: Sequence[int], draw: Draw, stop_token: int | None, written: int = 0
+) -> Iterator[int]:
     """The tokens that follow the prompt, one by one, without end unless `stop_token` comes (it is not given out).
 
     A context longer than the network's positions is cut to its last half, now and then, so that the text can go on.
+    `written`: so many tokens at the end of the prompt were written from what comes before, by somebody who wrote like
+    this; the text goes on as his would have.
     """
     ids = list(prompt)
     network.eval()
     positions: int = network.config.max_position_embeddings
     cache: Any = None
-    fresh = ids[-positions:]  # the tokens that the cache does not hold yet
+    fresh = ids[-_context(len(ids) - written, written, positions) :]  # the tokens that the cache does not hold yet
     seen = 0
     while True:
         if seen + len(fresh) > positions:
@@ -248,6 +264,14 @@ def tokens_after(network: Any, prompt: Sequence[int], draw: Draw, stop_token: in
         ids.append(token)
         fresh = [token]
         yield token
+
+
+def _context(prompt: int, written: int, positions: int) -> int:
+    """How many tokens the context has that `written` tokens after a prompt were written from, and all of these."""
+    seen, fresh = 0, min(prompt, positions)
+    for _ in range(written):
+        seen, fresh = (seen + fresh, 1) if seen + fresh <= positions else (positions // 2, 1)
+    return seen + fresh
 
 
 def rerouted_tokens(

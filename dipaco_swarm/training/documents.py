@@ -1,7 +1,7 @@
 """The documents of a run: every peer reads them itself, in the same order wherever the files are the same.
 
-    DataConfig --read_documents--> Document, Document, ...     split_of(text) -> train | holdout | routing
-    DataConfig --portions_of--> Portion, Portion, ...          the same documents, to be begun anywhere
+    SourceConfig --read_documents--> Document, Document, ...     split_of(text) -> train | holdout | routing
+    SourceConfig --portions_of--> Portion, Portion, ...          the same documents, to be begun anywhere
 
 Where they come from is the business of the sources, one file each in `sources/`. The domain of a document is for
 reports only; nothing is routed by it.
@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Literal, TypeVar, cast
 
 from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.data import SourceConfig
 from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.strategies import SOURCES, loaded
 
@@ -42,7 +43,7 @@ class Document:
         return _hash_of(self.text).hex()
 
 
-Source = Callable[[DataConfig, Reach], Iterator[Document]]
+Source = Callable[[SourceConfig, Reach], Iterator[Document]]
 """Reads documents, streaming, always in the same order; never a blank one. Raises
 DataError, when the first document is asked for, if there is nothing to read."""
 
@@ -60,7 +61,7 @@ class Portion:
     """Its documents from the first on. Raises DataError."""
 
 
-Divide = Callable[[DataConfig, Reach], Sequence[Portion]]
+Divide = Callable[[SourceConfig, Reach], Sequence[Portion]]
 """The documents of a source as portions: together they have exactly the documents that its `Source` reads. Raises
 DataError."""
 
@@ -92,9 +93,10 @@ def in_chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def read_documents(data: DataConfig, *, reach: Reach = ANYWHERE) -> Iterator[Document]:
+def read_documents(data: SourceConfig, *, reach: Reach = ANYWHERE) -> Iterator[Document]:
     """The documents of a run, streaming, always in the same order; at most `data.max_documents`.
 
+    Each once: of a mixture, as many characters of each source as its weight says, until one has ended.
     `reach`: where they may come from. Blank texts are left out.
     Raises DataError, when the first document is asked for, if no file matches, a file cannot be read, or the column is
     missing.
@@ -103,18 +105,29 @@ def read_documents(data: DataConfig, *, reach: Reach = ANYWHERE) -> Iterator[Doc
     return islice(source(data, reach), data.max_documents)
 
 
-def is_divided(data: DataConfig) -> bool:
+def documents_to_train_on(data: DataConfig, *, reach: Reach = ANYWHERE) -> Iterator[Document]:
+    """As `read_documents`, but small sources of a mixture are read several times, so that all keep their shares."""
+    if not data.sources:
+        return read_documents(data, reach=reach)
+    from dipaco_swarm.training.sources.mixture import with_repeats  # a source, and sources import this file
+
+    return with_repeats(data, reach)
+
+
+def is_divided(data: SourceConfig) -> bool:
     """Whether the documents come in portions, so that reading may begin anywhere."""
+    if isinstance(data, DataConfig) and data.sources:
+        return any(is_divided(part) for part in data.sources)
     return SOURCES[data.source].portions is not None and data.max_documents is None
 
 
-def portions_of(data: DataConfig, *, reach: Reach = ANYWHERE) -> Sequence[Portion]:
+def portions_of(data: SourceConfig, *, reach: Reach = ANYWHERE) -> Sequence[Portion]:
     """The corpus as a list of portions, the same list wherever the files are the same; never empty.
 
     A source that nothing divides, and the beginning of one (`data.max_documents`), are one portion. Raises DataError.
     """
     if not is_divided(data):
-        return (Portion("all", data.source, None, partial(read_documents, data, reach=reach)),)
+        return (Portion("all", data.domain or data.source, None, partial(read_documents, data, reach=reach)),)
     return cast(Divide, loaded(SOURCES[data.source].portions))(data, reach)
 
 

@@ -16,8 +16,16 @@ from dipaco_swarm.training.encoding import kept_in
 Prefixes = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
+FULL_BATCH = 256
+BATCH_STEP = 8
 
-def prefix_features(network: nn.Module, prefixes: Prefixes, batch: int = 256) -> Floats:
+
+def small_batch(prefixes: int) -> int:
+    """No larger than it has to be for so many: where last bits do not matter, a few cost little."""
+    return min(FULL_BATCH, max(1, -(-prefixes // BATCH_STEP)) * BATCH_STEP)
+
+
+def prefix_features(network: nn.Module, prefixes: Prefixes, batch: int = FULL_BATCH) -> Floats:
     """Mean over the prefix of the last hidden state of a transformers causal LM: (docs, tokens) -> fp32 (docs, hidden).
 
     `network`: fp32; only its base model runs (no output head), on its own device, without gradients and dropout; its

@@ -25,10 +25,12 @@ class Sampling:
     """0 takes the likeliest token."""
     top_k: int | None = 50
     """Draw among the k likeliest tokens only; None draws among all."""
+    top_p: float = 1.0
+    """Of these only the likeliest that have this probability together."""
 
     def drawing(self, generator: torch.Generator) -> Draw:
         """How tokens are drawn from logits."""
-        return drawing(self.temperature, self.top_k, generator)
+        return drawing(self.temperature, self.top_k, generator, self.top_p)
 
     def __post_init__(self) -> None:
         if self.temperature < 0:
@@ -37,6 +39,8 @@ class Sampling:
             )
         if self.top_k is not None and self.top_k < 1:
             raise UsageError(f"top_k {self.top_k} leaves no token to draw; give at least 1")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p {self.top_p} is no probability; give more than 0, and at most 1")
 
 
 def generate_tokens(

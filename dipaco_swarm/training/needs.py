@@ -18,6 +18,9 @@ DISK_BYTES = 96
 NODE_DISK_BYTES = 8 + 16 + 5
 """On the bootstrap node, a parameter of the whole bank: a stage's modules, what is served now and before, averages."""
 
+ANCHOR_BYTES = 8
+"""The same, for a copy of all modules that the run can go back to."""
+
 
 @dataclass(frozen=True)
 class PathNeeds:

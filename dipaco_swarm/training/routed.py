@@ -15,7 +15,7 @@ from dipaco_swarm.algorithm.state import vector_from_bytes
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.training.encoding import Indices
-from dipaco_swarm.training.features import Floats, prefix_features, remembered_features
+from dipaco_swarm.training.features import FULL_BATCH, Floats, prefix_features, remembered_features
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.packing import Assign
 from dipaco_swarm.training.shards import ShardRecipe
@@ -43,12 +43,18 @@ class Routing:
 
 
 def load_routing(
-    manifest: Manifest, stage: Stage, fetch: Fetch, *, remember: Path | None = None, device: str = "cpu"
+    manifest: Manifest,
+    stage: Stage,
+    fetch: Fetch,
+    *,
+    remember: Path | None = None,
+    device: str = "cpu",
+    batch: Callable[[int], int] = lambda prefixes: FULL_BATCH,
 ) -> Routing:
     """Fetch and check what a stage's routing needs. Raises ManifestError, or whatever `fetch` raises.
 
     `remember`: a folder for features on disk; all stages, and all peers of a machine, share what was computed once.
-    `device`: where features are computed.
+    `device`: where features are computed. `batch`: how many at once, by how many there are; see `prefix_features`.
     """
     tokenizer_json = fetch(manifest.tokenizer)
     tokenizer = load_tokenizer(tokenizer_json)
@@ -57,7 +63,9 @@ def load_routing(
     router = router_from_bytes(fetch(stage.router), len(stage.table))
     network = feature_network(manifest.rules, vocabulary_size(tokenizer), manifest.feature_seeds, fetch).to(device)
 
-    features: Callable[[Indices], Floats] = lambda prefixes: prefix_features(network, prefixes)  # noqa: E731
+    features: Callable[[Indices], Floats] = lambda prefixes: prefix_features(  # noqa: E731
+        network, prefixes, batch(len(prefixes))
+    )
     if remember is not None:
         name = hashlib.sha256("".join(manifest.feature_seeds).encode()).hexdigest()[:32]
         features = remembered_features(features, remember / name)

@@ -55,6 +55,10 @@ class Shard:
         return EvaluationSet(rows[:, 1:], rows[:, 0], ("",) * len(rows))
 
     @property
+    def holds_out(self) -> bool:
+        return self.held_out is not None
+
+    @property
     def num_sequences(self) -> int:
         return len(self.tokens)
 
@@ -101,7 +105,7 @@ class ShardRecipe:
         """The name of the shard in the cache: equal recipes, equal keys."""
         parts = {
             "format": FORMAT,
-            "data": self.data.model_dump(mode="json", exclude={"reading"}),
+            "data": self.data.model_dump(mode="json", exclude={"reading", "shares"}),
             "prefix_tokens": self.router_config.prefix_tokens,
             "tokenizer": self.tokenizer,
             "router": self.router,

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.events.joining import Terms
 from dipaco_swarm.events.words import size
-from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.data import DataConfig, SourceConfig
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.strategies import SOURCES
 from dipaco_swarm.training.modules import level_sizes
 from dipaco_swarm.training.needs import PathNeeds, round_bytes
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
+
+MOST_NAMED = 6
+"""Sources of a mixture that are said whole."""
 
 
 def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str) -> Terms:
@@ -22,13 +25,14 @@ def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str) -> 
     parameters = sum(sizes)
     needs = PathNeeds.of(parameters)
     return Terms(
-        source=config.data.source,
+        source=config.data.called,
         reads=_read_by(config.data),
         parameters=parameters,
         memory=needs.memory if device == "cpu" else needs.memory_beside_gpu,
         disk=needs.disk,
         sends=round_bytes(config.wire.codec, parameters),
         admission=config.admission.kind,
+        passes_on=config.data.shares == "tokens" and config.data.reading != "whole",
     )
 
 
@@ -43,6 +47,14 @@ def check_memory(terms: Terms) -> None:
 
 
 def _read_by(data: DataConfig) -> str:
+    read = list(dict.fromkeys(map(_source_read_by, data.parts)))
+    if data.prepared is not None:
+        read.insert(0, f"{data.prepared}, split by path, where it is there")
+    more = len(read) - MOST_NAMED
+    return "; ".join(read[:MOST_NAMED]) + (f"; and {more} sources more" if more > 0 else "")
+
+
+def _source_read_by(data: SourceConfig) -> str:
     if SOURCES[data.source].is_remote:
         return f"the data set {data.path}" + (f" ({data.config})" if data.config else "")
     if data.path is None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dipaco_swarm.errors import ManifestError
-from dipaco_swarm.training.features import prefix_features, remembered_features
+from dipaco_swarm.training.features import prefix_features, remembered_features, small_batch
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +81,7 @@ def test_remembered_features_are_computed_once_and_come_back_exactly(tmp_path: P
         file.write_bytes(file.read_bytes()[:20])  # the disk was full
     assert (again(prefixes(5)) == expected).all()
     assert asked == [5, 5, 5]
+
+
+def test_a_small_batch_holds_all_and_is_never_more_than_a_full_one() -> None:
+    assert [small_batch(n) for n in (0, 1, 8, 9, 45, 250, 256, 257, 5000)] == [8, 8, 8, 16, 48, 256, 256, 256, 256]

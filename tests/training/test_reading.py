@@ -1,6 +1,9 @@
 """A shard that is read beside training: the same sequences whatever was interrupted, forgotten or slow."""
 
 import errno
+import os
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +15,7 @@ from queue import Queue
 from typing import BinaryIO
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -30,10 +34,10 @@ from dipaco_swarm.training.reading import stream as stream_module
 from dipaco_swarm.training.reading.blocks import Blocks, order_in
 from dipaco_swarm.training.reading.cheap import CheapRouting
 from dipaco_swarm.training.reading.making import BlockMaker, Rules
-from dipaco_swarm.training.reading.places import Corpus, Place
+from dipaco_swarm.training.reading.places import Corpus, MixedCorpus, Place
 from dipaco_swarm.training.reading.reader import LEAD, Needed, Reader, Rolling
 from dipaco_swarm.training.reading.store import BlockStore
-from dipaco_swarm.training.reading.stream import Hear, Stream
+from dipaco_swarm.training.reading.stream import Hear, ReaderProcess, Stream
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, train_tokenizer
 
 LENGTH, PREFIX, BATCH = 16, 4, 2
@@ -64,6 +68,21 @@ def portions(count: int = 9, each: int = 20) -> list[Portion]:
     return [Portion(str(i), "", None, partial(read, i)) for i in range(count)]
 
 
+MIXTURE = DataConfig.model_validate(
+    {
+        "sources": (
+            {"source": "python", "weight": 0.7, "domain": "large"},
+            {"source": "python", "weight": 0.3, "domain": "few", "epochs": 3},
+        )
+    }
+)
+
+
+def few_documents(portion: int) -> Iterator[Document]:
+    """Seven documents, which a mixture has three times."""
+    return (Document(f"b few {portion} {i} " + "w" * (5 * i), "few") for i in range(7))
+
+
 def by_first_letter(prefixes: NDArray[np.int64]) -> NDArray[np.int64]:
     return prefixes[:, 0] % 2
 
@@ -77,6 +96,7 @@ class Bench:
         self.store = BlockStore(folder, Blocks(BATCH, 8), LENGTH, np.dtype("<u2"))
         self.assign: Assign | None = None
         self.portions: Sequence[Portion] = portions()
+        self.mixed = False
         self.start = 0
         self.hold_out = 0.0
         self.told: list[Place] = []
@@ -84,10 +104,17 @@ class Bench:
         self.tokenizer = tokenizer
         vars(self).update(changes)
 
+    def corpus(self) -> Corpus | MixedCorpus:
+        large = Corpus(self.portions, 5, self.start)
+        if not self.mixed:
+            return large
+        few = [Portion(f"few {i}", "", None, partial(few_documents, i)) for i in range(2)]
+        return MixedCorpus(MIXTURE, [large, Corpus(few, 5, self.start)])
+
     def maker(self) -> BlockMaker:
         return BlockMaker(
             self.store,
-            Corpus(self.portions, 5, self.start),
+            self.corpus(),
             CheapRouting(encoder(self.tokenizer), self.assign, P0, LENGTH, PREFIX),
             Rules(DATA, end_of_text_id(self.tokenizer), self.hold_out),
             self.tell,
@@ -139,6 +166,23 @@ def test_a_corpus_has_each_document_once_wherever_a_peer_begins() -> None:
     assert len(firsts) == 9
 
 
+def test_a_mixture_has_the_shares_of_its_sources_and_small_ones_several_times(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    for start in (0, 3):
+        bench = Bench(tokenizer, tmp_path, mixed=True, start=start)
+        documents = [document for chunk, _ in bench.corpus().chunks(Place()) for document in chunk]
+        count = Counter(document.text for document in documents)
+        assert {count[text(i)] for i in range(180)} == {1}
+        assert {count[document.text] for i in range(2) for document in few_documents(i)} == {3}
+        beginning = documents[:30]
+        few = sum(len(document.text) for document in beginning if document.domain == "few")
+        assert few / sum(len(document.text) for document in beginning) == pytest.approx(0.3, abs=0.08)
+    everybodys = list(bench.corpus().for_all())
+    assert everybodys == list(Bench(tokenizer, bench.folder, mixed=True, start=1).corpus().for_all())
+    assert Counter(map(len, [set(everybodys), everybodys])) == {194: 2}
+
+
 def test_all_training_documents_of_the_path_are_in_the_stream_and_no_others(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
@@ -158,15 +202,15 @@ class Killed(Exception):
     """In the middle of it."""
 
 
-@pytest.mark.parametrize("assign", [None, by_first_letter])
+@pytest.mark.parametrize(("assign", "mixed"), [(None, False), (by_first_letter, False), (None, True)])
 def test_the_sequences_are_the_same_wherever_the_reader_was_killed(
-    tokenizer: Tokenizer, tmp_path: Path, assign: Assign | None
+    tokenizer: Tokenizer, tmp_path: Path, assign: Assign | None, mixed: bool
 ) -> None:
-    whole = Bench(tokenizer, tmp_path / "whole", assign=assign).sequences()
+    whole = Bench(tokenizer, tmp_path / "whole", assign=assign, mixed=mixed).sequences()
     assert len(whole) > 40
     killed = 0
     for after in range(1, 24):
-        bench = Bench(tokenizer, tmp_path / f"killed-{after}", assign=assign)
+        bench = Bench(tokenizer, tmp_path / f"killed-{after}", assign=assign, mixed=mixed)
         left = after
 
         def kill(place: Place) -> None:
@@ -261,6 +305,8 @@ def test_only_the_beginnings_of_what_other_paths_train_on_are_tokenized(tokenize
     everything = CheapRouting(encode, as_whole, P0, LENGTH, PREFIX).find(documents)
     rejoined = tokenizer.decode([t for ids in everything.texts for t in ids.tolist()])
     assert rejoined == "".join(d.text[:320] for d in documents)  # two letters more than a text are no text
+    shorter = CheapRouting(encode, as_whole, P0, LENGTH, PREFIX, text_characters=64)
+    assert {len(text) for text in shorter.texts_of(documents)} == {64, len(documents[0].text) % 64}
 
 
 def test_the_beginning_of_a_text_has_the_prefix_of_the_whole(tokenizer: Tokenizer) -> None:
@@ -308,6 +354,9 @@ class Thread:
 
     def come_to(self, block: int) -> None:
         self.needed.come_to(block)
+
+    def rest(self, *, resting: bool) -> None:
+        """A thread cannot be held."""
 
     def kill(self) -> None:
         """At its next chunk."""
@@ -542,3 +591,20 @@ def test_a_stream_whose_folder_was_lost_begins_anew_and_then_keeps_its_order(
     assert take(again, 5, start=507) == from_500[7:]
     assert torch.tensor(from_500[0]).shape == (BATCH, LENGTH)
     again.close()
+
+
+def test_a_reader_that_rests_stands_still_and_is_ended_all_the_same() -> None:
+    reader = object.__new__(ReaderProcess)
+    reader._process = process = subprocess.Popen(  # whatever it does; what it reads is not looked at here
+        [sys.executable, "-c", "while True: pass"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    reader._listening = threading.Thread(target=process.wait)
+    reader._listening.start()
+    reader.rest(resting=True)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    assert psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+    reader.rest(resting=False)
+    assert psutil.Process(process.pid).status() != psutil.STATUS_STOPPED
+    reader.rest(resting=True)
+    reader.close()
+    assert process.returncode == -9

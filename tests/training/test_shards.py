@@ -20,11 +20,13 @@ from dipaco_swarm.training import pieces
 from dipaco_swarm.training.documents import Document, split_of
 from dipaco_swarm.training.packing import ShardProgress
 from dipaco_swarm.training.pieces import (
+    EvaluationSet,
     cut_into_pieces,
     evaluation_pieces,
     prefixes_of,
     routing_pieces,
     routing_prefixes,
+    text_characters,
 )
 from dipaco_swarm.training.shards import Shard, ShardRecipe, build_shard
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, train_tokenizer
@@ -283,6 +285,21 @@ def test_routing_prefixes_are_the_beginnings_of_routing_pieces(tokenizer: Tokeni
     assert routing_prefixes(corpus(), tokenizer, DATA, ROUTER).tolist() == pieces.tokens[:, :4].tolist()
     few = RouterConfig(prefix_tokens=4, max_documents=3)
     assert routing_prefixes(corpus(), tokenizer, DATA, few).shape == (3, 4)
+
+
+def test_a_text_has_as_many_characters_as_fill_a_sequence_by_the_runs_own_tokenizer() -> None:
+    """Where tokens stand for few characters, texts of four for each token would be several sequences."""
+    text, length = "one two three four five six seven eight nine ten eleven twelve " * 40, 32
+    for size, least in ((257, 1.0), (400, 3.0)):
+        of_text = load_tokenizer(train_tokenizer([text], size))
+        ids = np.array(of_text.encode(text).ids)
+        rows = ids[: len(ids) // length * length].reshape(-1, length)
+        sample = EvaluationSet(rows, np.full(len(rows), length), ("",) * len(rows))
+        characters = text_characters(sample, of_text)
+        assert characters >= least * length
+        parts = [text[at : at + characters] for at in range(0, len(text) - characters, characters)]
+        mean = np.mean([len(of_text.encode(part).ids) for part in parts])
+        assert length <= mean < 1.25 * length
 
 
 def test_no_held_out_document_is_an_error_that_names_the_share(tokenizer: Tokenizer) -> None:

@@ -51,6 +51,13 @@ def test_what_is_read_is_said() -> None:
         assert words in told(data).whole
 
 
+def test_it_is_said_when_texts_go_to_other_peers() -> None:
+    for shares, reading, said in (("tokens", "auto", True), ("routes", "auto", False), ("tokens", "whole", False)):
+        data = DataConfig(source="jsonl", path="a", shares=shares, reading=reading)  # type: ignore[arg-type]
+        assert ("send texts of these documents" in told(data).whole) is said
+        assert ("passes on jsonl" in told(data).line) is said
+
+
 def test_an_open_run_says_what_that_means() -> None:
     assert "anybody may take part, unchecked" in told(DataConfig(source="python")).whole
     assert "invited" in told(DataConfig(source="python"), admission=AdmissionConfig(kind="invited")).whole

@@ -8,6 +8,8 @@ stage has one path there is nothing to ask, and documents are tokenized as they 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.training.documents import Document, cut
 from dipaco_swarm.training.encoding import Encode, Indices
@@ -15,7 +17,7 @@ from dipaco_swarm.training.packing import Assign
 from dipaco_swarm.training.pieces import prefixes_of
 
 CHARACTERS_PER_TOKEN = 4
-"""About what a token stands for in English; where it is less, a text has some more tokens than a sequence."""
+"""About what a token stands for in English, where nobody has measured it."""
 PREFIX_CHARACTERS_PER_TOKEN = 8
 """Enough of a text's beginning to find its prefix in nearly always; where it is not, all of it is tokenized."""
 SPARE_TOKENS = 2
@@ -34,42 +36,83 @@ class Found:
     """Characters that were tokenized."""
 
 
+@dataclass
+class Work:
+    """What this machine has done since its program was started, whatever for."""
+
+    characters: int = 0
+    """That were read."""
+    tokenized: int = 0
+    """Characters."""
+    featured: int = 0
+    """Texts whose path was asked for."""
+
+
 class CheapRouting:
     """Finds the texts of one path."""
 
     def __init__(
-        self, encode: Encode, assign: Assign | None, path: PathIndex, sequence_length: int, prefix_tokens: int
+        self,
+        encode: Encode,
+        assign: Assign | None,
+        path: PathIndex,
+        sequence_length: int,
+        prefix_tokens: int,
+        text_characters: int | None = None,
     ) -> None:
+        """`text_characters`: as the stage has it."""
         self._encode = encode
         self._assign = assign
         self._path = path
-        self._longest = sequence_length * CHARACTERS_PER_TOKEN
         self._prefix = prefix_tokens
+        self.longest = text_characters or sequence_length * CHARACTERS_PER_TOKEN
+        """Characters of a text."""
+        self.work = Work()
 
     def find(self, documents: Sequence[Document]) -> Found:
+        before = self.work.tokenized
         if self._assign is None:
-            whole = [document.text for document in documents]
-            return Found(self._long_enough(self._encode(whole)), 0, sum(map(len, whole)))
-        texts = [part.text for document in documents for part in cut(document.text, "", self._longest)]
-        heads = [self._beginning(text) for text in texts]
-        begun = self._encode(heads)
-        short = [i for i, ids in enumerate(begun) if len(ids) < self._prefix + SPARE_TOKENS and heads[i] != texts[i]]
-        for i, ids in zip(short, self._encode([texts[i] for i in short]), strict=True):
-            begun[i] = ids
-        routed = [i for i, ids in enumerate(begun) if len(ids) > self._prefix]
-        of_us = self._are_ours([begun[i] for i in routed])
-        kept = [i for i, ours in zip(routed, of_us, strict=True) if ours]
-        ids_of = self._long_enough(self._encode([texts[i] for i in kept]))
-        tokenized = sum(map(len, heads)) + sum(len(texts[i]) for i in (*short, *kept))
-        return Found(ids_of, len(routed), tokenized)
+            texts = self._long_enough(self._encoded([document.text for document in documents]))
+            return Found(texts, 0, self.work.tokenized - before)
+        parts = self.texts_of(documents)
+        begun = self.begin(parts)
+        paths = self.paths_of(begun)
+        kept = np.flatnonzero((paths == self._path).any(axis=1)).tolist()
+        whole = self._long_enough(self._encoded([parts[i] for i in kept]))
+        return Found(whole, int((paths[:, 0] >= 0).sum()), self.work.tokenized - before)
 
-    def _are_ours(self, pieces: list[Indices]) -> list[bool]:
-        if not pieces:
-            return []
-        assert self._assign is not None
-        paths = self._assign(prefixes_of(pieces, self._prefix)).reshape(len(pieces), -1)
-        ours: list[bool] = (paths == self._path).any(axis=1).tolist()
-        return ours
+    def texts_of(self, documents: Sequence[Document]) -> list[str]:
+        """What is routed of some documents."""
+        return [part.text for document in documents for part in cut(document.text, "", self.longest)]
+
+    def begin(self, texts: Sequence[str]) -> list[Indices]:
+        """The first tokens of each text: its prefix, if it has so many."""
+        heads = [self._beginning(text) for text in texts]
+        begun = self._encoded(heads)
+        short = [i for i, ids in enumerate(begun) if len(ids) < self._prefix + SPARE_TOKENS and heads[i] != texts[i]]
+        for i, ids in zip(short, self._encoded([texts[i] for i in short]), strict=True):
+            begun[i] = ids
+        return begun
+
+    def paths_of(self, begun: Sequence[Indices]) -> Indices:
+        """The paths of texts by their first tokens, int64 (texts, overlap); -1 where there are too few of them."""
+        assert self._assign is not None, "there is one path for all"
+        routed = [i for i, ids in enumerate(begun) if len(ids) > self._prefix]
+        if not routed:
+            return np.full((len(begun), 1), -1, dtype=np.int64)
+        self.work.featured += len(routed)
+        found = self._assign(prefixes_of([begun[i] for i in routed], self._prefix)).reshape(len(routed), -1)
+        paths = np.full((len(begun), found.shape[1]), -1, dtype=np.int64)
+        paths[routed] = found
+        return paths
+
+    def whole(self, texts: Sequence[str]) -> list[Indices]:
+        """The tokens of each text; none where they are too few to be trained on."""
+        return [ids if len(ids) > self._prefix else ids[:0] for ids in self._encoded(texts)]
+
+    def _encoded(self, texts: Sequence[str]) -> list[Indices]:
+        self.work.tokenized += sum(map(len, texts))
+        return self._encode(texts)
 
     def _beginning(self, text: str) -> str:
         """Some first words: their tokens are those of the whole text, but for the last ones."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +10,11 @@ from numpy.typing import NDArray
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.files import flush
 from dipaco_swarm.run.config import DataConfig
-from dipaco_swarm.training.documents import Document, in_chunks, place_in_slice, split_of
+from dipaco_swarm.training.documents import CHUNK_DOCUMENTS, Document, in_chunks, place_in_slice, split_of
 from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.reading.cheap import CheapRouting
-from dipaco_swarm.training.reading.places import Corpus, Place
+from dipaco_swarm.training.reading.places import Corpus, MixedCorpus, Place, Position
+from dipaco_swarm.training.reading.shared.supply import SharedSupply
 from dipaco_swarm.training.reading.store import BlockStore, End, Frontier
 
 HELD_CHARACTERS = 256_000_000
@@ -39,13 +39,23 @@ class Rules:
 class BlockMaker:
     """Reads on from where it is, or from the place of an earlier block."""
 
-    def __init__(self, store: BlockStore, corpus: Corpus, routing: CheapRouting, rules: Rules, tell: Tell) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        corpus: Corpus | MixedCorpus,
+        routing: CheapRouting,
+        rules: Rules,
+        tell: Tell,
+        shared: SharedSupply | None = None,
+    ) -> None:
+        """`shared`: where texts come from if peers route the corpus together."""
         self._store = store
         self._corpus = corpus
         self._routing = routing
         self._rules = rules
         self._tell = tell
-        self._chunks: Iterator[list[Document]] = iter(())
+        self._shared = shared
+        self._chunks: Iterator[tuple[list[Document], Position]] = iter(())
         self._at: Place | None = None
         """Where `_chunks` goes on; None: nobody knows."""
         self._left: tuple[Place, Step] | None = None
@@ -104,44 +114,74 @@ class BlockMaker:
         if self._left is not None and self._left[0] == place:
             (_, step), self._left = self._left, None
             return step
+        if self._shared is not None:
+            return self._next_shared(self._shared, place)
         if self._at != place:
-            self._chunks = in_chunks(self._corpus.documents(place.group, place.documents))
+            self._chunks = self._corpus.chunks(place)
         self._at = None
-        chunk = next(self._chunks, None)
-        while chunk is None:
-            if place.group + 1 >= self._corpus.num_groups:
-                return None
-            place = replace(place, group=place.group + 1, documents=0)
-            self._chunks = in_chunks(self._corpus.documents(place.group))
-            chunk = next(self._chunks, None)
-        following, rows = self._packed(place, chunk)
+        found = next(self._chunks, None)
+        if found is None:
+            return None
+        following, rows = self._packed(place, *found)
         self._at = following
         return following, rows[place.skip :]
 
-    def _packed(self, place: Place, chunk: Sequence[Document]) -> Step:
-        """The place after a chunk, and all sequences that it completes."""
-        found = self._routing.find([d for d in chunk if _is_trained_on(d, self._rules)])
+    def _next_shared(self, shared: SharedSupply, place: Place) -> Step | None:
+        """The same, of the slices at a place; there a group is a slice. Small ones are taken together."""
+        after, texts = place, list[Indices]()
+        while after.read - place.read < CHUNK_DOCUMENTS and (gain := shared.next(after.group)) is not None:
+            texts += gain.texts
+            after = replace(
+                after,
+                group=after.group + 1,
+                read=after.read + gain.documents,
+                characters=after.characters + gain.characters,
+                routed=after.routed + gain.routed,
+            )
+        if after is place:
+            return None
+        following, rows = self._joined(after, texts)
+        return following, rows[place.skip :]
+
+    def _packed(self, place: Place, chunk: Sequence[Document], after: Position) -> Step:
+        """The place after a chunk, which is at the position `after`, and all sequences that it completes."""
+        found = self._routing.find([d for d in chunk if is_trained_on(d, self._rules)])
+        characters = sum(len(document.text) for document in chunk)
+        self._routing.work.characters += characters
+        following = replace(
+            place,
+            group=after.group,
+            documents=after.documents,
+            spots=after.spots,
+            read=place.read + len(chunk),
+            characters=place.characters + characters,
+            routed=place.routed + found.routed,
+            tokenized=place.tokenized + found.tokenized,
+        )
+        return self._joined(following, found.texts)
+
+    def _joined(self, after: Place, texts: Sequence[Indices]) -> Step:
+        """`after`: the place that follows, but for what these texts change. Sequences are shuffled, each time alike."""
         length = self._store.length
-        full, pending = [], list(place.pending)
-        for text in found.texts:
+        full, pending = [], list(after.pending)
+        for text in texts:
             whole = len(text) // length * length
             full.append(text[:whole])
             if whole < len(text):  # the end of a text: shares its sequence with others
                 pending += [*text[whole:].tolist(), self._rules.end_of_text]
         packed = len(pending) // length * length
         tokens = np.concatenate([*full, np.array(pending[:packed], dtype=np.int64)])
-        following = Place(
-            group=place.group,
-            documents=place.documents + len(chunk),
+        following = replace(
+            after,
             pending=tuple(pending[packed:]),
-            read=place.read + len(chunk),
-            characters=place.characters + sum(len(document.text) for document in chunk),
-            routed=place.routed + found.routed,
-            kept=place.kept + len(found.texts),
-            tokenized=place.tokenized + found.tokenized,
-            sequences=place.sequences + len(tokens) // length,
+            skip=0,
+            kept=after.kept + len(texts),
+            sequences=after.sequences + len(tokens) // length,
         )
-        return following, tokens.astype(self._store.dtype).reshape(-1, length)
+        rows = tokens.astype(self._store.dtype).reshape(-1, length)
+        # blocks are small at first: without this, batches would be the sequences of one document after the other
+        order = np.random.default_rng([after.sequences, len(rows)]).permutation(len(rows))
+        return following, rows[order]
 
     def _repeated(self, place: Place) -> NDArray[np.generic]:
         """All there is where it does not fill a sequence: one that repeats it."""
@@ -154,10 +194,9 @@ class BlockMaker:
         """Find up to `most` pieces of our path that nobody trains on, the same for all peers of the path."""
         found: list[Indices] = []
         seen = 0
-        documents = chain.from_iterable(portion.read() for portion in self._corpus.in_order)
-        for chunk in in_chunks(documents):
+        for chunk in in_chunks(self._corpus.for_all()):
             held = [
-                d for d in chunk if split_of(d.text, self._rules.data) == "train" and not _is_trained_on(d, self._rules)
+                d for d in chunk if split_of(d.text, self._rules.data) == "train" and not is_trained_on(d, self._rules)
             ]
             found += (text[: self._store.length] for text in self._routing.find(held).texts)
             seen += sum(len(document.text) for document in chunk)
@@ -166,7 +205,8 @@ class BlockMaker:
         self._store.hold(found[:most])
 
 
-def _is_trained_on(document: Document, rules: Rules) -> bool:
+def is_trained_on(document: Document, rules: Rules) -> bool:
+    """Whether a document is neither for evaluation, nor for routers, nor held out of its shard."""
     is_held = rules.hold_out > 0 and place_in_slice(document.text) < rules.hold_out
     return split_of(document.text, rules.data) == "train" and not is_held
 

@@ -1,6 +1,6 @@
 """The process that reads beside training:  python -m dipaco_swarm.training.reading.reader JOB
 
-    in    a line for each block that training has come to: its number
+    in    a line for each block that training has come to: its number; and what others have routed, as JSON
     out   lines of JSON, see `stream.py`: how far reading has come, or why it cannot go on
 
 It makes that block and the next ones, and waits then. It ends when nobody holds the other end of its input any more.
@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -23,13 +24,16 @@ from dipaco_swarm.errors import SwarmError, cannot_write
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.reach import Reach
-from dipaco_swarm.training.documents import portions_of
 from dipaco_swarm.training.encoding import encoder
 from dipaco_swarm.training.packing import Assign
 from dipaco_swarm.training.reading.blocks import Blocks
 from dipaco_swarm.training.reading.cheap import CheapRouting
-from dipaco_swarm.training.reading.making import BlockMaker, Rules
-from dipaco_swarm.training.reading.places import Corpus, Place
+from dipaco_swarm.training.reading.making import BlockMaker, Rules, is_trained_on
+from dipaco_swarm.training.reading.places import Corpus, Place, corpus_of
+from dipaco_swarm.training.reading.shared.inbox import Inbox
+from dipaco_swarm.training.reading.shared.shelf import Shelf
+from dipaco_swarm.training.reading.shared.subject import SHELF_PART, common_of, is_shared
+from dipaco_swarm.training.reading.shared.supply import Terms, shared_supply
 from dipaco_swarm.training.reading.store import BlockStore
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, vocabulary_size
 
@@ -60,6 +64,12 @@ class Job:
     """Fields of the `Reach`."""
     device: str
     threads: int | None
+    peer: str
+    """Our name."""
+    shelf: str
+    """A folder for what we have routed of this stage, in which there is one of each corpus."""
+    shares: str
+    """What peers give each other: `routes`, `tokens` or `nothing`."""
 
 
 Say = Callable[[dict[str, object]], None]
@@ -108,13 +118,22 @@ class Rolling:
 class Reader:
     """Makes what training needs, and waits."""
 
-    def __init__(self, maker: BlockMaker, store: BlockStore, rolling: Rolling, most_held: int, say: Say) -> None:
-        """`most_held`: pieces to be found that nobody trains on."""
+    def __init__(
+        self,
+        maker: BlockMaker,
+        store: BlockStore,
+        rolling: Rolling,
+        most_held: int,
+        say: Say,
+        shelf: Shelf | None = None,
+    ) -> None:
+        """`most_held`: pieces to be found that nobody trains on. `shelf`: what is kept for others."""
         self._maker = maker
         self._store = store
         self._rolling = rolling
         self._most_held = most_held
         self._say = say
+        self._shelf = shelf
 
     def work(self, needed: Needed) -> None:
         """Until training is over. Raises SwarmError, and OSError when the disk is full."""
@@ -122,6 +141,7 @@ class Reader:
             ahead = self._ahead(now)
             missing = next((block for block in ahead if not self._store.has(block)), None)
             if missing is not None:
+                self._say({"hungry": True})
                 try:
                     self._maker.make(missing)
                 except OSError as error:
@@ -134,10 +154,12 @@ class Reader:
                 self._maker.hold_out(self._most_held)
                 self._say({"held": True})
             else:
+                self._say({"hungry": False})
                 needed.wait(now)
 
     def _make_room(self, cap: int, ahead: list[int]) -> bool:
-        return self._store.make_room(self._rolling.folder, cap, ahead)
+        for_others = 0 if self._shelf is None else self._shelf.size
+        return self._store.make_room(self._rolling.folder, max(0, cap - for_others), ahead)
 
     def _ahead(self, now: int) -> list[int]:
         """Blocks that are to be there; after the last one comes the first again."""
@@ -149,36 +171,64 @@ class Reader:
         return list(dict.fromkeys(block % count for block in wanted))
 
 
-def reader_of(job: Job, say: Say) -> Reader:
-    """The reader that a job asks for. Raises SwarmError when the documents or the run's files cannot be used."""
+def reader_of(job: Job, say: Say, inbox: Inbox | None = None) -> Reader:
+    """The reader that a job asks for. Raises SwarmError when the documents or the run's files cannot be used.
+
+    `inbox`: what others have routed comes there.
+    """
     manifest, files = Manifest.model_validate_json(job.manifest), Path(job.files)
     reach = Reach(None if job.data_root is None else Path(job.data_root), job.fenced)
     config, early = manifest.rules, manifest.rules.early_stopping
     tokenizer = load_tokenizer((files / manifest.tokenizer).read_bytes())
-    assign, path = _assign(manifest, job), PathIndex(job.path)
+    path = PathIndex(job.path)
     length, prefix = config.data.sequence_length, config.router.prefix_tokens
+    store = store_of(config, vocabulary_size(tokenizer), Path(job.folder))
+    corpus = corpus_of(config.data, config.seed, job.start, reach)
+    is_together = isinstance(corpus, Corpus) and is_shared(job.shares, store, len(corpus.in_order))
+    assign = _assign(manifest, job, is_together)
+    routing = CheapRouting(encoder(tokenizer), assign, path, length, prefix, manifest.stage.text_characters)
+    rules = Rules(config.data, end_of_text_id(tokenizer), early.share if early is not None else 0.0)
 
     def tell(place: Place) -> None:
         said = asdict(place)
-        del said["pending"]
-        say({"place": said})
+        del said["pending"], said["spots"]
+        say({"place": said, "work": asdict(routing.work)})
 
-    store = store_of(config, vocabulary_size(tokenizer), Path(job.folder))
-    maker = BlockMaker(
-        store,
-        Corpus(portions_of(config.data, reach=reach), config.seed, job.start),
-        CheapRouting(encoder(tokenizer), assign, path, length, prefix),
-        Rules(config.data, end_of_text_id(tokenizer), early.share if early is not None else 0.0),
-        tell,
-    )
+    shared = shelf = None
+    if is_together and inbox is not None and assign is not None and isinstance(corpus, Corpus):
+        common = common_of(manifest, corpus.in_order)
+        shelf = Shelf(Path(job.shelf) / common, len(manifest.stage.table), store.dtype)
+        terms = Terms(
+            path=path,
+            paths=len(manifest.stage.table),
+            start=job.start % len(corpus.in_order),
+            peer=job.peer,
+            tokens=job.shares == "tokens",
+            dtype=store.dtype,
+            shelf_bytes=job.disk // SHELF_PART,
+        )
+        say({"shared": {"portions": len(corpus.in_order), "corpus": common, "shelf": str(shelf.folder)}})
+        shared = shared_supply(
+            terms,
+            prefix,
+            corpus.in_order,
+            routing,
+            partial(is_trained_on, rules=rules),
+            shelf,
+            store.folder,
+            inbox,
+            say,
+        )
+    maker = BlockMaker(store, corpus, routing, rules, tell, shared)
     rolling = Rolling(Path(job.rolling), job.disk)
-    return Reader(maker, store, rolling, early.max_sequences if early is not None else 0, say)
+    return Reader(maker, store, rolling, early.max_sequences if early is not None else 0, say, shelf)
 
 
-def _assign(manifest: Manifest, job: Job) -> Assign | None:
+def _assign(manifest: Manifest, job: Job, is_together: bool) -> Assign | None:
     if manifest.stage.router is None:
         return None
-    from dipaco_swarm.training.routed import load_routing  # torch and transformers take seconds and memory
+    from dipaco_swarm.training.features import FULL_BATCH, small_batch  # torch takes seconds and memory
+    from dipaco_swarm.training.routed import load_routing
 
     if job.threads is not None:
         import torch
@@ -186,23 +236,28 @@ def _assign(manifest: Manifest, job: Job) -> Assign | None:
         torch.set_num_threads(job.threads)
     files = Path(job.files)
     return load_routing(
-        manifest, manifest.stage, lambda digest: (files / digest).read_bytes(), device=job.device
+        manifest,
+        manifest.stage,
+        lambda digest: (files / digest).read_bytes(),
+        device=job.device,
+        # alone, what is routed again is the same bit for bit; together nothing is, but for a few texts of others
+        batch=small_batch if is_together else lambda prefixes: FULL_BATCH,
     ).assign
 
 
 def main() -> None:
     """JOB: a file with a `Job` as JSON."""
     os.nice(NICE)
-    needed, lock = Needed(), threading.Lock()
+    needed, inbox, lock = Needed(), Inbox(), threading.Lock()
 
     def say(line: dict[str, object]) -> None:
         with lock:
             print(json.dumps(line), flush=True)  # noqa: T201 - to the program that started us
 
-    threading.Thread(target=_listen, args=(sys.stdin, needed), daemon=True).start()
+    threading.Thread(target=_listen, args=(sys.stdin, needed, inbox), daemon=True).start()
     job = Job(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
     try:
-        reader = reader_of(job, say)
+        reader = reader_of(job, say, inbox)
         say({"ready": True})
         reader.work(needed)
     except SwarmError as error:
@@ -212,9 +267,13 @@ def main() -> None:
     sys.exit(2)
 
 
-def _listen(lines: TextIO, needed: Needed) -> None:
+def _listen(lines: TextIO, needed: Needed, inbox: Inbox) -> None:
     for line in lines:
-        needed.come_to(int(line))
+        said = json.loads(line)
+        if isinstance(said, int):
+            needed.come_to(said)
+        else:
+            inbox.hear(said)
     os._exit(0)  # whoever started us is gone
 
 

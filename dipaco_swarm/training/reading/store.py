@@ -85,11 +85,13 @@ class BlockStore:
 
     def place(self, block: int) -> Place | None:
         """Where a block begins; None where nobody has been there yet."""
-        return Place() if block == 0 else _read(self._file(block, "json"), _place_of)
+        return Place() if block == 0 else _read(self._file(block, "json"), Place.from_fields)
 
     def frontier(self, block: int) -> Frontier | None:
         """How far an interrupted making of a block had come; None: it begins anew."""
-        found = _read(self.folder / "frontier.json", lambda f: Frontier(**{**f, "place": _place_of(f["place"])}))
+        found = _read(
+            self.folder / "frontier.json", lambda f: Frontier(**{**f, "place": Place.from_fields(f["place"])})
+        )
         if found is None or found.block != block:
             return None
         return found if _size(self._file(block, "part")) >= found.sequences * self.row_bytes else None
@@ -113,7 +115,7 @@ class BlockStore:
 
     @property
     def end(self) -> End | None:
-        return _read(self.folder / "end.json", lambda f: End(f["sequences"], _place_of(f["place"])))
+        return _read(self.folder / "end.json", lambda f: End(f["sequences"], Place.from_fields(f["place"])))
 
     def note_end(self, end: End) -> None:
         self._note(self.folder / "end.json", asdict(end))
@@ -173,10 +175,6 @@ class BlockStore:
 
     def _note(self, file: Path, fields: object) -> None:
         replace_whole(file, json.dumps(fields).encode(), durable=False)
-
-
-def _place_of(fields: dict[str, Any]) -> Place:
-    return Place(**{**fields, "pending": tuple(fields["pending"])})
 
 
 def _read(file: Path, made: Callable[[dict[str, Any]], T]) -> T | None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -49,6 +50,10 @@ class Beside(Protocol):
         """Training has come to this block."""
         ...
 
+    def rest(self, *, resting: bool) -> None:
+        """Do nothing from now on, or go on; where it is. Returns at once."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -78,17 +83,30 @@ class ReaderProcess:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._to = self._process.stdin
+        self._writing = threading.Lock()
         self._listening = threading.Thread(target=self._listen, args=(self._process.stdout, hear), daemon=True)
         self._listening.start()
+
+    def tell(self, line: Mapping[str, object]) -> None:
+        """What the reader should know."""
+        self._write(json.dumps(line))
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def come_to(self, block: int) -> None:
+        self._write(str(block))
+
+    def rest(self, *, resting: bool) -> None:
+        if sys.platform != "win32":  # what others send it meanwhile waits in pipes; `close` kills it asleep or awake
+            self._process.send_signal(signal.SIGSTOP if resting else signal.SIGCONT)
+
+    def _write(self, line: str) -> None:
         try:
-            self._to.write(f"{block}\n")
-            self._to.flush()
+            with self._writing:
+                self._to.write(f"{line}\n")
+                self._to.flush()
         except (BrokenPipeError, ValueError):
             log.debug("the reader has ended")  # it is heard at its other end
 
@@ -120,6 +138,9 @@ class Stream:
         self._changed = threading.Condition()
         self._heard: dict[str, int] = {}
         """How far reading has come, as the reader last said."""
+        self._work: dict[str, int] = {}
+        self._events: list[Event] = []
+        """That came from other threads, to be told by ours."""
         self._over: object = None
         self._error: str | None = None
         self._ended_in_vain = 0
@@ -131,6 +152,10 @@ class Stream:
 
     def close(self) -> None:
         self._reader.close()
+
+    def rest(self, *, resting: bool) -> None:
+        """Read nothing from now on, or go on; to be called by whoever asks for batches."""
+        self._reader.rest(resting=resting)
 
     def await_first(self, stop: Callable[[], bool]) -> None:
         """Until training can begin. Raises Stopped, and DataError when the documents cannot be used."""
@@ -145,6 +170,11 @@ class Stream:
     def progress(self) -> Mapping[str, int]:
         """How far reading has come since this program was started: numbers of a `Place`; empty at first."""
         return self._heard
+
+    @property
+    def work(self) -> Mapping[str, int]:
+        """What the reader has done since then, whatever for: numbers of a `Work`; empty at first."""
+        return self._work
 
     @property
     def _has_begun(self) -> bool:
@@ -165,6 +195,11 @@ class Stream:
             if len(rows) == batch_sequences:
                 yield torch.from_numpy(np.stack(rows))
                 rows = []
+
+    @property
+    def holds_out(self) -> bool:
+        """Nobody knows before the reader has looked for it."""
+        return True
 
     def slice(self, at_most: int) -> EvaluationSet | None:
         """What is held out; None when nothing is, or it was not looked for yet."""
@@ -230,6 +265,10 @@ class Stream:
         self._reader.come_to(self._block)
 
     def _say_how_far(self) -> None:
+        with self._changed:
+            events, self._events = self._events, []
+        for event in events:
+            self._report(event)
         if not self._told_end and (end := self.store.end) is not None:
             self._told_end = True
             self._report(CorpusEnded(end.place.read, end.sequences))
@@ -243,6 +282,11 @@ class Stream:
             match said:
                 case {"place": dict(place)}:
                     self._heard = place
+                    match said:
+                        case {"work": dict(work)}:
+                            self._work = work
+                case {"event": Event() as event}:
+                    self._events.append(event)
                 case {"made": _}:
                     self._ended_in_vain = 0
                 case {"error": str(error)}:

@@ -1,7 +1,8 @@
 """`source="text"`, `"jsonl"`, `"parquet"`: files on each peer, found by the pattern `data.path`.
 
 A portion is a range of lines of a large file, a row group of a Parquet file, or as many small files of one folder as
-make up about as much. Files at an address or compressed are a portion each, and read through Hugging Face `datasets`.
+make up about as much. A compressed file is a portion. So are files at an address and JSON arrays, which are read
+through Hugging Face `datasets`.
 """
 
 import glob
@@ -16,41 +17,43 @@ from pathlib import Path
 from typing import Any
 
 from dipaco_swarm.errors import DataError
-from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.data import SourceConfig
 from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import Document, Portion, cut, in_turns
+from dipaco_swarm.training.sources.opening import COMPRESSED, UNREADABLE, Lines, beginning_of
 from dipaco_swarm.training.sources.rows import rows_of, text_of, worded
 
 MOST_STREAMS = 16  # files of one folder that count as domains of their own
 PORTION_BYTES = 16 << 20
 """About the size of a portion: some seconds of tokenizing, and what is read again at most by who goes on in it."""
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
+OF_DATASETS = (".lz4",)
+"""Compressed in a way that `datasets` can read if the package for it is there, and we cannot."""
 
 
-def read_text(data: DataConfig, reach: Reach) -> Iterator[Document]:
+def read_text(data: SourceConfig, reach: Reach) -> Iterator[Document]:
     """A document per file; a file above `PORTION_BYTES` is one per range of its lines."""
     yield from _mixed(text_portions(data, reach))
 
 
-def read_jsonl(data: DataConfig, reach: Reach) -> Iterator[Document]:
+def read_jsonl(data: SourceConfig, reach: Reach) -> Iterator[Document]:
     """A document per line, in the field `data.column`."""
     yield from _mixed(jsonl_portions(data, reach))
 
 
-def read_parquet(data: DataConfig, reach: Reach) -> Iterator[Document]:
+def read_parquet(data: SourceConfig, reach: Reach) -> Iterator[Document]:
     """A document per row, in the column `data.column`."""
     yield from _mixed(parquet_portions(data, reach))
 
 
-def text_portions(data: DataConfig, reach: Reach) -> Sequence[Portion]:
+def text_portions(data: SourceConfig, reach: Reach) -> Sequence[Portion]:
     return _portions(data, reach, "text", partial(_by_lines, _text_in))
 
 
-def jsonl_portions(data: DataConfig, reach: Reach) -> Sequence[Portion]:
+def jsonl_portions(data: SourceConfig, reach: Reach) -> Sequence[Portion]:
     return _portions(data, reach, "json", partial(_by_lines, _json_in))
 
 
-def parquet_portions(data: DataConfig, reach: Reach) -> Sequence[Portion]:
+def parquet_portions(data: SourceConfig, reach: Reach) -> Sequence[Portion]:
     return _portions(data, reach, "parquet", _by_row_groups)
 
 
@@ -66,19 +69,20 @@ class _Part:
     read: Callable[[], Iterator[Document]]
 
 
-Parts = Callable[[DataConfig, str, str], Iterator[_Part]]
+Parts = Callable[[SourceConfig, str, str], Iterator[_Part]]
 """The parts of a file: (data, domain, file)."""
 
 
-def _portions(data: DataConfig, reach: Reach, builder: str, parts: Parts) -> Sequence[Portion]:
+def _portions(data: SourceConfig, reach: Reach, builder: str, parts: Parts) -> Sequence[Portion]:
     """All portions, domain after domain. `builder`: who reads a file of this kind for `datasets`."""
     portions: list[Portion] = []
-    for domain, files in _by_domain(_matching_files(data, reach)).items():
+    by_domain = _by_domain(data, _matching_files(data, reach))
+    for domain, files in by_domain.items():
         found: list[_Part] = []
         for file in files:
             name = file if "://" in file else os.path.relpath(file, reach.base)
-            if _is_plain(file, builder):
-                found += (replace(part, name=f"{name} {part.name}") for part in parts(data, domain, file))
+            if _is_ours(data, file, builder):
+                found += (replace(part, name=f"{name} {part.name}".strip()) for part in parts(data, domain, file))
             else:
                 found.append(_Part(name, None, partial(_through_datasets, data, domain, builder, file)))
         portions += _together(domain, found)
@@ -117,17 +121,19 @@ def _mixed(portions: Sequence[Portion]) -> Iterator[Document]:
     return in_turns([all_of(domain) for domain in domains])
 
 
-def _is_plain(file: str, builder: str) -> bool:
+def _is_ours(data: SourceConfig, file: str, builder: str) -> bool:
     """Whether we read a file ourselves: lines of UTF-8, or Parquet."""
-    if "://" in file or file.endswith(COMPRESSED):
+    if "://" in file or file.endswith(OF_DATASETS):
         return False
+    if builder == "parquet":
+        return not file.endswith(COMPRESSED)
     if builder != "json":
         return True
-    with open(file, "rb") as opened:  # one array of rows is no lines
-        return not opened.read(64).lstrip().startswith(b"[")
+    with worded(data, *UNREADABLE):  # one array of rows is no lines
+        return not beginning_of(file).lstrip().startswith(b"[")
 
 
-def _matching_files(data: DataConfig, reach: Reach) -> list[str]:
+def _matching_files(data: SourceConfig, reach: Reach) -> list[str]:
     located = reach.located(data)
     if "://" in located:
         return [located]
@@ -141,8 +147,10 @@ def _matching_files(data: DataConfig, reach: Reach) -> list[str]:
     return files
 
 
-def _by_domain(files: Sequence[str]) -> dict[str, list[str]]:
+def _by_domain(data: SourceConfig, files: Sequence[str]) -> dict[str, list[str]]:
     """Files by the name of their folder if there are several folders, by their own name if they are few."""
+    if data.domain is not None:
+        return {data.domain: list(files)}
     folders: dict[str, list[str]] = defaultdict(list)
     for file in files:
         folders[os.path.basename(os.path.dirname(file))].append(file)
@@ -153,47 +161,62 @@ def _by_domain(files: Sequence[str]) -> dict[str, list[str]]:
 
 # ----------------------------------------------------------------------------------------------------------- reading
 
-Lines = Callable[[DataConfig, str, Iterator[bytes]], Iterator[Document]]
+DocumentsIn = Callable[[SourceConfig, str, Lines], Iterator[Document]]
 """The documents in some lines of a file: (data, domain, lines)."""
 
 
-def _by_lines(documents_in: Lines, data: DataConfig, domain: str, file: str) -> Iterator[_Part]:
+def _by_lines(documents_in: DocumentsIn, data: SourceConfig, domain: str, file: str) -> Iterator[_Part]:
+    if file.endswith(COMPRESSED):
+        yield _Part("", None, partial(_range, documents_in, data, domain, file, 0, None))
+        return
     size = os.path.getsize(file)
     for start in range(0, size, PORTION_BYTES):
         end = min(start + PORTION_BYTES, size)
         yield _Part(str(start), end - start, partial(_range, documents_in, data, domain, file, start, end))
 
 
-def _range(documents_in: Lines, data: DataConfig, domain: str, file: str, start: int, end: int) -> Iterator[Document]:
-    with worded(data):
-        yield from documents_in(data, domain, _lines(file, start, end))
+def _range(
+    documents_in: DocumentsIn, data: SourceConfig, domain: str, file: str, start: int, end: int | None
+) -> Iterator[Document]:
+    with worded(data, *UNREADABLE):
+        yield from documents_in(data, domain, Lines(file, start, end))
 
 
-def _lines(file: str, start: int, end: int) -> Iterator[bytes]:
-    """The lines that begin in bytes `start` to `end` of a file."""
-    with open(file, "rb") as opened:
-        if start:
-            opened.seek(start - 1)
-            opened.readline()
-        while opened.tell() < end and (line := opened.readline()):
-            yield line
+def _text_in(data: SourceConfig, domain: str, lines: Lines) -> Iterator[Document]:
+    some: list[bytes] = []
+    size = 0
+    for line in lines:
+        if size >= PORTION_BYTES:  # of a compressed file, which nobody holds whole
+            yield from _text_of_lines(some, domain)
+            some, size = [], 0
+        some.append(line)
+        size += len(line)
+    yield from _text_of_lines(some, domain)
 
 
-def _text_in(data: DataConfig, domain: str, lines: Iterator[bytes]) -> Iterator[Document]:
+def _text_of_lines(lines: Sequence[bytes], domain: str) -> Iterator[Document]:
     text = b"".join(lines).decode("utf-8")
-    yield from cut(text.replace("\r\n", "\n").replace("\r", "\n"), domain)
+    return cut(text.replace("\r\n", "\n").replace("\r", "\n"), domain)
 
 
-def _json_in(data: DataConfig, domain: str, lines: Iterator[bytes]) -> Iterator[Document]:
-    rows = (json.loads(line) for line in lines if not line.isspace())
-    for number, row in enumerate(rows):
+def _json_in(data: SourceConfig, domain: str, lines: Lines) -> Iterator[Document]:
+    is_first = True
+    for line in lines:
+        if line.isspace():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{lines.place}: {error}") from None
         if not isinstance(row, dict):
-            raise ValueError(f"a line holds {type(row).__name__}, not an object")
-        if number == 0 or data.column in row:  # a field may be left out, as long as there is one of that name
-            yield from cut(text_of(row, data.column, data), domain)
+            raise ValueError(f"{lines.place} holds {type(row).__name__}, not an object")
+        # a column may be left out, as long as there is one of that name
+        if is_first or data.template is not None or data.column in row:
+            yield from cut(text_of(row, data, lambda: lines.place), domain)
+        is_first = False
 
 
-def _by_row_groups(data: DataConfig, domain: str, file: str) -> Iterator[_Part]:
+def _by_row_groups(data: SourceConfig, domain: str, file: str) -> Iterator[_Part]:
     import pyarrow.parquet as parquet  # takes half a second to import
 
     with worded(data):
@@ -203,19 +226,21 @@ def _by_row_groups(data: DataConfig, domain: str, file: str) -> Iterator[_Part]:
         yield _Part(str(index), size, partial(_row_group, data, domain, file, index))
 
 
-def _row_group(data: DataConfig, domain: str, file: str, index: int) -> Iterator[Document]:
+def _row_group(data: SourceConfig, domain: str, file: str, index: int) -> Iterator[Document]:
     import pyarrow.parquet as parquet
 
     with worded(data), parquet.ParquetFile(file) as opened:
-        if data.column not in opened.schema_arrow.names:
-            text_of(dict.fromkeys(opened.schema_arrow.names), data.column, data)
-        for batch in opened.iter_batches(batch_size=256, row_groups=[index], columns=[data.column]):
+        names, place = opened.schema_arrow.names, f"row group {index} of {file}"
+        if not set(data.fields) <= set(names):
+            text_of(dict.fromkeys(names), data, lambda: place)
+        for batch in opened.iter_batches(batch_size=256, row_groups=[index], columns=list(data.fields)):
             for row in batch.to_pylist():
-                yield from cut(text_of(row, data.column, data), domain)
+                yield from cut(text_of(row, data, lambda: place), domain)
 
 
-def _through_datasets(data: DataConfig, domain: str, builder: str, file: str) -> Iterator[Document]:
+def _through_datasets(data: SourceConfig, domain: str, builder: str, file: str) -> Iterator[Document]:
     settings: dict[str, Any] = {"data_files": [file], "split": "train"}
     if builder == "text":
         settings["sample_by"] = "document"
-    yield from rows_of(data, domain, builder, settings, "text" if builder == "text" else data.column)
+        data = data.model_copy(update={"column": "text"})
+    yield from rows_of(data, domain, builder, settings)

@@ -1,20 +1,21 @@
 """`source="huggingface"`: a data set by its name, on the hub or in a folder. Its shards, mostly files, are portions."""
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.data import SourceConfig
 from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import Document, Portion
 from dipaco_swarm.training.sources.rows import dataset_of, documents_in
 
 
-def read(data: DataConfig, reach: Reach) -> Iterator[Document]:
-    yield from documents_in(data, _domain(data), _dataset(data, reach), data.column)
+def read(data: SourceConfig, reach: Reach) -> Iterator[Document]:
+    yield from documents_in(data, _domain(data), _dataset(data, reach))
 
 
-def portions(data: DataConfig, reach: Reach) -> Sequence[Portion]:
+def portions(data: SourceConfig, reach: Reach) -> Sequence[Portion]:
     dataset = _dataset(data, reach)
     count: int = dataset.num_shards
     return [
@@ -23,16 +24,19 @@ def portions(data: DataConfig, reach: Reach) -> Sequence[Portion]:
     ]
 
 
-def _shard(data: DataConfig, dataset: Any, index: int) -> Iterator[Document]:
-    yield from documents_in(data, _domain(data), dataset.shard(dataset.num_shards, index), data.column)
+def _shard(data: SourceConfig, dataset: Any, index: int) -> Iterator[Document]:
+    yield from documents_in(data, _domain(data), dataset.shard(dataset.num_shards, index))
 
 
-def _dataset(data: DataConfig, reach: Reach) -> Any:
-    assert data.path is not None  # DataConfig has checked it
+def _dataset(data: SourceConfig, reach: Reach) -> Any:
+    assert data.path is not None  # SourceConfig has checked it
     reach.check_name(data)
-    return dataset_of(data, data.path, {"name": data.config, "split": data.split})
+    settings: dict[str, Any] = {"name": data.config, "split": data.split}
+    if data.revision is not None and not os.path.exists(data.path):
+        settings["revision"] = data.revision
+    return dataset_of(data, data.path, settings)
 
 
-def _domain(data: DataConfig) -> str:
+def _domain(data: SourceConfig) -> str:
     assert data.path is not None
-    return data.config or data.path.rsplit("/", 1)[-1]
+    return data.domain or data.config or data.path.rsplit("/", 1)[-1]

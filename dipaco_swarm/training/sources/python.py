@@ -8,13 +8,13 @@ import os
 import sysconfig
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
 
 from dipaco_swarm.errors import DataError
-from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.data import SourceConfig
 from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import Document, cut, in_turns
 
@@ -39,7 +39,7 @@ class _File:
         return _lot(self.name)
 
 
-def read(data: DataConfig, reach: Reach) -> Iterator[Document]:
+def read(data: SourceConfig, reach: Reach) -> Iterator[Document]:
     """The text of this Python installation, as a mixture of domains from the first document on.
 
     The order depends on the names of the installed files alone. Every domain is thinned to DOMAIN_BYTES, taking folders
@@ -53,7 +53,7 @@ def read(data: DataConfig, reach: Reach) -> Iterator[Document]:
             if fingerprint not in seen:  # licences and vendored packages come many times
                 seen.add(fingerprint)
                 count += 1
-                yield document
+                yield document if data.domain is None else replace(document, domain=data.domain)
     if count == 0:
         raise DataError(
             "this Python installation has no readable sources (perhaps it is frozen or zipped); choose another "

@@ -1,29 +1,30 @@
-"""The rows of one data set as documents, read through Hugging Face `datasets`."""
+"""The rows of one data set as documents, read through Hugging Face `datasets`; and the text of any row."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from dipaco_swarm.errors import DataError
-from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.data import SourceConfig
 from dipaco_swarm.training.documents import Document, cut
 
 
 @contextmanager
-def worded(data: DataConfig, *more: type[Exception]) -> Iterator[None]:
+def worded(data: SourceConfig, *more: type[Exception]) -> Iterator[None]:
     """Whatever cannot be read within the block is a DataError. `more`: what a library raises beside Python's own."""
-    unreadable: tuple[type[Exception], ...] = (OSError, ValueError, RuntimeError, *more)
+    unreadable: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, RuntimeError, *more)
     try:
         yield
     except unreadable as error:
         reason = str(error.__cause__ or error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise DataError(
             f"the documents cannot be read ({_where(data)}): {reason}; check that the files are {data.source} and "
-            "complete, or that the name, data.config and data.split exist"
+            "complete, or that the name, data.config, data.split and data.revision exist"
         ) from error
 
 
-def dataset_of(data: DataConfig, name: str, settings: Mapping[str, Any]) -> Any:
+def dataset_of(data: SourceConfig, name: str, settings: Mapping[str, Any]) -> Any:
     """A data set to be streamed. `name`, `settings`: for `datasets.load_dataset`. Raises DataError."""
     import datasets  # takes seconds to import
 
@@ -31,34 +32,54 @@ def dataset_of(data: DataConfig, name: str, settings: Mapping[str, Any]) -> Any:
         return datasets.load_dataset(name, streaming=True, **settings)
 
 
-def rows_of(data: DataConfig, domain: str, name: str, settings: Mapping[str, Any], column: str) -> Iterator[Document]:
+def rows_of(data: SourceConfig, domain: str, name: str, settings: Mapping[str, Any]) -> Iterator[Document]:
     """The documents of one data set, streaming. Raises DataError."""
-    yield from documents_in(data, domain, dataset_of(data, name, settings), column)
+    yield from documents_in(data, domain, dataset_of(data, name, settings))
 
 
-def documents_in(data: DataConfig, domain: str, dataset: Any, column: str) -> Iterator[Document]:
+def documents_in(data: SourceConfig, domain: str, dataset: Any) -> Iterator[Document]:
     """The documents of what `dataset_of` gave, or of a part of it. Raises DataError."""
     import datasets
 
     with worded(data, datasets.exceptions.DatasetsError):
-        for row in dataset:
-            yield from cut(text_of(row, column, data), domain)
+        for number, row in enumerate(dataset):
+            yield from cut(text_of(row, data, partial("row {}".format, number)), domain)
 
 
-def text_of(row: Mapping[str, object], column: str, data: DataConfig) -> str:
-    """The text of a row. Raises DataError when the column is not there, or holds something else."""
-    if column not in row:
-        raise DataError(f'there is no column "{column}" ({_where(data)}); data.column can be one of {sorted(row)}')
-    text = row[column]
-    if text is None:
-        return ""
-    if not isinstance(text, str):
+def text_of(row: Mapping[str, object], data: SourceConfig, place: Callable[[], str]) -> str:
+    """The text of a row; "" where its fields hold none. `place`: where the row is, for messages.
+
+    Raises DataError when a field is not there, or holds something else than text; a template takes numbers as well.
+    """
+    if data.template is None:
+        return _value(row, data.column, data, place, (str,))
+    values = {field: _value(row, field, data, place, (str, int, float)) for field in data.fields}
+    return data.template.format_map(values) if any(text.strip() for text in values.values()) else ""
+
+
+def _value(
+    row: Mapping[str, object], field: str, data: SourceConfig, place: Callable[[], str], kinds: tuple[type, ...]
+) -> str:
+    if field not in row:
+        if data.template is None:
+            raise DataError(
+                f'there is no column "{field}" in {place()} ({_where(data)}); data.column can be one of {sorted(row)}'
+            )
         raise DataError(
-            f'column "{column}" holds {type(text).__name__}, not text ({_where(data)}); '
-            f"data.column can be one of {sorted(row)}"
+            f'there is no field "{field}", which data.template names, in {place()} ({_where(data)}), but '
+            f"{sorted(row)}; correct the template, or give the field, which may be empty, to all rows"
         )
-    return text
+    value = row[field]
+    if value is None:
+        return ""
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise DataError(
+            f'column "{field}" holds {type(value).__name__}, not text, in {place()} ({_where(data)}); '
+            + ("data.column can be" if data.template is None else "data.template can name")
+            + f" one of {sorted(row)}"
+        )
+    return str(value)
 
 
-def _where(data: DataConfig) -> str:
+def _where(data: SourceConfig) -> str:
     return f'data.source="{data.source}", data.path="{data.path}"'
