@@ -8,6 +8,7 @@
     transport.py    what the protocol needs of a network    timing.py       how long things take, five base numbers
     local.py        the transport within one process        libp2p/         the transport over hivemind's daemon
     traffic.py      bytes by purpose, the speed of our line
+    sharing.py      work that is done once for everybody: who has which part of it, and asking for that
     vouching.py     which claims are believed               had.py, circle.py   what we have had; whom we know
     round/          one outer round: member, leader, exchange of pieces, arithmetic, codec, failure detector
     states/         module states, blobs and the manifest: kept, served, fetched
@@ -23,7 +24,8 @@ Records (hivemind's Kademlia DHT; a dictionary a key; subkey = name of the signe
     RUN/group/STAGE/MODULE   an announcement: path, version, digest, work, tokens, pace; or a goodbye. Lives 45 s,
                              repeated every 5 to 15 s: the less often, the longer it says the same
     RUN/manifest             revision and digest of the manifest; counts only if that blob is signed by the operator
-    RUN/topic/TOPIC          a statement of up to 512 bytes: where scores of the routing sample or a snapshot are
+    RUN/topic/TOPIC          a statement of up to 512 bytes: where scores of the routing sample or a snapshot are, or
+                             which parts of the corpus a peer has routed (`sharing.py`), and its addresses
     The four nodes nearest to a key have its records. Who has asked them once remembers them, and from then on reads
     from one of them; a large group the less often, the more there is to read.
     A value is msgpack [payload, signature]; the signature covers key, expiration and payload. Every node refuses what
@@ -40,6 +42,7 @@ Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map,
                             AskBlob -> BlobFollows and bytes; AskManifest -> ManifestIs; otherwise NotHere.
                             AskHad -> HadAre: have you had these states; asked before a claim is believed
                             Holding: I leave, and have this state; no answer
+                            AskPart -> PartFollows and bytes: what a peer has routed of the corpus
     dipaco/1/hello          Hello -> Welcome         how do you see me, can you dial me    a peer and a bootstrap node
 
 Behind a router
@@ -96,6 +99,8 @@ Promises
     - A claim alone moves nobody. A state is taken when the operator's node has had it, or a member that we know; known
       is who has contributed to a state that we have taken (`algorithm/evidence.py`). Strangers' words count only where
       nobody is known, in a new run or for a newcomer while no operator's node answers: more than half of them decide.
+      Once the operator has gone back with a module, only states of that generation are believed; the signed manifest
+      says which it is (`algorithm/generations.py`).
     - A state's digest is over version, length and the digests of its 4 MiB pieces, and StateIs carries these; so each
       piece comes from any holder and is checked alone. Who announces the digest is asked first, keepers before members
       that train, else in random order, up to four at once. Who lies, leaves, sends nothing for 8 to 30 s, or keeps the

@@ -46,9 +46,12 @@ class Announcing:
         if [standing(said) for said in before] != [standing(said) for said in self._ours]:
             self.news.set()
 
-    def state(self, topic: str, statement: bytes) -> None:
+    def state(self, topic: str, statement: bytes | None) -> None:
+        """None: we have nothing to say about it any more."""
         if self._statements.get(topic) != statement:
-            self._statements[topic] = statement
+            self._statements.pop(topic, None)
+            if statement is not None:
+                self._statements[topic] = statement
             self.news.set()
 
     async def tell(self, addresses: Sequence[str]) -> None:
@@ -96,4 +99,4 @@ class Announcing:
 
 def standing(said: Announcement) -> Announcement:
     """An announcement without what changes with every inner step."""
-    return replace(said, tokens=0, tokens_per_second=0.0, loss=None)
+    return replace(said, tokens=0, tokens_per_second=0.0, loss=None, card=replace(said.card, trained=None))

@@ -88,7 +88,7 @@ class Directory:
     def say(self, announcements: Sequence[Announcement]) -> None:
         self._announcing.say(announcements)
 
-    def state(self, topic: str, statement: bytes) -> None:
+    def state(self, topic: str, statement: bytes | None) -> None:
         self._announcing.state(topic, statement)
 
     async def statements(self, topic: str) -> dict[PeerName, bytes]:

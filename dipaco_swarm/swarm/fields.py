@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from dipaco_swarm.algorithm.state import MAX_WORK
+from dipaco_swarm.swarm.cards import MAX_NICKNAME, is_nickname
 
 MAX_MEMBERS = 1024
 """More than a module group has; larger masks and rosters are refused."""
@@ -58,10 +59,18 @@ def _printable(text: str) -> str:
     return text
 
 
+def _trimmed(text: str) -> str:
+    if not is_nickname(text):
+        raise ValueError("has blanks at its ends")
+    return text
+
+
 Printable = AfterValidator(_printable)
 Peer = Annotated[str, Field(min_length=1, max_length=80), Printable]
 Reason = Annotated[str, Field(max_length=200), Printable]
 Word = Annotated[str, Field(max_length=80), Printable]
+Nickname = Annotated[str, Field(max_length=MAX_NICKNAME), Printable, AfterValidator(_trimmed)]
+Percent = Annotated[int, Field(ge=0, le=100)]
 ModuleName = Annotated[str, Field(pattern=r"^L\d{1,4}M\d{1,6}$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """Of a state or a blob, in hexadecimal."""

@@ -11,7 +11,7 @@ import msgpack
 from pydantic import ValidationError
 
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm import greetings, proofs, wire
+from dipaco_swarm.swarm import greetings, parts, proofs, questions, wire
 from dipaco_swarm.swarm.fields import MAX_MEMBERS, MAX_PIECES, Message
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -29,7 +29,7 @@ SIGNATURE_BYTES = 64
 
 KINDS: dict[str, type[Message]] = {
     kind.model_fields["kind"].default: kind
-    for words in (wire, proofs, greetings)
+    for words in (wire, proofs, greetings, parts, questions)
     for kind in vars(words).values()
     if isinstance(kind, type) and issubclass(kind, Message) and "kind" in kind.model_fields
 }

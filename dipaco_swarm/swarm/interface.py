@@ -16,13 +16,17 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.clock import Clock
+from dipaco_swarm.swarm.cards import NO_CARD, Card
 from dipaco_swarm.swarm.encoded_average import EncodedAverage, Span
 from dipaco_swarm.swarm.fetching import FetchUnderWay, Older
+from dipaco_swarm.swarm.residual import Residual as Residual
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Traffic
 
 if TYPE_CHECKING:
+    from dipaco_swarm.swarm.asking import Asking
     from dipaco_swarm.swarm.door import Door
+    from dipaco_swarm.swarm.sharing import Sharing
 
 PeerName = NewType("PeerName", str)
 """A libp2p peer id in base 58. It contains the peer's Ed25519 public key, so it is also how we check signatures."""
@@ -61,13 +65,14 @@ class Announcement:
     tokens_per_second: float = 0.0
     loss: float | None = None
     reduces: bool = True
-    """Whether others can dial it, so that it can lead and reduce. For our own announcements
-    the swarm fills this in."""
+    """Whether others can dial it, so that it can lead and reduce. Of our own the swarm fills this in."""
     moves: bool = False
     """Whether it goes to other paths when it is needed there."""
     catching_up: bool = False
     """Whether it is fetching a newer state just now."""
     role: Role = Role.TRAINS
+    card: Card = NO_CARD
+    """Of the peer; in the announcement of one of its modules."""
     awake: bool = True
     """False after three of the peer's usual intervals without an announcement. Set by who receives it, never sent."""
     known: bool = field(default=True, compare=False)
@@ -177,16 +182,6 @@ class RoundUnderWay(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Residual:
-    """Error feedback: what a lossy codec has left unsent of a module's outer gradients, for the next one."""
-
-    version: int
-    """The version that the next outer gradient starts from; the residual is part of that one or of none."""
-    vector: Tensor
-    """fp32, shape (parameters,)."""
-
-
 class Swarm(Protocol):
     """The other peers, as one object."""
 
@@ -210,6 +205,16 @@ class Swarm(Protocol):
         """Who may take part, and invitations."""
         ...
 
+    @property
+    def sharing(self) -> "Sharing":
+        """Work that is done once for everybody."""
+        ...
+
+    @property
+    def asking(self) -> "Asking":
+        """Texts that peers write when they are asked."""
+        ...
+
     # who is there ------------------------------------------------------------------------------------------------
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup] = ()) -> None:
@@ -228,10 +233,7 @@ class Swarm(Protocol):
         ...
 
     def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float, thorough: bool = True) -> None:
-        """Find out now who is there for these modules; `members` then answers for them too.
-
-        `thorough`: missing nobody, if that can be. Otherwise it costs a quarter.
-        """
+        """Find out now who is there, for `members`. `thorough`: missing nobody if possible; else it costs a quarter."""
         ...
 
     def publish(self, topic: str, statement: bytes) -> None:
@@ -254,7 +256,7 @@ class Swarm(Protocol):
     ) -> list[Claim]:
         """Those of others' claims that are better than ours and that somebody confirms who can tell.
 
-        The others are asked about meanwhile, so that it may be more the next time. `timeout`: seconds to wait for that.
+        The others are asked about it meanwhile. `timeout`: seconds to wait for that.
         """
         ...
 
@@ -271,9 +273,9 @@ class Swarm(Protocol):
     def begin_round(self, contribution: Contribution, *, patience: float, older: Older | None = None) -> RoundUnderWay:
         """Begin to average an outer gradient with its module's group. Returns at once.
 
-        At most one round of a module is under way. `patience`: seconds that we are willing to wait for members who are
-        alive but not there yet. `older`: the state that the gradient starts from, and how the average leads on: then
-        the outcome has the next version with it.
+        At most one round of a module is under way. `patience`: seconds to wait for members who are alive but not there
+        yet. `older`: the state that the gradient starts from, and how the average leads on: then the outcome has the
+        next version with it.
         """
         ...
 
@@ -302,7 +304,7 @@ class Swarm(Protocol):
     def hold_average(self, stage: int, module: ModuleId, average: EncodedAverage, to: str) -> None:
         """Serve the average of a round to those who have the state before it. `to`: digest of the state after it.
 
-        The last few of each module are kept, in no more bytes than one of its states has.
+        The last few of each are kept, in no more bytes than a state.
         """
         ...
 
@@ -331,13 +333,11 @@ class Swarm(Protocol):
     ) -> ModuleState | None:
         """The state with this digest from whoever holds it, verified; None when nobody had it in time.
 
-        Several holders send at once: those that announce it, keepers before members that train, else in random order.
-        Asked again for the same state, it goes on where it was. `parameters`: how many the module has, where the caller
-        knows; a longer or shorter one that a stranger announced is not fetched then.
+        Several holders send at once. Asked again for the same state, it goes on where it was. `parameters`: how many
+        the module has, where the caller knows; a longer or shorter one that a stranger announced is not fetched then.
 
         `older`: a state of some versions before. The averages that lead from there, or from one that we hold, are asked
-        for first: they cost fewer bytes. The state that they make is checked like any other, and they are served to
-        others from then on.
+        for first: they cost fewer bytes. The state that they make is checked like any other.
         """
         ...
 
@@ -354,9 +354,8 @@ class Swarm(Protocol):
     def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
         """A blob, from our own store or from any peer, verified. Raises UnreachableError when nobody sends it.
 
-        `timeout`: seconds without anything of it after which we give up; however slow the line, it comes. `limit`:
-        bytes that it may have, where it is named by a stranger and not by the operator; then `timeout` is for all of
-        it. Asked again for the same blob, it goes on where it was.
+        `timeout`: seconds without anything of it after which we give up. `limit`: bytes that it may have, where a
+        stranger names it; then `timeout` is for all of it. Asked again for the same blob, it goes on where it was.
         """
         ...
 
@@ -367,8 +366,7 @@ class Swarm(Protocol):
     def newest_manifest(self, *, timeout: float) -> bytes | None:
         """The signed manifest with the highest revision that can be found; None when nobody answers in time.
 
-        Raises UnreachableError when everybody who answers takes part in other runs only, ManifestError when the one
-        manifest that was found is not signed by the run's operator.
+        Raises UnreachableError when all who answer are of other runs, ManifestError when the only one is not signed.
         """
         ...
 

@@ -20,6 +20,7 @@ from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
+from dipaco_swarm.swarm.asking import Asking
 from dipaco_swarm.swarm.bans import Bans
 from dipaco_swarm.swarm.calls import Begun, Calls
 from dipaco_swarm.swarm.circle import Circle
@@ -42,6 +43,7 @@ from dipaco_swarm.swarm.interface import (
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.rounds import Rounds
 from dipaco_swarm.swarm.round.seals import is_proven
+from dipaco_swarm.swarm.sharing import Sharing
 from dipaco_swarm.swarm.states.averages import pack
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.fetches import Fetches
@@ -115,8 +117,7 @@ class NetworkedSwarm:
         met_before: Sequence[str] = (),
         patience: float = 1.0,
     ) -> None:
-        self._portal = portal
-        self._transport = transport
+        self._portal, self._transport = portal, transport
         self._address = address
         self._directory = directory
         self._store = store
@@ -127,10 +128,13 @@ class NetworkedSwarm:
         self._groups = Groups(transport.peer, directory)
         self._vouching = vouching
         self.door = door
+        self.sharing = Sharing(portal, transport, directory, store, address.fingerprint)
+        self.asking = Asking(portal, transport, door, address.fingerprint)
         self._roots = [name_in(place) for place in address.bootstraps]
         self._fetches = Fetches(transport, directory, store, self._roots)
         self._manifests = Manifests(transport, address, store, self._known_peers)
         self._rounds: Rounds | None = None
+        vouching.generation = self._manifests.generation
         store.on_told = directory.told
         store.on_asked_had = vouching.answer
         store.on_invitation = door.answer
@@ -149,12 +153,11 @@ class NetworkedSwarm:
 
     @property
     def reachable(self) -> bool:
-        """Whether others can dial us, as far as we know by now."""
         return self._transport.reachable
 
     @property
     def address(self) -> RunAddress:
-        """The run address with this node as the bootstrap node."""
+        """The run's, with this node as the bootstrap node."""
         return self._address.with_bootstraps(self._calls.run(self._transport.addresses(), NEARBY_SECONDS) or ())
 
     def limit_members(self, max_members: int) -> None:
@@ -323,7 +326,6 @@ class NetworkedSwarm:
 
     @property
     def lost(self) -> bool:
-        """Whether our daemon ended under us: nobody is to be reached any more, and all calls return with nothing."""
         return self._transport.lost
 
     def traffic(self) -> Traffic:
@@ -331,13 +333,13 @@ class NetworkedSwarm:
 
     def interrupt(self) -> None:
         """Let every call that waits, now or later, return at once with nothing; for Ctrl+C."""
-        self._calls.interrupt()
+        for part in (self._calls, self.sharing, self.asking):
+            part.interrupt()
 
     async def stop(self) -> None:
-        """Say goodbye; the node closes afterwards."""
-        await self._manifests.stop()
         await self._telling.end()
-        await self._vouching.stop()
+        for part in (self._manifests, self.sharing, self.asking, self._vouching):
+            await part.stop()
         if self._rounds is not None:
             await self._rounds.stop()
         with contextlib.suppress(TimeoutError):

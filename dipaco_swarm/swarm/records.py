@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.cards import Card
 from dipaco_swarm.swarm.fields import (
     MAX_SPEED,
     MAX_TOKENS,
@@ -22,6 +23,8 @@ from dipaco_swarm.swarm.fields import (
     Index,
     Loss,
     Message,
+    Nickname,
+    Percent,
     Speed,
     Tokens,
     Version,
@@ -57,6 +60,10 @@ class AnnouncementRecord(Message):
     moves: bool
     catching_up: bool
     role: Literal["trains", "holds", "keeps"]
+    nickname: Nickname
+    """That the peer has chosen, for people; with one of its modules, else empty."""
+    trained: Percent | None
+    """Of the time lately; with the nickname."""
     places: tuple[Place, ...] = Field(max_length=MAX_ADDRESSES)
     """Where the peer can be dialled. libp2p's own search for a peer forgets and fails; this does not."""
 
@@ -137,6 +144,8 @@ def encode_announcement(said: Announcement, addresses: Sequence[str]) -> bytes:
         moves=said.moves,
         catching_up=said.catching_up,
         role=said.role.value,
+        nickname=said.card.nickname,
+        trained=None if said.card.trained is None else round(100 * min(1.0, max(0.0, said.card.trained))),
         places=tuple(address.removesuffix(_ending(said.peer)) for address in addresses[:MAX_ADDRESSES]),
     )
     return encode(record)
@@ -164,6 +173,7 @@ def decode_announcement(
         moves=record.moves,
         catching_up=record.catching_up,
         role=Role(record.role),
+        card=Card(record.nickname, None if record.trained is None else record.trained / 100),
     )
     return said, tuple(place + _ending(signer) for place in record.places)
 

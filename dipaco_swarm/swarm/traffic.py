@@ -25,6 +25,8 @@ class Purpose(StrEnum):
     """Averages of rounds for those who were not in them: members that catch up, and the bootstrap node, which keeps."""
     JOINING = "joining"
     """Whole states and the run's files: for newcomers, and for who is too far behind for averages."""
+    READING = "reading"
+    """Parts of the corpus that others have routed (`sharing.py`)."""
     MESSAGES = "messages"
     """What is said about all these, over libp2p; within a process messages have no length."""
 

@@ -1,5 +1,7 @@
 """Before a claim is believed, others are asked whether they have had that state. The rules: `algorithm/evidence.py`.
 
+Nobody is asked about a state of another generation than the operator has signed (`algorithm/generations.py`).
+
 Whom we know, or the operator's node, has said so in its announcement, as a rule; then nobody is asked. Else libp2p
 proves who answers. What is believed of a state stays so; what is not yet is asked again, less and less often.
 """
@@ -7,10 +9,11 @@ proves who answers. What is believed of a state stays so; what is not yet is ask
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.evidence import Evidence, Votes, is_believed
+from dipaco_swarm.algorithm.generations import generation_of
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
@@ -64,6 +67,8 @@ class Vouching:
         self.circle = circle
         self.is_root = transport.peer in names
         """Whether this is a node of the operator's."""
+        self.generation: Callable[[int, ModuleId], int] = lambda stage, module: 0
+        """How often the operator has gone back with a module of a stage, by the newest manifest."""
         self._makers: dict[tuple[Place, Claim], tuple[str, ...]] = {}
         """Claims that are believed and not taken yet -> who has contributed to the state, as others say."""
         self._questions: dict[Place, Question] = {}
@@ -95,11 +100,15 @@ class Vouching:
 
     def believes(self, stage: int, module: ModuleId, claim: Claim) -> bool:
         """As far as has been found out by now."""
-        return (
+        return self._is_signed(stage, module, claim) and (
             self.had.has(stage, module, claim)
             or ((stage, module), claim) in self._makers
             or self._is_announced(stage, module, claim)
         )
+
+    def _is_signed(self, stage: int, module: ModuleId, claim: Claim) -> bool:
+        """Whether the state is of the generation that the operator has signed."""
+        return generation_of(claim.work) == self.generation(stage, module)
 
     def _is_announced(self, stage: int, module: ModuleId, claim: Claim) -> bool:
         """Whether the operator's node or somebody whom we know announces the state: its word that it has it, signed."""
@@ -128,7 +137,7 @@ class Vouching:
         return [claim for claim in better if self.believes(stage, module, claim)]
 
     def _doubted(self, stage: int, module: ModuleId, claims: Sequence[Claim]) -> list[Claim]:
-        return [claim for claim in claims if not self.believes(stage, module, claim)]
+        return [c for c in claims if self._is_signed(stage, module, c) and not self.believes(stage, module, c)]
 
     def _look_into(self, stage: int, module: ModuleId, claims: Sequence[Claim], *, at_once: bool = False) -> None:
         """Ask about these, if it is time and nobody is being asked. `at_once`: whether it is time or not."""

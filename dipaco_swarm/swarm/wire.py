@@ -2,7 +2,7 @@
 
 Every kind is a frozen, strictly typed value; the ranges of its numbers, and how long its texts may be, are in
 `fields.py`. To add a kind is to write its class here; those about blame are in `proofs.py`, what a newcomer and a
-bootstrap node say to each other in `greetings.py`.
+bootstrap node say to each other in `greetings.py`, and how parts of common work are asked for in `parts.py`.
 """
 
 from typing import Annotated, Literal

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.signature import open_manifest
@@ -38,6 +39,8 @@ class Manifests:
         """Whether a bootstrap node had a manifest for us at the last look."""
         self._refused: ManifestError | None = None
         """Why the last look found none that counts."""
+        self._generations: tuple[bytes | None, dict[tuple[int, str], int]] = None, {}
+        """A manifest, and how often the operator has gone back with modules by it."""
 
     async def stop(self) -> None:
         await self._following.end()
@@ -61,6 +64,16 @@ class Manifests:
         if self._store.manifest is None and self._refused is not None:
             raise self._refused
         return self._store.manifest
+
+    def generation(self, stage: int, module: ModuleId) -> int:
+        """How often the operator has gone back with a module of a stage, by the newest manifest. From any thread."""
+        signed, found = self._generations
+        if signed is not self._store.manifest:
+            signed = self._store.manifest
+            stages = () if signed is None else open_manifest(signed, self._address.fingerprint).stages
+            found = {(at.index, name): generation for at in stages for name, generation in at.generations.items()}
+            self._generations = signed, found
+        return found.get((stage, str(module)), 0)
 
     def follow(self) -> None:
         """Look for newer ones from now on; to be called in the loop."""

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from dipaco_swarm.errors import HomeError, RemoteDataError
 from dipaco_swarm.swarm.fetching import Older
 from dipaco_swarm.swarm.greetings import AdmissionIs, ShowInvitation
 from dipaco_swarm.swarm.interface import Agreed, Announcement
+from dipaco_swarm.swarm.parts import AskPart
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, shelved
 from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
 from dipaco_swarm.swarm.states.blobs import Blobs
@@ -78,6 +79,8 @@ class Store:
         """Called when a peer asks which states we have had."""
         self.on_invitation: Callable[[str, ShowInvitation], AdmissionIs] = lambda peer, shown: AdmissionIs(noted=False)
         """Called when a peer shows an invitation."""
+        self.on_asked_part: Callable[[Stream, AskPart], Awaitable[None]] = _has_no_parts
+        """Answers who asks for our part in common work."""
         self._shelf = Shelf(blobs.shelf)
         self._averages = KeptAverages()
         self._successors = Successors(
@@ -133,6 +136,8 @@ class Store:
                 await stream.send(ManifestIs(signed=None if same else self.manifest, same=same))
             case ShowInvitation():
                 await stream.send(self.on_invitation(stream.peer, message))
+            case AskPart():
+                await self.on_asked_part(stream, message)
             case AskHad():
                 await stream.send(self.on_asked_had(message))
             case Holding():
@@ -315,3 +320,7 @@ async def _while_it_comes(
             return await download.run(peers, limit, on_progress)
     except TimeoutError:
         return None
+
+
+async def _has_no_parts(stream: Stream, asked: AskPart) -> None:
+    await stream.send(NotHere())
