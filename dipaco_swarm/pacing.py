@@ -38,7 +38,7 @@ def modules_due(peer: PathInTraining) -> list[ModuleId]:
 
 
 def _open(peer: PathInTraining) -> list[ModuleId]:
-    busy = peer.in_flight.keys() | peer.fetching.keys()
+    busy = peer.in_flight.keys() | peer.fetching.keys() | peer.taken_back
     return [module for module in peer.modules if not peer.module_is_done(module) and module not in busy]
 
 
@@ -86,8 +86,8 @@ def next_round(peer: PathInTraining) -> NextRound | None:
 
 def _makes_no_more(peer: PathInTraining, module: ModuleId) -> bool:
     """Whether the module's last round has been made, or is under way."""
-    coming = peer.progress[module].version + (module in peer.in_flight)
-    return peer.rules.last_version is not None and coming >= peer.rules.last_version
+    coming, last = peer.progress[module].version + (module in peer.in_flight), peer.rules.last_versions.get(module)
+    return last is not None and coming >= last
 
 
 def _next_round_of(peer: PathInTraining, module: ModuleId) -> NextRound:

@@ -117,12 +117,14 @@ AVERAGING = Choices(
 class PacingChoice(Choice):
     overlaps_by_steps: bool = False
     """Whether [rounds] overlap_steps says how long training goes on beside a round, and not overlap whether it does."""
+    trains_on: bool = False
+    """Whether a stage whose rounds are done trains on until the next one opens; else all wait for it at one version."""
 
 
 PACING = Choices(
     "rounds.pacing",
     PacingChoice("synchronous", "algorithm.pacing.synchronous:SYNCHRONOUS", overlaps_by_steps=True),
-    PacingChoice("paced", "algorithm.pacing.paced:PACED"),
+    PacingChoice("paced", "algorithm.pacing.paced:PACED", trains_on=True),
 )
 
 
@@ -135,12 +137,19 @@ class SourceChoice(Choice):
     they are read whole."""
     is_remote: bool = False
     """Whether the documents are elsewhere: nobody knows how many they are before reading."""
+    has_fields: bool = True
+    """Whether a document is a row with names for its fields, of which [data] column or template names the text."""
 
 
 SOURCES = Choices(
     "data.source",
-    SourceChoice("python", "training.sources.python:read", needs_path=False),
-    SourceChoice("text", "training.sources.files:read_text", portions="training.sources.files:text_portions"),
+    SourceChoice("python", "training.sources.python:read", needs_path=False, has_fields=False),
+    SourceChoice(
+        "text",
+        "training.sources.files:read_text",
+        portions="training.sources.files:text_portions",
+        has_fields=False,
+    ),
     SourceChoice("jsonl", "training.sources.files:read_jsonl", portions="training.sources.files:jsonl_portions"),
     SourceChoice("parquet", "training.sources.files:read_parquet", portions="training.sources.files:parquet_portions"),
     SourceChoice(
@@ -148,6 +157,13 @@ SOURCES = Choices(
         "training.sources.huggingface:read",
         portions="training.sources.huggingface:portions",
         is_remote=True,
+    ),
+    SourceChoice(
+        "mixture",
+        "training.sources.mixture:read",
+        portions="training.sources.mixture:portions",
+        needs_path=False,
+        has_fields=False,
     ),
 )
 

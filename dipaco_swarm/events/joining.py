@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dipaco_swarm.events.event import Event
-from dipaco_swarm.events.words import count, size
+from dipaco_swarm.events.words import count, counted, percent, size
+
+PASSED_ON = ", and has your machine send texts of these documents, as tokens, to other peers"
 
 
 @dataclass(frozen=True)
@@ -12,7 +14,7 @@ class Terms(Event):
     """What a run asks of this machine. Sizes in bytes, for one path, at most."""
 
     source: str
-    """As the run file has it: python, text, ..."""
+    """As the run file has it: python, text, ...; or how many."""
     reads: str
     """Which documents, and from where."""
     parameters: int
@@ -22,18 +24,51 @@ class Terms(Event):
     sends: int
     """In a round of all its modules."""
     admission: Literal["open", "invited"]
+    passes_on: bool = False
+    """Whether texts of the documents, as tokens, are sent to other peers."""
 
     @property
     def line(self) -> str:
         who = "open to all, unchecked" if self.admission == "open" else "invited peers"
         takes = f"up to {size(self.memory)} of memory, {size(self.disk)} of disk, {size(self.sends)} sent a round"
-        return f"a path takes {takes}; reads {self.source}; {who}"
+        reads = "passes on" if self.passes_on else "reads"
+        return f"a path takes {takes}; {reads} {self.source}; {who}"
 
     @property
     def whole(self) -> str:
         """All of it, for who is asked whether to take part."""
         who = "anybody may take part, unchecked" if self.admission == "open" else "the operator has invited all of them"
         return (
-            f"this run reads {self.reads}; a path has {count(self.parameters)} parameters: up to {size(self.memory)} "
-            f"of memory, {size(self.disk)} of disk, {size(self.sends)} sent in a round, to who trains the same; {who}"
+            f"this run reads {self.reads}{PASSED_ON if self.passes_on else ''}; "
+            f"a path has {count(self.parameters)} parameters: up to {size(self.memory)} of memory, "
+            f"{size(self.disk)} of disk, {size(self.sends)} sent in a round, to who trains the same; {who}"
         )
+
+
+@dataclass(frozen=True)
+class OwnDocuments(Event):
+    """A volunteer's own documents, which this peer alone trains on."""
+
+    files: int
+    size: int
+    """Bytes, as they are stored."""
+    share: float
+    """Of the sequences that it trains on."""
+
+    @property
+    def line(self) -> str:
+        return (
+            f"{percent(self.share)} of what this peer trains on are your own documents "
+            f"({counted(self.files, 'file')}, {size(self.size)}); they stay here"
+        )
+
+
+@dataclass(frozen=True)
+class NotPrepared(Event):
+    """The run names a corpus that is split by path already, and it is of no use here."""
+
+    why: str
+
+    @property
+    def line(self) -> str:
+        return f"routing documents itself: {self.why[:90]}"

@@ -12,10 +12,24 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dipaco_swarm.events import attendance, operator, training, usage, volunteer
+from dipaco_swarm.events import (
+    attendance,
+    going_back,
+    joining,
+    operator,
+    pausing,
+    pushing,
+    reading,
+    training,
+    usage,
+    volunteer,
+    watching,
+)
 from dipaco_swarm.events.event import EVENTS, Event
 
-FAMILIES = (attendance, operator, training, usage, volunteer)
+FAMILIES = (
+    attendance, going_back, joining, operator, pausing, pushing, reading, training, usage, volunteer, watching
+)  # fmt: skip
 """Importing them has put their events into `EVENTS`."""
 
 

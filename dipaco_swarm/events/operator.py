@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.words import how_long
 
 SHARES_SHOWN = 16
 """Of more paths only the smallest and the largest share are shown."""
@@ -17,6 +18,20 @@ class Serving(Event):
     @property
     def line(self) -> str:
         return f"run address: {self.address}"
+
+
+@dataclass(frozen=True)
+class PageServed(Event):
+    """A browser can look at the run."""
+
+    url: str
+    public: bool
+    """Whether from other machines."""
+
+    @property
+    def line(self) -> str:
+        whom = "whoever reaches this machine can look at it, names included" if self.public else "from this machine"
+        return f"a page of the run: {self.url} ({whom})"
 
 
 @dataclass(frozen=True)
@@ -153,7 +168,7 @@ class FittingRouter(Event):
 
     @property
     def line(self) -> str:
-        return f"fitting a {self.router} router for {self.paths} paths"
+        return f"fitting a router ({self.router}) for {self.paths} paths"
 
 
 @dataclass(frozen=True)
@@ -264,6 +279,45 @@ class StageEnds(Event):
     @property
     def line(self) -> str:
         return f"told to advance: stage {self.stage} ends when every module has version {self.version}"
+
+
+@dataclass(frozen=True)
+class TrainsOn(Event):
+    """A stage has made its rounds, and goes on until the next one can open."""
+
+    stage: int
+
+    @property
+    def line(self) -> str:
+        return f"stage {self.stage} has made its rounds; it trains on while stage {self.stage + 1} is prepared"
+
+
+@dataclass(frozen=True)
+class StageReady(Event):
+    """The stage can open as soon as the rounds under way are made."""
+
+    stage: int
+    ready: int
+    peers: int
+
+    @property
+    def line(self) -> str:
+        return f"stage {self.stage} opens after one more round: {self.ready} of {self.peers} peers are ready for it"
+
+
+@dataclass(frozen=True)
+class CannotGoOn(Event):
+    """The stage after this one, or the run's end, cannot be made."""
+
+    stage: int
+    error: str
+    seconds: float
+    """Until it is tried again."""
+
+    @property
+    def line(self) -> str:
+        how = f"`extend` the run by another run file, or it is tried again in {how_long(self.seconds)}"
+        return f"what follows stage {self.stage} cannot be made: {self.error}; {how}"
 
 
 @dataclass(frozen=True)

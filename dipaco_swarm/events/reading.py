@@ -56,3 +56,29 @@ class ReaderRestarted(Event):
     @property
     def line(self) -> str:
         return f"the process that reads the documents ended (status {self.status}); starting it again, nothing lost"
+
+
+@dataclass(frozen=True)
+class RoutedByOthers(Event):
+    """The first part of the corpus has come that another peer has routed."""
+
+    peer: str
+
+    @property
+    def line(self) -> str:
+        return f"texts that others have routed come too, the first from peer {self.peer[-8:]}; not all is routed here"
+
+
+@dataclass(frozen=True)
+class RoutesRefused(Event):
+    """What a peer says of the corpus does not stand being done again."""
+
+    peer: str
+    portion: int
+    """In the run's order."""
+    why: str
+    """What it has sent."""
+
+    @property
+    def line(self) -> str:
+        return f"peer {self.peer[-8:]} is not believed about the corpus: in portion {self.portion} {self.why}"[:120]

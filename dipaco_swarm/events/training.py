@@ -7,11 +7,12 @@ from typing import ClassVar, Literal
 from dipaco_swarm.events.event import Event, Fault
 from dipaco_swarm.events.words import counted
 
-Loss = Literal["killed", "stale", "not acknowledged", "damaged checkpoint", "damaged memory"]
+Loss = Literal["killed", "stale", "not acknowledged", "damaged checkpoint", "damaged memory", "taken back"]
 """Why tokens were dropped.
 
 Killed: trained after the last checkpoint of a life that was ended. Stale: trained on a version that is too old. Not
 acknowledged: given to a round whose end this peer did not hear. What was given may be in a version all the same.
+Taken back: the operator has gone back to a state before it.
 """
 
 
@@ -106,7 +107,7 @@ class Committed(Event):
     base: str
     """Digest of the version that it follows."""
     work: int
-    """Tokens behind it, in its whole history."""
+    """Behind it, in its whole history (`ModuleState.work`)."""
     tokens: Mapping[str, int]
     """Behind the outer gradient of each peer that is in it."""
 
@@ -138,6 +139,23 @@ class CaughtUp(Event):
 
 
 @dataclass(frozen=True)
+class WentBack(Event):
+    """The operator has gone back with a module, and this peer with it."""
+
+    module: str
+    before: int
+    """Version that we were at."""
+    version: int
+    tokens: int
+    """Trained here since the version that we were at."""
+
+    @property
+    def line(self) -> str:
+        lost = f"; {counted(self.tokens, 'token')} trained since are dropped" if self.tokens else ""
+        return f"{self.module}: the operator has gone back; from version {self.before} to {self.version}{lost}"
+
+
+@dataclass(frozen=True)
 class Fetched(Event):
     """The state that the group agrees on was fetched before training."""
 
@@ -164,6 +182,29 @@ class StateNotSent(Fault):
             "training goes on" if self.again_seconds is None else f"asking again every {self.again_seconds:.0f} s"
         )
         return f"nobody sends {self.module} at version {self.version} just now; {next_step}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoredNotThere(Fault):
+    """The operator has gone back with a module, and nobody is there who has it since."""
+
+    module: str
+
+    @property
+    def line(self) -> str:
+        return f"the operator has gone back with {self.module}, and nobody here has it yet; waiting for who has"
+
+
+@dataclass(frozen=True)
+class ReadyForStage(Event):
+    """A stage that comes was prepared beside training."""
+
+    stage: int
+    path: int
+
+    @property
+    def line(self) -> str:
+        return f"ready for path {self.path} of stage {self.stage}, and training on until it opens"
 
 
 @dataclass(frozen=True)

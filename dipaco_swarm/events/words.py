@@ -24,6 +24,12 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
+def times(number: float) -> str:
+    """once, 2.5 times."""
+    text = f"{number:.3g}"
+    return "once" if text == "1" else f"{text} times"
+
+
 def size(num_bytes: int) -> str:
     """Bytes for people: 999 B, 1.2 kB, 3.4 MB; powers of 1000, as links are sold."""
     return f"{num_bytes} B" if num_bytes < 1000 else _in_thousands(num_bytes, ("kB", "MB", "GB", "TB"))

@@ -68,6 +68,7 @@ class Stopping:
         self._pauses = pauses
         self._event = pauses.event()
         self._listeners: list[Callable[[], None]] = []
+        self._last: list[Callable[[], None]] = []
         self.asked_at = math.inf
         """When this program was first asked to, by the monotonic clock of `pauses`."""
 
@@ -86,6 +87,15 @@ class Stopping:
         self._listeners.append(listener)
         if self():
             listener()
+
+    def before_a_sudden_end(self, last: Callable[[], None]) -> None:
+        """Call `last` when somebody does not wait for the program to stop; nothing else is done any more then."""
+        self._last.append(last)
+
+    def end_at_once(self, code: int) -> None:
+        for last in self._last:
+            last()
+        os._exit(code)
 
     def until_then(self, pauses: Pauses | None = None) -> "Stopping":
         """For a part of this program, which may have to stop before all of it does, and may wait in its own way."""
@@ -119,7 +129,7 @@ def stopping_on_signals() -> Iterator[Stopping]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stopping():
-            os._exit(128 + number)
+            stopping.end_at_once(128 + number)
         stopping.request()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

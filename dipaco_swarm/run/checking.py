@@ -19,7 +19,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from dipaco_swarm.errors import RunFileError
-from dipaco_swarm.run.config import ModelConfig, RunConfig
+from dipaco_swarm.run.config import DataConfig, ModelConfig, RunConfig
 from dipaco_swarm.run.file import not_json
 from dipaco_swarm.run.problems import reasons_of
 from dipaco_swarm.strategies import SOURCES
@@ -158,7 +158,7 @@ def _model_type(model: ModelConfig) -> Iterator[Problem]:
 
 def _files(config: RunConfig) -> Iterator[Problem]:
     """Files of the run that are not where they should be."""
-    tokenizer, data = config.tokenizer.path, config.data
+    tokenizer = config.tokenizer.path
     if (problem := config.model.folder_problem) is not None:
         yield Problem("model.from", problem)
     if tokenizer is not None:
@@ -169,12 +169,20 @@ def _files(config: RunConfig) -> Iterator[Problem]:
                 f"there is no tokenizer.json at {tokenizer}; give a folder that has one, or leave the key out and one "
                 "is trained on the documents",
             )
-    source = SOURCES[data.source]
-    if source.needs_path and not source.is_remote and data.path is not None:
-        pattern = str(Path(data.path).expanduser())
-        if next(glob.iglob(pattern, recursive=True), None) is None:
+    yield from _documents("data", config.data)
+    for index, stage in enumerate(config.stages):
+        if "data" in stage.from_here:
+            yield from _documents(f"stages[{index}].from_here.data", config.at(index).data)
+
+
+def _documents(section: str, data: DataConfig) -> Iterator[Problem]:
+    for number, part in enumerate(data.parts):
+        source = SOURCES[part.source]
+        if not source.needs_path or source.is_remote or part.path is None or "://" in part.path:
+            continue
+        if next(glob.iglob(str(Path(part.path).expanduser()), recursive=True), None) is None:
             yield Problem(
-                "data.path",
-                f"no file here matches {data.path} (from {Path.cwd()}); the node needs the documents as well as the "
+                f"{section}.sources[{number}].path" if data.sources else f"{section}.path",
+                f"no file here matches {part.path} (from {Path.cwd()}); the node needs the documents as well as the "
                 "peers do: copy them here, or correct the pattern",
             )

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from dipaco_swarm.run.data import DataConfig as DataConfig
 from dipaco_swarm.run.model import LevelConfig as LevelConfig
 from dipaco_swarm.run.model import ModelConfig as ModelConfig
 from dipaco_swarm.run.model import levels_problem
@@ -14,7 +15,7 @@ from dipaco_swarm.run.problems import explain
 from dipaco_swarm.run.stage import StageConfig as StageConfig
 from dipaco_swarm.run.stage import Value
 from dipaco_swarm.run.values import Frozen, RunName, one_of
-from dipaco_swarm.strategies import AVERAGING, CODECS, PACING, ROUTERS, SOURCES
+from dipaco_swarm.strategies import AVERAGING, CODECS, PACING, ROUTERS
 
 
 class AboutConfig(Frozen):
@@ -37,38 +38,6 @@ class TokenizerConfig(Frozen):
     """A folder or tokenizer.json on the bootstrap node; peers fetch it from the swarm."""
     vocab_size: int = Field(default=2048, ge=300, le=1_000_000)
     """Size of the vocabulary that is trained when no path is given."""
-
-
-class DataConfig(Frozen):
-    """Where documents come from. Every peer reads them itself; no document ever travels."""
-
-    source: Annotated[str, one_of(SOURCES)]
-    """`python`: the text of the Python installation itself. `huggingface`: a dataset name. Else: files on each peer."""
-    path: str | None = None
-    """Glob of files (text, jsonl, parquet) or name of the Hugging Face dataset."""
-    config: str | None = None
-    """Configuration of the Hugging Face dataset."""
-    split: str = "train"
-    column: str = "text"
-    """The field that holds a document's text."""
-    max_documents: int | None = Field(default=None, gt=0)
-    """Read at most this many documents; for trials."""
-    reading: Literal["auto", "whole", "beside"] = "auto"
-    """whole: a path's shard is made before training, and shuffled whole. beside: training begins with the first
-    sequences; the rest is read beside it, and shuffled over a window. auto: beside, where rounds are paced and the
-    documents come in portions and are more than 64 MB."""
-    sequence_length: int = Field(default=256, ge=16)
-    """Tokens per training sequence."""
-    holdout: float = Field(default=0.05, gt=0, lt=0.5)
-    """Share of documents kept for evaluation, chosen by a hash of the text; never trained on."""
-    routing_sample: float = Field(default=0.05, gt=0, lt=0.5)
-    """Share of documents the operator's router is fitted on, chosen by the same hash; never trained on."""
-
-    @model_validator(mode="after")
-    def _files_need_a_path(self) -> Self:
-        if SOURCES[self.source].needs_path and not self.path:
-            raise ValueError(f'source="{self.source}" needs path')
-        return self
 
 
 class InnerConfig(Frozen):
@@ -170,6 +139,16 @@ class LimitsConfig(Frozen):
     """Members of one module group that a peer will listen to."""
 
 
+class AnchorsConfig(Frozen):
+    """Copies of all modules that the bootstrap node keeps, to go back to."""
+
+    every: int = Field(default=20, gt=0, le=100_000)
+    """Versions from one to the next."""
+    keep: int = Field(default=3, ge=0, le=16)
+    """So many, each about four times as old as the one before; 0: none. One takes 8 bytes a parameter of all modules on
+    the node's disk: three of them are about as much as all else that is there."""
+
+
 class RouterConfig(Frozen):
     """How a router is fitted (paper section 2.4 and 7.2)."""
 
@@ -228,6 +207,7 @@ class RunConfig(Frozen):
     rounds: RoundsConfig = RoundsConfig()
     wire: WireConfig = WireConfig()
     limits: LimitsConfig = LimitsConfig()
+    anchors: AnchorsConfig = AnchorsConfig()
     admission: AdmissionConfig = AdmissionConfig()
     router: RouterConfig = RouterConfig()
     early_stopping: EarlyStoppingConfig | None = None
@@ -351,4 +331,5 @@ class RunConfig(Frozen):
 
 def _with(section: Frozen, values: Mapping[str, Value]) -> Frozen:
     """A section with some other values. Raises ValidationError."""
-    return type(section).model_validate_json(json.dumps({**section.model_dump(mode="json"), **values}))
+    before = section.but_for(values) if isinstance(section, DataConfig) else section.model_dump(mode="json")
+    return type(section).model_validate_json(json.dumps({**before, **values}))

@@ -32,7 +32,7 @@ FIXED = {
     "router.prefix_tokens": "routers that are there read so many tokens, and evaluation does not score them",
 }
 """Key or section -> why it never changes."""
-ANY_TIME = ("about", "min_peers", "admission", "limits.max_members", "router", "rerouting")
+ANY_TIME = ("about", "anchors", "data.prepared", "min_peers", "admission", "limits.max_members", "router", "rerouting")
 OF_THE_CURRENT_STAGE = ("rounds", "tokens", "plateau")
 
 

@@ -11,6 +11,7 @@ from dipaco_swarm.errors import HomeError
 from dipaco_swarm.files import make_folder, replace_whole
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.register import MAX_INVITATIONS, Name, Why
+from dipaco_swarm.run.stage import ModuleName
 from dipaco_swarm.run.values import Digest, Frozen
 
 
@@ -52,7 +53,17 @@ class Appoint(Frozen):
     places: tuple[str, ...] = Field(min_length=1, max_length=8)
 
 
-Order = Invite | Admit | Ban | Forgive | Extend | Appoint
+class Rollback(Frozen):
+    """Go back to an anchor."""
+
+    order: Literal["rollback"] = "rollback"
+    anchor: int = Field(ge=1)
+    """Its number."""
+    modules: tuple[ModuleName, ...] = Field(default=(), max_length=10_000)
+    """Only with these; none: with all."""
+
+
+Order = Invite | Admit | Ban | Forgive | Extend | Appoint | Rollback
 _ORDERS: TypeAdapter[Order] = TypeAdapter(Annotated[Order, Field(discriminator="order")])
 _count = itertools.count()
 

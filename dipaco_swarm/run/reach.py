@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from dipaco_swarm.errors import DataError
-from dipaco_swarm.run.config import DataConfig
+from dipaco_swarm.run.data import SourceConfig
 
 SCHEMES = ("https", "hf")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -34,9 +34,9 @@ class Reach:
     def base(self) -> Path:
         return self.root or Path.cwd()
 
-    def located(self, data: DataConfig) -> str:
+    def located(self, data: SourceConfig) -> str:
         """The address of the documents as it is, or the absolute pattern of their files."""
-        assert data.path is not None  # DataConfig has checked it
+        assert data.path is not None  # SourceConfig has checked it
         if "://" in data.path:
             self._check_address(data.path)
             return data.path
@@ -47,13 +47,13 @@ class Reach:
             self._check_inside(data, os.path.realpath(fixed if fixed == pattern else os.path.dirname(fixed)))
         return pattern
 
-    def check_files(self, data: DataConfig, files: Sequence[str]) -> None:
+    def check_files(self, data: SourceConfig, files: Sequence[str]) -> None:
         """Whether these files may be read, that `located` has led to: links may lead anywhere."""
         if self.fenced:
             for file in files:
                 self._check_inside(data, os.path.realpath(file))
 
-    def check_name(self, data: DataConfig) -> None:
+    def check_name(self, data: SourceConfig) -> None:
         """Whether the data set may be read whose name is `data.path`: a folder counts as files of this machine."""
         assert data.path is not None
         if not self.fenced or (HUB_NAME.fullmatch(data.path) and not os.path.exists(data.path)):
@@ -64,14 +64,22 @@ class Reach:
         self._check_root(data)
         self._check_inside(data, os.path.realpath(os.path.expanduser(data.path)))
 
-    def _check_root(self, data: DataConfig) -> None:
+    def is_name_of_hub(self, name: str) -> bool:
+        """Whether this is USER/NAME on the hub, and no folder here. Raises DataError for an address."""
+        if "://" in name:
+            raise DataError(f'data.prepared="{name}" is an address; name a folder, or a data set of the hub')
+        here = os.path.join(self.base, os.path.expanduser(name))
+        is_name = HUB_NAME.fullmatch(name) is not None and "/" in name
+        return is_name and not (os.path.isdir(here) and (self.root or not self.fenced))
+
+    def _check_root(self, data: SourceConfig) -> None:
         if self.root is None:
             raise DataError(
                 f'this run reads files of your machine: data.path="{data.path}"; if you have its documents, name their '
                 "folder with --data-root DIR, and nothing outside of it is read"
             )
 
-    def _check_inside(self, data: DataConfig, place: str) -> None:
+    def _check_inside(self, data: SourceConfig, place: str) -> None:
         root = os.path.realpath(self.base)
         if os.path.commonpath([root, place]) != root:
             raise DataError(

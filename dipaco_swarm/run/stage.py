@@ -12,7 +12,9 @@ from dipaco_swarm.strategies import ROUTERS
 FROM_HERE = ("data", "inner", "outer", "rounds", "wire")
 """Sections of the run file that may change with a stage."""
 Section = Literal["data", "inner", "outer", "rounds", "wire"]
-Value = bool | int | float | str
+Scalar = bool | int | float | str
+Value = Scalar | tuple[dict[str, Scalar], ...]
+"""Of a key; several sources of documents are a list."""
 ModuleName = Annotated[str, StringConstraints(pattern=r"^L\d{1,3}M\d{1,5}$")]
 
 

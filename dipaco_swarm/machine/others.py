@@ -1,0 +1,117 @@
+"""What a machine does besides this program: its processor, its GPU, its battery. Each source is a small protocol."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+
+class Share(Protocol):
+    """How much of something others use."""
+
+    def look(self) -> float:
+        """Since the last look, 0 to 1; 0 where nobody can say."""
+        ...
+
+
+class Battery(Protocol):
+    def is_discharging(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of processors since the system began."""
+
+    total: float
+    normal: float
+    """That programs of normal priority and the system have used."""
+    ours: Mapping[int, float]
+    """Of `normal`, what each process of this program has used, by its number."""
+
+
+class CpuOfOthers:
+    """`Share` of all cores. Programs of low priority do not count: they give way to whoever it is, as we do."""
+
+    def __init__(self, read: Callable[[], Times] | None = None) -> None:
+        self._read = read or _times
+        self._before: Times | None = None
+
+    def look(self) -> float:
+        now, before = self._read(), self._before
+        self._before = now
+        if before is None or now.total <= before.total:
+            return 0.0
+        ours = sum(used - before.ours.get(process, 0.0) for process, used in now.ours.items())
+        others = now.normal - before.normal - ours
+        return min(1.0, max(0.0, others / (now.total - before.total)))
+
+
+def _times() -> Times:
+    import psutil
+
+    system: Any = psutil.cpu_times()
+    idle = system.idle + getattr(system, "iowait", 0.0)
+    nice = getattr(system, "nice", 0.0)
+    # what guests use is in `user` already
+    total = sum(system) - getattr(system, "guest", 0.0) - getattr(system, "guest_nice", 0.0)
+    ours: dict[int, float] = {}
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        try:
+            used: Any = process.cpu_times()
+            ours[process.pid] = used.system + (0.0 if _is_nice(process) else used.user)
+        except psutil.Error:
+            log.debug("a child process has just ended")
+    return Times(total, total - idle - nice, ours)
+
+
+def _is_nice(process: Any) -> bool:
+    return os.name == "posix" and process.nice() > 0
+
+
+class GpuOfOthers:
+    """`Share` of the first NVIDIA GPU, by what its driver says of processes. Needs the package nvidia-ml-py."""
+
+    def __init__(self) -> None:
+        """Raises ImportError without the package; a machine without a driver has a GPU that nobody uses."""
+        import pynvml  # type: ignore[import-not-found,unused-ignore]
+
+        self._nvml: Any = pynvml
+        self._handle: Any = None
+        self._seen = 0
+        try:
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        except pynvml.NVMLError as error:
+            log.debug("no GPU to look at: %s", error)
+
+    def look(self) -> float:
+        if self._handle is None:
+            return 0.0
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen)
+        except self._nvml.NVMLError as error:  # nothing new, or nothing that this driver can say
+            log.debug("the GPU says nothing of processes: %s", error)
+            return 0.0
+        self._seen = max((sample.timeStamp for sample in samples), default=self._seen)
+        return share_of_others({sample.pid: sample.smUtil / 100 for sample in samples}, os.getpid())
+
+
+def share_of_others(used: dict[int, float], ours: int) -> float:
+    """`used`: of each process. In a container the driver's numbers are not ours: then nobody can say who is who."""
+    if ours not in used and len(used) == 1:
+        return 0.0  # it may be ourselves, under another number
+    return min(1.0, sum(share for process, share in used.items() if process != ours))
+
+
+class BatteryOfThisMachine:
+    """`Battery` by psutil; a machine that has none is never on it."""
+
+    def is_discharging(self) -> bool:
+        import psutil
+
+        state: Any = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+        return state is not None and state.power_plugged is False
