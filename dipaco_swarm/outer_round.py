@@ -29,7 +29,6 @@ from dipaco_swarm.training.inner import StepReport
 
 ANNOUNCE_SECONDS = 2.0
 """How often progress is announced while training."""
-
 LOOK_SECONDS = 1.0
 """Who waits for several rounds looks at each of them so often: what is over is not kept until all are."""
 
@@ -56,10 +55,12 @@ def run_outer_round(
     on_step: Callable[[StepReport], None] = lambda report: None,
     on_due: Callable[[Sequence[ModuleId]], None] = lambda modules: None,
     on_commit: Callable[[ModuleId, Agreed, ModuleState], None] = lambda module, agreed, state: None,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> RoundReport:
     """Train the path until a round is due, average what was learned with each module's group, step, announce.
 
-    Where the run overlaps rounds with training, one that is begun here ends in a later call.
+    Where the run overlaps rounds with training, one that is begun here ends in a later call. `on_wait`: called now and
+    then where rounds are waited for without training; it may end them, as `PathInTraining.ends_at` does.
     """
     # 1. Inner training, on our own shard, until some module's round is due, or one that is under way is over.
     started = peer.swarm.clock.monotonic()
@@ -86,7 +87,7 @@ def run_outer_round(
     # 4. Where a group agreed, everybody in it has taken the same outer step (`outer_step.py`), in a thread of its
     #    swarm's, and puts on top what it has trained since.
     over: dict[ModuleId, tuple[InFlight, Outcome]] = {}
-    for module, outcome in _rounds_over(peer, due, stop=stop()):
+    for module, outcome in _rounds_over(peer, due, on_wait, stop=stop()):
         local, flight = peer.local(module), peer.in_flight.pop(module)
         over[module] = flight, outcome
         if isinstance(outcome, Agreed):
@@ -106,8 +107,7 @@ def run_outer_round(
 
     # 5. Say where we are; and where a round failed, look again at where the others are, to catch up if they went on.
     announce(peer)
-    failed = [module for module, (_, outcome) in over.items() if not isinstance(outcome, Agreed)]
-    if failed and not stop():
+    if (failed := [m for m, (_, outcome) in over.items() if not isinstance(outcome, Agreed)]) and not stop():
         peer.swarm.look_up(peer.stage, failed, timeout=peer.swarm.timing.look_up)
     return RoundReport(
         steps=trained.steps,
@@ -137,7 +137,7 @@ def _go_ahead(peer: PathInTraining, module: ModuleId) -> None:
 
 
 def _rounds_over(
-    peer: PathInTraining, begun: Collection[ModuleId], *, stop: bool
+    peer: PathInTraining, begun: Collection[ModuleId], on_wait: Callable[[], None], *, stop: bool
 ) -> Iterator[tuple[ModuleId, Outcome]]:
     """Rounds that were under way and have ended, one by one.
 
@@ -159,6 +159,7 @@ def _rounds_over(
             return
         if ended:  # who needs it for the round that we wait for should not have to wait for us
             announce(peer)
+        on_wait()
 
 
 def _contribution(peer: PathInTraining, module: ModuleId, part: Part) -> Contribution:
@@ -257,9 +258,8 @@ def _take(peer: PathInTraining, module: ModuleId, progress: ModuleProgress, vect
 
 def _note_pace(peer: PathInTraining, module: ModuleId, *, alone: bool) -> None:
     """The next version is agreed on: how long it took, and whether it was put off."""
-    if module not in peer.paces:
+    if (pace := peer.paces.get(module)) is None:
         return
-    pace = peer.paces[module]
     if was_put_off(view_of_group(peer, module)):
         pace = replace(pace, put_off=peer.progress[module].version)
     if not alone:
@@ -340,6 +340,7 @@ def announce(peer: PathInTraining) -> None:
                     tokens_per_second=peer.tokens_per_second,
                     loss=peer.loss,
                     moves=peer.moves,
+                    card=peer.card_with(module),
                     catching_up=peer.progress[module].catching_up,
                 )
                 for module in peer.modules

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dipaco_swarm.algorithm.generations import more_work
 from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step, rescale
-from dipaco_swarm.algorithm.state import MAX_WORK, Memory, ModuleState, Room
+from dipaco_swarm.algorithm.state import Memory, ModuleState, Room
 from dipaco_swarm.run.config import OuterConfig
 from dipaco_swarm.swarm.encoded_average import Averaged, EncodedAverage, Span
 
@@ -26,7 +27,7 @@ def outer_step(state: ModuleState, average: Averaged, config: OuterConfig, room:
     Piece by piece, which gives the same bytes: every number is computed by itself.
     """
     step = step_at(config, state.version)
-    work = min(MAX_WORK, state.work + average.work)
+    work = more_work(state.work, average.work)
     after = room.state(state.version + 1, len(state.params), work)
     for start, gradient in average.parts():
         here = slice(start, start + len(gradient))

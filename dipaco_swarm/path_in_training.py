@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from dipaco_swarm.algorithm.eager import come_back
+from dipaco_swarm.algorithm.generations import taken_back
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part
@@ -15,6 +16,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.outer_step import step_at
 from dipaco_swarm.run.config import OuterConfig, RoundsConfig
 from dipaco_swarm.run.lengths import RoundLengths
+from dipaco_swarm.swarm.cards import NO_CARD, Card
 from dipaco_swarm.swarm.fetching import FetchUnderWay
 from dipaco_swarm.swarm.interface import ModuleGroup, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
@@ -29,8 +31,8 @@ class RoundRules:
     rounds: RoundsConfig
     tokens_per_step: int
     """Tokens in the batch of one inner step."""
-    last_version: int | None
-    """The stage ends when a module has this version; None: when the operator says so."""
+    last_versions: Mapping[ModuleId, int]
+    """A module is done at this version; without those that go on until the operator says more."""
     first_step: int = 0
     """Inner steps of a path before this stage."""
     lengths: RoundLengths | None = None
@@ -150,19 +152,32 @@ class PathInTraining:
     batches_consumed: int = 0
     trained: int = 0
     """Tokens that this peer has trained on the path, in all its lives."""
+    card: Card = NO_CARD
+    """What others are told of us for people."""
     moves: bool = False
     """Whether this peer goes to other paths when it is needed there."""
     left_behind: Mapping[ModuleId, ModuleState] = field(default_factory=dict)
     """Modules of the path that it was on before, held until others have them."""
+    generations: Mapping[ModuleId, int] = field(default_factory=dict)
+    """How often the operator has gone back with modules of the stage, as far as we know."""
 
     @property
     def modules(self) -> tuple[ModuleId, ...]:
         return self.table.modules_of(self.path)
 
+    def card_with(self, module: ModuleId) -> Card:
+        """What is said of us in the announcement of a module: with one of them, so that it is said once."""
+        return self.card if module == self.modules[0] else NO_CARD
+
     @property
     def base(self) -> dict[ModuleId, ModuleState]:
         """The last agreed state of each module."""
         return {module: progress.base for module, progress in self.progress.items()}
+
+    @property
+    def taken_back(self) -> frozenset[ModuleId]:
+        """Modules whose states here the operator has taken back; those that count since are not here yet."""
+        return taken_back(self.base, self.generations)
 
     def local(self, module: ModuleId) -> Tensor:
         """A copy of the module's last agreed state with all on top that was trained since: fp32 (parameters,).
@@ -186,14 +201,16 @@ class PathInTraining:
         return all(self.module_is_done(module) for module in self.modules)
 
     def module_is_done(self, module: ModuleId) -> bool:
-        return self.rules.last_version is not None and self.progress[module].version >= self.rules.last_version
+        last = self.rules.last_versions.get(module)
+        return last is not None and self.progress[module].version >= last
 
     @property
     def waits_for_rounds(self) -> bool:
         """Whether all training that still counts is in rounds under way: more of it would be in none."""
-        last = self.rules.last_version
+        last = self.rules.last_versions
         return bool(self.in_flight) and all(
-            self.module_is_done(module) or (module in self.in_flight and self.progress[module].version + 1 == last)
+            self.module_is_done(module)
+            or (module in self.in_flight and self.progress[module].version + 1 == last.get(module))
             for module in self.modules
         )
 
@@ -201,12 +218,23 @@ class PathInTraining:
         """The module's group in the round that is next."""
         return replace(self.groups[module], round_tokens=self.rules.round_tokens(self.progress[module].version))
 
-    def ends_at(self, last_version: int | None, lengths: RoundLengths | None = None) -> None:
-        """The operator has said when the stage ends; a round that would come after the last one is left.
+    def ends_at(self, last_versions: Mapping[ModuleId, int], lengths: RoundLengths | None = None) -> None:
+        """The operator has said when the modules are done; a round that would come after a last one is left.
 
         `lengths`: of the rounds; None: as they were.
         """
-        self.rules = replace(self.rules, last_version=last_version, lengths=lengths or self.rules.lengths)
+        self.rules = replace(self.rules, last_versions=last_versions, lengths=lengths or self.rules.lengths)
         for module, flight in self.in_flight.items():
             if self.module_is_done(module):
                 flight.round.cancel()
+
+    def leave_rounds(self) -> None:
+        """The stage is over: nobody else makes them any more."""
+        for flight in self.in_flight.values():
+            flight.round.cancel()
+
+    def goes_back(self, generations: Mapping[ModuleId, int]) -> None:
+        """The operator has gone back with these modules so often; rounds of what was taken back are left."""
+        self.generations = generations
+        for module in self.taken_back & self.in_flight.keys():
+            self.in_flight[module].round.cancel()

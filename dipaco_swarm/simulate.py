@@ -49,20 +49,31 @@ BOOTSTRAP = "bootstrap"
 
 
 class Turns:
-    """Lets so many peers compute at once. A peer has a turn all its life, except while it waits for others."""
+    """Lets so many peers compute at once. A peer has a turn all its life, except while it waits for others.
+
+    A turn is one thread's. What else works for a peer, such as its exchange of what was routed, has none to leave.
+    """
 
     def __init__(self, at_once: int) -> None:
         self._free = threading.BoundedSemaphore(at_once)
+        self._ours = threading.local()
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Wait for a turn, and have it within the block."""
         with self._free:
-            yield
+            self._ours.taken = True
+            try:
+                yield
+            finally:
+                self._ours.taken = False
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Within the block somebody else may have the turn that the caller has."""
+        """Within the block somebody else may have the turn that the caller has, if it has one."""
+        if not getattr(self._ours, "taken", False):
+            yield
+            return
         self._free.release()
         try:
             yield

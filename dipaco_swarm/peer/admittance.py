@@ -1,8 +1,11 @@
 """Whether a volunteer may take part, and whom it listens to: what the operator's register says, as it changes."""
 
+from dipaco_swarm.algorithm.generations import taken_back
+from dipaco_swarm.algorithm.stages import generations
 from dipaco_swarm.errors import NotAdmittedError, UnreachableError
 from dipaco_swarm.events.volunteer import AwaitingAdmission
 from dipaco_swarm.machine.stopping import Stopped
+from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.manifest_watch import ManifestWatch
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
@@ -27,10 +30,16 @@ class Admittance:
         """Of the register that we go by; "" before the first manifest."""
         self._door = around.swarm.door
 
-    def has_moved_on(self, stage: int) -> bool:
-        """Whether the run is known to be in a later stage."""
+    def has_moved_on(self, peer: PathInTraining) -> bool:
+        """Whether the run is known to be in a later stage, or its operator to have gone back with a module of ours."""
         newest = self._watch.newest
-        return newest is not None and newest.stage.index > stage
+        if newest is None or newest.stage.index < peer.stage:
+            return False
+        return newest.stage.index > peer.stage or bool(taken_back(peer.base, generations(newest.stage)))
+
+    def seen(self, ours: Manifest) -> Manifest:
+        """The newest manifest, in the middle of something: nobody goes by its register yet."""
+        return self._watch.newest or ours
 
     def newest(self, ours: Manifest) -> Manifest:
         """The newest manifest, whose register we go by from now on. Raises NotAdmittedError when it bans us."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from dipaco_swarm.algorithm.generations import generation_of
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp
 from dipaco_swarm.algorithm.progress import weight_at
-from dipaco_swarm.events.training import CaughtUp, StateNotSent
+from dipaco_swarm.events.training import CaughtUp, StateNotSent, WentBack
 from dipaco_swarm.outer_round import begin_catch_up, drop_progress, end_catch_up
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.attendance import Attendance
@@ -27,7 +28,11 @@ class CatchingUp:
                 self._end(peer, task.module)
 
     def take_what_came(self, peer: PathInTraining) -> None:
-        """Go on from the states that have come meanwhile."""
+        """Go on from the states that have come meanwhile; those that have been taken back need not come."""
+        for module, fetching in list(peer.fetching.items()):
+            if generation_of(fetching.claim.work) < peer.generations.get(module, 0):
+                fetching.fetch.cancel()
+                del peer.fetching[module]
         for module in [module for module, fetching in peer.fetching.items() if fetching.fetch.is_over]:
             self._end(peer, module)
 
@@ -41,10 +46,15 @@ class CatchingUp:
         around, to = self._around, peer.fetching[module].claim.version
         ours, tokens = peer.progress[module].version, peer.progress[module].tokens
         given = peer.progress[module].given_at == ours
+        goes_back = generation_of(peer.progress[module].base.work) < generation_of(peer.fetching[module].claim.work)
         if not end_catch_up(peer, module):
             around.notices.failing(f"state of {module}", StateNotSent(module=str(module), version=to))
             return
         around.notices.recovered(f"state of {module}")
+        if goes_back:
+            around.screen.event(WentBack(str(module), ours, to, tokens))
+            around.book.dropped(peer, module, ours, tokens, "taken back")
+            return
         around.screen.event(CaughtUp(str(module), ours, to))
         self._attendance.note_catch_up(peer, module, to, given=given)
         left = peer.progress[module].tokens

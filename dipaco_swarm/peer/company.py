@@ -56,7 +56,7 @@ class Company:
     def find_again(self, missed: Missed, peer: PathInTraining, has_moved_on: Callable[[], bool]) -> bool:
         """After time that passed without us, find the others; whether they have gone on meanwhile.
 
-        `has_moved_on`: whether the run is in a later stage.
+        `has_moved_on`: whether the run is in a later stage, or has gone back.
         """
         around = self._around
         self._heard_at = around.clock.boottime()  # it was us who could not hear

@@ -1,31 +1,37 @@
 """Into a stage: path, shard, model, the newest state of each module, and what is left of our own progress."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
 
+from dipaco_swarm.algorithm.generations import generation_of
 from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, resumed
-from dipaco_swarm.algorithm.stages import outer_rules, state_at_start
+from dipaco_swarm.algorithm.stages import generations, last_versions, outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.events.training import Fetched, Loss, StateNotSent
+from dipaco_swarm.events.training import Fetched, Loss, RestoredNotThere, StateNotSent
 from dipaco_swarm.events.volunteer import EndedUnsaved, NothingHeldOut, Resumed, StageBegan
+from dipaco_swarm.machine.manners import Pause
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.outer_round import announce
 from dipaco_swarm.outer_step import follow_averages
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.peer.keeping import Keeping
+from dipaco_swarm.peer.moving import StageMove
+from dipaco_swarm.peer.next_stage import NextStage
 from dipaco_swarm.peer.path_choice import PathChoice, number_of
 from dipaco_swarm.peer.resting import RestingTrainer
 from dipaco_swarm.peer.snapshots import OwnSnapshots
 from dipaco_swarm.peer.surroundings import Surroundings
-from dipaco_swarm.peer.workbench import Bench
+from dipaco_swarm.peer.workbench import Bench, Preparation
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
+from dipaco_swarm.swarm.cards import Card
 from dipaco_swarm.swarm.fetching import Follow
 from dipaco_swarm.swarm.interface import ModuleGroup, Residual
 from dipaco_swarm.swarm.newest import NewestStates
@@ -46,13 +52,19 @@ class Post:
     bench: Bench
     snapshots: OwnSnapshots | None
     """In a run with early stopping."""
+    was_ready: bool = False
+    """Whether it was prepared beside training in the stage before: others come as well, and nobody waits for them."""
 
 
 class Entering:
     """Makes a post of a manifest."""
 
-    def __init__(self, around: Surroundings, keeping: Keeping, choice: PathChoice) -> None:
+    def __init__(
+        self, around: Surroundings, keeping: Keeping, choice: PathChoice, next_stage: NextStage, moving: StageMove
+    ) -> None:
         self._around = around
+        self._next_stage = next_stage
+        self._moving = moving
         self._keeping = keeping
         self._choice = choice
 
@@ -63,18 +75,24 @@ class Entering:
         """
         around, stage = self._around, manifest.stage
         table = PathTable(stage.table)
-        path = self._choice.on_entering(stage, table)
+        prepared = self._next_stage.take(manifest)
+        path = self._choice.on_entering(stage, table, None if prepared is None else prepared.path)
         modules = table.modules_of(path)
         self._keeping.keep_manifest()
         around.screen.event(StageBegan(stage.index, path, table.num_paths, tuple(map(str, modules))))
-        bench = around.workbench.prepare(
-            manifest, path, around.swarm.peer, around.fetch, around.screen.event, around.stop
-        )
+        if prepared is not None:
+            bench = prepared.bench
+            around.workbench.begin(bench)
+        else:
+            swarm, tell = around.swarm, around.screen.event
+            wanted = Preparation(manifest, path, swarm.peer, around.fetch, tell, swarm.sharing, around.stop)
+            bench = around.workbench.prepare(wanted)
         saved = self._keeping.load(stage.index, path)
         at_hand = [left_behind, self._keeping.salvaged]
         rules = _rules(manifest)
-        follow = partial(follow_averages, rules.outer)
-        base = {module: self._state_of(stage, module, saved, at_hand, follow) for module in modules}
+        follow, fetch = partial(follow_averages, rules.outer), self._moving.fetching()
+        starts = {m: saved.base[m] if saved is not None else state_at_start(stage, m, fetch) for m in modules}
+        base = {module: self._state_of(stage, module, starts[module], at_hand, follow) for module in modules}
         peer = PathInTraining(
             swarm=around.swarm,
             stage=stage.index,
@@ -83,12 +101,19 @@ class Entering:
             groups={module: _group(manifest.rules, stage, table, module) for module in modules},
             rules=rules,
             model=bench.model,
-            trainer=RestingTrainer(bench.trainer, around.settings.cpu_share, around.stop.wait),
+            trainer=RestingTrainer(
+                bench.trainer,
+                around.settings.cpu_share,
+                around.stop.wait,
+                lambda: isinstance(around.manners.now, Pause),
+            ),
             batches=iter(()),
             newest=NewestStates(around.swarm, follow=follow, again_after=around.swarm.timing.unsent_again),
             progress={module: ModuleProgress(state) for module, state in base.items()},
+            card=Card(around.settings.nickname),
             moves=self._choice.moves,
             left_behind={module: state for module, state in left_behind.items() if module not in modules},
+            generations=generations(stage),
         )
         self._load(peer, saved, manifest)
         # replicas of a path read the shard in different orders, or they would do the same work
@@ -96,29 +121,39 @@ class Entering:
         announce(peer)
         snapshots = self._own_snapshots(manifest, peer, bench)
         self._choice.arrived()
-        return Post(manifest, peer, bench, snapshots)
+        if around.desk is not None:
+            around.desk.enter(manifest, peer, around.fetch)
+        return Post(manifest, peer, bench, snapshots, was_ready=prepared is not None)
 
     def _state_of(
         self,
         stage: Stage,
         module: ModuleId,
-        saved: Checkpoint | None,
+        ours: ModuleState,
         at_hand: list[Mapping[ModuleId, ModuleState]],
         follow: Follow,
     ) -> ModuleState:
-        """The state that the group is at: from the checkpoint, the seed, what is at hand, or whoever holds it."""
+        """The state that the group is at: `ours`, saved or the seed; what is at hand; or of whoever holds it.
+
+        A state that the operator has taken back is not gone on with: somebody has the one that counts since.
+        """
         around = self._around
-        ours = saved.base[module] if saved is not None else state_at_start(stage, module, around.fetch)
         for own in at_hand:
             if module in own and Claim.of(own[module]).beats(Claim.of(ours)):
                 ours = own[module]
-        newest = NewestStates(around.swarm, follow=follow, give_up_after=around.swarm.timing.unsent)
+        signed = generations(stage).get(module, 0)
+        patience = around.swarm.timing.unsent if generation_of(ours.work) >= signed else math.inf
+        newest = NewestStates(around.swarm, follow=follow, give_up_after=patience)
         confirmed_by = around.swarm.clock.monotonic() + around.swarm.timing.look_up
         while not around.stop():
             around.swarm.look_up(stage.index, [module], timeout=around.swarm.timing.look_up)
             members = around.swarm.members(stage.index, module)
             others = [Claim.of(said) for said in members if said.peer != around.swarm.peer]
             better = newest.better(stage.index, module, Claim.of(ours), others, timeout=2 * around.swarm.timing.answer)
+            if better is None and generation_of(ours.work) < signed:
+                around.notices.failing(f"state of {module}", RestoredNotThere(module=str(module)))
+                around.stop.wait(STATE_PAUSE_SECONDS)
+                continue
             if better is None:
                 if better_claim(Claim.of(ours), others) is None or around.swarm.clock.monotonic() > confirmed_by:
                     return ours
@@ -148,6 +183,7 @@ class Entering:
                 progress, vector, local = left.progress, left.params, ours.tokens - left.given + unsaved
                 around.book.dropped(peer, module, ours.version, left.given, "not acknowledged", local=local)
                 around.book.dropped(peer, module, ours.version, left.stale, "stale", local=unsaved)
+                around.book.dropped(peer, module, ours.version, left.taken_back, "taken back", local=unsaved)
             version = state.version if saved is None else saved.base[module].version
             around.book.dropped(peer, module, version, unsaved, why, local=progress.tokens)
             peer.progress[module] = progress
@@ -195,7 +231,7 @@ def _rules(manifest: Manifest) -> RoundRules:
         outer_rules(config, stage),
         config.rounds,
         config.tokens_per_step,
-        stage.rounds,
+        last_versions(manifest),
         stage.first_step,
         manifest.lengths,
     )

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+from dipaco_swarm.algorithm.stages import generations, last_versions
 from dipaco_swarm.events.volunteer import RunChanged
+from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.entering import Post
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.config import RunConfig
@@ -37,5 +39,19 @@ class Following:
             self._around.swarm.limit_members(newest.config.limits.max_members)
         if newest.stage.index != post.peer.stage:
             return post
-        post.peer.ends_at(newest.stage.rounds, newest.lengths)
+        post.peer.ends_at(last_versions(newest), newest.lengths)
+        post.peer.goes_back(generations(newest.stage))
         return replace(post, manifest=newest)
+
+
+def end_what_is_over(peer: PathInTraining, newest: Manifest) -> None:
+    """In the middle of rounds that are waited for: leave those that come after their module's last one, or that go on
+    from what the operator has taken back.
+
+    Who has heard of the end already makes them no more, and would be waited for without end.
+    """
+    if newest.stage.index == peer.stage:
+        peer.ends_at(last_versions(newest))
+        peer.goes_back(generations(newest.stage))
+    else:
+        peer.leave_rounds()

@@ -68,7 +68,8 @@ class Keeping:
 
     def keep_manifest(self) -> None:
         """Keep the manifest beside the checkpoints, so that they can be used without the swarm."""
-        signed = self._around.swarm.newest_manifest(timeout=MANIFEST_SECONDS)
+        swarm = self._around.swarm
+        signed = swarm.known_manifest() or swarm.newest_manifest(timeout=MANIFEST_SECONDS)
         if signed is None:
             return
         try:

@@ -4,7 +4,7 @@ The rule is `algorithm/assignment.py`; this file gathers what the rule looks at.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dipaco_swarm.algorithm.assignment import Staffing, neediest_path, path_to_be_on
@@ -38,27 +38,36 @@ class PathChoice:
         """Whether this peer goes where it is needed."""
         return self._told is None or self._displaced
 
-    def on_entering(self, stage: Stage, table: PathTable) -> PathIndex:
-        """The path asked for, unless it rests; else the one that we have been on; else the one that needs help most."""
+    def on_entering(self, stage: Stage, table: PathTable, prepared: PathIndex | None = None) -> PathIndex:
+        """The path of a stage that has begun: `prepared`, or as `for_stage` says."""
         self._left = self._swarm.clock.monotonic()
         if stage.index != self._stage:
             self._stage, self._stays = stage.index, Counter()
         self._displaced = self._told in stage.resting
+        path = self.for_stage(stage, table) if prepared is None else prepared
+        if table.num_paths > 1:
+            self._path = path
+        return path
+
+    def for_stage(self, stage: Stage, table: PathTable, chosen: Mapping[PathIndex, int] | None = None) -> PathIndex:
+        """The path asked for, unless it rests; else the one that we have been on; else the one that needs help most.
+
+        `chosen`: how many others have chosen each path of a stage that nobody trains yet.
+        """
         if table.num_paths == 1:
             return PathIndex(0)
-        wanted = self._path if self._told is None or self._displaced else self._told
+        wanted = self._path if self._told is None or self._told in stage.resting else self._told
         if wanted is None:
             wanted = self._path_at_home(stage.index)
         if wanted is None or wanted >= table.num_paths or wanted in stage.resting:
-            wanted = self._neediest(stage, table)
-        self._path = PathIndex(wanted)
-        return self._path
+            wanted = self._neediest(stage, table, chosen or {})
+        return PathIndex(wanted)
 
     def arrived(self) -> None:
         """Ready to train: the shard is read, the modules are here."""
         self._arrived = self._swarm.clock.monotonic()
 
-    def after_a_stay(self, stage: Stage, table: PathTable, path: PathIndex, last_version: int | None) -> PathIndex:
+    def after_a_stay(self, stage: Stage, table: PathTable, path: PathIndex) -> PathIndex:
         """Where to be for the next rounds, with --path auto: mostly where we are."""
         if not self.moves or table.num_paths == 1:
             return path
@@ -71,7 +80,7 @@ class PathChoice:
             staying=staying,
             moving=moving | {self._swarm.peer: path},
             versions={m: max((s.version for s in said if s.module == m), default=0) for m in table.modules},
-            last_version=last_version,
+            last_version=stage.rounds,  # also where a stage trains on: paths that lack some of them come first
             resting=stage.resting,
         )
         # whoever needed ten minutes to get here does not go on after three
@@ -91,8 +100,8 @@ class PathChoice:
         newest = max(files, key=lambda file: file.stat().st_mtime, default=None)
         return None if newest is None else PathIndex(int(newest.stem.rpartition("-")[2]))
 
-    def _neediest(self, stage: Stage, table: PathTable) -> PathIndex:
-        staffing: dict[PathIndex, int] = {}
+    def _neediest(self, stage: Stage, table: PathTable, chosen: Mapping[PathIndex, int]) -> PathIndex:
+        staffing = dict(chosen)
         progress: dict[PathIndex, float] = {}
         for said in trainers_of(self._swarm, stage.index, table):
             if said.path is not None and said.peer != self._swarm.peer:

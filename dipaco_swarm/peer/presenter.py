@@ -4,7 +4,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.dashboard.metrics import StepMeter
@@ -16,6 +16,8 @@ from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.outer_round import RoundReport
 from dipaco_swarm.pacing import next_round
 from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer.life import Life
+from dipaco_swarm.peer.stage_pace import StagePace
 from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Swarm
@@ -27,8 +29,8 @@ REDRAW_SECONDS = 0.5
 class PeerPresenter:
     """Keeps what the volunteer's screen shows between two redraws."""
 
-    def __init__(self, screen: Screen, swarm: Swarm, run: str, notices: Notices, usage: UsageMeter) -> None:
-        """`usage`: of this program, from before the network was opened."""
+    def __init__(self, screen: Screen, swarm: Swarm, run: str, notices: Notices, usage: UsageMeter, life: Life) -> None:
+        """`usage`: of this program, from before the network was opened. `life`: of its home."""
         self._screen = screen
         self._swarm = swarm
         self._run = run
@@ -37,6 +39,9 @@ class PeerPresenter:
         self._losses: deque[float] = deque(maxlen=400)
         self._tokens = 0
         self._usage = usage
+        self._life = life
+        self._pace = StagePace()
+        self._paused: str | None = None
         self._drawn = 0.0
         self._rounds = 0
         self._last_agreed: str | None = None
@@ -50,7 +55,10 @@ class PeerPresenter:
         self._losses.append(report.loss)
         self._tokens += report.tokens
         steps = self._meter.step(peer.stage, peer.path, report.step, report.loss, report.tokens, report.seconds)
-        for event in (steps, self._usage.trained(report.seconds, report.tokens)):
+        usage = self._usage.trained(report.seconds, report.tokens)
+        if usage is not None and (lately := self._usage.lately()) is not None:
+            peer.card = replace(peer.card, trained=lately.share)
+        for event in (steps, usage):
             if event is not None:
                 self._screen.event(event)
         if self._swarm.clock.monotonic() - self._drawn > REDRAW_SECONDS:
@@ -62,17 +70,19 @@ class PeerPresenter:
         if not report.outcomes:
             return
         self._rounds = rounds
-        modules = {}
+        modules, ours = {}, {}
         for module, outcome in report.outcomes.items():
             if isinstance(outcome, Agreed):
                 self._notices.recovered(f"round of {module}")
                 digest, tokens = peer.progress[module].base.digest, report.contributed[module]
+                ours[module] = outcome.tokens.get(self._swarm.peer, 0)
                 modules[str(module)] = Commit(report.versions[module], digest, len(outcome.contributors), tokens)
             elif not quiet:
                 self._notices.failing(f"round of {module}", RoundFailed(module=str(module), reason=outcome.reason))
         loss = None if math.isnan(report.loss) else report.loss
         over = Round(peer.stage, peer.path, peer.trainer.steps_done, rounds, loss, modules)
         if modules:
+            self._life.counted(peer.stage, ours)
             now = time.localtime(self._swarm.clock.wall())
             self._last_agreed = f"{over.commits}, at {time.strftime('%H:%M:%S', now)}"
             self._screen.event(over)
@@ -86,6 +96,11 @@ class PeerPresenter:
             self._usage.finished()
         self.now(peer, manifest, str(waiting))
 
+    def paused(self, words: str | None) -> None:
+        """The machine is needed otherwise, and why; None: no more. It is not held against it."""
+        self._paused = words
+        self._usage.away(is_away=words is not None)
+
     def now(self, peer: PathInTraining, manifest: Manifest, activity: str | None = None) -> None:
         """Redraw. `activity`: what the peer does, if it does not train."""
         members = {module: self._swarm.members(peer.stage, module) for module in peer.modules}
@@ -97,13 +112,17 @@ class PeerPresenter:
                 stages=len(manifest.config.stages),
                 path=peer.path,
                 num_paths=peer.table.num_paths,
-                activity=activity or _activity(peer),
+                activity=self._paused or activity or _activity(peer),
+                paused=self._paused is not None,
                 rounds=self._rounds,
                 peers=len({said.peer for all_said in members.values() for said in all_said if said.trains}),
                 modules=tuple(_module_view(peer, module, said) for module, said in members.items()),
                 losses=tuple(self._losses),
                 tokens_per_second=peer.tokens_per_second,
                 tokens=self._tokens,
+                life_tokens=self._life.tokens_before + self._tokens,
+                share=self._life.share(peer.stage, {module: state.work for module, state in peer.base.items()}),
+                stage_end=self._pace.end_of(peer),
                 step=peer.trainer.steps_done,
                 time=None if lately is None else TimeView(usage.share, usage.seconds, lately.share, lately.seconds),
                 sent=LineView(usage.sent, 0.0 if lately is None else lately.sent_per_second),

@@ -1,18 +1,24 @@
 """`dipaco-peer`: from its settings to a volunteer on a real swarm, and again when the network is lost."""
 
 import logging
+from functools import partial
 
 from dipaco_swarm.dashboard.screens import open_screen, recorded
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.events.volunteer import Joining, Left, NobodyAnswers, NotDialable, Recovered
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
+from dipaco_swarm.machine.keys import listening
 from dipaco_swarm.machine.memory import keep_what_is_loaded, share_heaps
 from dipaco_swarm.machine.notices import Notices
+from dipaco_swarm.machine.others import BatteryOfThisMachine, CpuOfOthers, GpuOfOthers
+from dipaco_swarm.machine.priority import give_way
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals, until_stopped
+from dipaco_swarm.machine.watching import Sources, Watch, looking
+from dipaco_swarm.peer.answering import AnswerDesk
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.keeping import MANIFEST_FILE
-from dipaco_swarm.peer.training_workbench import workbench_of
+from dipaco_swarm.peer.training_workbench import device_of, workbench_of
 from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
@@ -29,6 +35,8 @@ def run_peer(settings: PeerSettings) -> None:
     from dipaco_swarm.swarm.libp2p.opening import open_swarm
     from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 
+    if settings.low_priority:
+        give_way()
     workbench = workbench_of(settings)  # before anything slow: a wrong device should cost no waiting
     keep_what_is_loaded()
     share_heaps()
@@ -37,11 +45,22 @@ def run_peer(settings: PeerSettings) -> None:
         reachable=REACHABLE[settings.reachable],
         bandwidth=settings.bandwidth,
     )
-    with stopping_on_signals() as stop, open_screen(settings.screen) as shown:
+    with (
+        stopping_on_signals() as stop,
+        looking(Watch(settings.home, _sources(settings))) as watch,
+        listening(stop, wanted=settings.screen == "live") as keys,
+        open_screen(settings.screen, keys=keys) as shown,
+    ):
+        if keys is not None:
+            keys.on("q", stop.request)
+            keys.on("p", partial(_toggle, watch))
         screen = recorded(shown, settings.home)
         screen.event(Joining(settings.address.name))
         notices = Notices(screen.event, SYSTEM_CLOCK)
         attendance, usage = Attendance(screen.event), UsageMeter(SYSTEM_CLOCK)
+        desk = None
+        if settings.answers:
+            desk = AnswerDesk(SYSTEM_CLOCK, device_of(settings.device), settings.answers)
 
         def again(nobody: UnreachableError) -> bool:
             """Whoever has been in the run waits for the others to come back; a newcomer may have a wrong address."""
@@ -59,12 +78,37 @@ def run_peer(settings: PeerSettings) -> None:
                 notices.recovered("door", Recovered("run"))
                 if not swarm.reachable:
                     screen.event(NotDialable())
+                if desk is not None:
+                    swarm.asking.open(desk)
                 with SleepDetector(swarm.clock) as detector:
-                    Volunteer(settings, swarm, screen, stop, workbench, detector.missed, attendance, usage).live()
+                    missed = detector.missed
+                    life = Volunteer(
+                        settings, swarm, screen, stop, workbench, missed, attendance, usage, desk, manners=watch
+                    )
+                    life.live()
                 return swarm.lost
 
         until_stopped(take_part, stop, screen.event)
+        if desk is not None:
+            desk.close()
         if (worked := usage.farewell()) is not None:
             screen.event(worked)
         screen.event(Left())
         attendance.in_the_end()
+
+
+def _sources(settings: PeerSettings) -> Sources:
+    """Where it is looked for reasons to pause, beside the one that somebody asks for it."""
+    return Sources(
+        hours=settings.hours,
+        cpu=CpuOfOthers() if "cpu" in settings.yields else None,
+        gpu=GpuOfOthers() if "gpu" in settings.yields else None,
+        battery=BatteryOfThisMachine() if "battery" in settings.yields else None,
+    )
+
+
+def _toggle(watch: Watch) -> None:
+    try:
+        watch.toggle()
+    except OSError as error:
+        log.warning("the pause cannot be written down in the home folder: %s", error)

@@ -1,4 +1,4 @@
-"""A machine that its owner uses as well: after each inner step it rests."""
+"""A machine that its owner uses as well: after each inner step it rests, or takes none for now."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,11 +10,19 @@ from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainRe
 class RestingTrainer:
     """A `Trainer` that computes for a share of the time. How the steps come out does not change."""
 
-    def __init__(self, trainer: Trainer, share: float, pause: Callable[[float], object]) -> None:
-        """`share`: above 0 and at most 1. `pause`: waits for so many seconds, or until Ctrl+C."""
+    def __init__(
+        self,
+        trainer: Trainer,
+        share: float,
+        pause: Callable[[float], object],
+        paused: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`share`: above 0 and at most 1. `pause`: waits for so many seconds, or until Ctrl+C. `paused`: whether no
+        step may be taken now; one that has begun is given up and has changed nothing."""
         self._trainer = trainer
         self._share = share
         self._pause = pause
+        self._paused = paused
 
     @property
     def steps_done(self) -> int:
@@ -38,7 +46,10 @@ class RestingTrainer:
             self._pause(seconds - step.seconds)
             on_step(replace(step, seconds=seconds))
 
-        return self._trainer.train(batches, steps, stop=stop, on_step=rest if self._share < 1 else on_step)
+        def is_over() -> bool:
+            return stop() or self._paused()
+
+        return self._trainer.train(batches, steps, stop=is_over, on_step=rest if self._share < 1 else on_step)
 
     def state(self, *, copy: bool = True) -> InnerState:
         return self._trainer.state(copy=copy)

@@ -8,6 +8,8 @@ from dipaco_swarm.events.volunteer import FilesNotSent, Recovered
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.stopping import Stopped, Stopping
+from dipaco_swarm.machine.watching import ALWAYS_AT_WORK, Manners
+from dipaco_swarm.peer.answering import AnswerDesk
 from dipaco_swarm.peer.book import TokenBook
 from dipaco_swarm.peer.workbench import Workbench
 from dipaco_swarm.settings import PeerSettings
@@ -31,6 +33,10 @@ class Surroundings:
     book: TokenBook
     run: str
     """How checkpoints and snapshots name the run."""
+    desk: AnswerDesk | None = None
+    """Where questions are answered beside training; None: nowhere."""
+    manners: Manners = ALWAYS_AT_WORK
+    """Whether this machine is for us just now."""
 
     @property
     def clock(self) -> Clock:

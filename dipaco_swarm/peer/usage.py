@@ -3,7 +3,7 @@
 Trained is the time within inner steps (`StepReport.seconds`: forward, backward, the inner optimizer, and the rest after
 a step that `--cpu-share` asks for). All else is not: waiting for a round or for other peers, outer steps, states that
 come and are merged, checkpoints, reading documents of another stage. What comes before the first step does not count
-for or against it, nor does the time after the run has finished.
+for or against it, nor does a pause that the machine's owner wants, nor the time after the run has finished.
 """
 
 from collections import deque
@@ -52,6 +52,9 @@ class UsageMeter:
         """Bytes sent and received by the nodes before this one, by purpose."""
         self._began: float | None = None
         self._ended: float | None = None
+        self._away_since: float | None = None
+        self._away = 0.0
+        """Seconds that do not count, as the machine was needed otherwise."""
         self._trained = 0.0
         self._tokens = 0
         self._marks: deque[_Mark] = deque()
@@ -82,6 +85,13 @@ class UsageMeter:
         if self._ended is None:
             self._ended = self._clock.monotonic()
 
+    def away(self, *, is_away: bool) -> None:
+        """The machine is needed otherwise from now on, or no more; that time does not count."""
+        now = self._clock.monotonic()
+        if self._away_since is not None and self._began is not None:
+            self._away += now - max(self._away_since, self._began)
+        self._away_since = now if is_away else None
+
     def so_far(self) -> Usage:
         sent, received = self._line()
         return Usage(self._seconds(), self._trained, self._tokens, sent, received)
@@ -111,7 +121,11 @@ class UsageMeter:
     def _seconds(self) -> float:
         if self._began is None:
             return 0.0
-        return (self._clock.monotonic() if self._ended is None else self._ended) - self._began
+        now = self._clock.monotonic() if self._ended is None else self._ended
+        away = (
+            self._away if self._away_since is None else self._away + max(0.0, now - max(self._away_since, self._began))
+        )
+        return now - self._began - away
 
     def _line(self) -> tuple[dict[str, int], dict[str, int]]:
         """Bytes sent and received by all nodes, by purpose."""

@@ -11,29 +11,36 @@ from contextlib import closing, suppress
 from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.algorithm.plan import CatchUp, Leave, MoveOn, Score, Situation, Train, Wait, next_action
+from dipaco_swarm.algorithm.plan import CatchUp, Leave, MoveOn, Pause, Situation, Train, Wait, next_action
 from dipaco_swarm.algorithm.stages import most_paths
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import HomeError, NotAdmittedError, SwarmError, UsageError
 from dipaco_swarm.events.volunteer import CannotWrite, Joined, LeftAlone, Moving, NotSaved, Waiting
+from dipaco_swarm.machine.beside import BESIDE_THREADS, Beside
 from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
+from dipaco_swarm.machine.watching import ALWAYS_AT_WORK, Manners
 from dipaco_swarm.outer_round import catch_ups, holdings, run_outer_round
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.admittance import Admittance
+from dipaco_swarm.peer.answering import AnswerDesk
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.book import TokenBook
 from dipaco_swarm.peer.catching_up import CatchingUp
 from dipaco_swarm.peer.company import Company, peers_in_sight
 from dipaco_swarm.peer.entering import Entering, Post
-from dipaco_swarm.peer.following import Following
+from dipaco_swarm.peer.following import Following, end_what_is_over
 from dipaco_swarm.peer.handover import hand_over, other_holders
 from dipaco_swarm.peer.keeping import Keeping
+from dipaco_swarm.peer.life import Life
 from dipaco_swarm.peer.manifest_watch import first_manifest
+from dipaco_swarm.peer.moving import StageMove
+from dipaco_swarm.peer.next_stage import NextStage
 from dipaco_swarm.peer.path_choice import PathChoice
+from dipaco_swarm.peer.pausing import Pausing
 from dipaco_swarm.peer.presenter import PeerPresenter
 from dipaco_swarm.peer.scoring import Scoring
 from dipaco_swarm.peer.surroundings import Surroundings
@@ -66,24 +73,31 @@ class Volunteer:
         missed: LookForSleep = never_asleep,
         attendance: Attendance | None = None,
         usage: UsageMeter | None = None,
+        desk: AnswerDesk | None = None,
+        beside: Beside = BESIDE_THREADS,
+        manners: Manners = ALWAYS_AT_WORK,
     ) -> None:
-        """`missed`: what happened while this program stood still. The last two: from before the network was lost."""
+        """`missed`: what happened while this program stood still. `attendance`, `usage`, `desk`: of before the network
+        was lost. `beside`: how work is done beside training. `manners`: whether this machine is for us just now."""
         run = run_of(settings.address.name, settings.address.fingerprint)
         notices, book = Notices(screen.event, swarm.clock), TokenBook(screen, settings.home)
-        self._around = Surroundings(settings, swarm, screen, stop, workbench, notices, book, run)
+        self._around = Surroundings(settings, swarm, screen, stop, workbench, notices, book, run, desk, manners)
         self._missed = missed
         self.attendance = attendance or Attendance(screen.event)
         usage = usage or UsageMeter(swarm.clock)
         usage.joined(swarm.traffic)
-        self._show = PeerPresenter(screen, swarm, settings.address.name, notices, usage)
+        self._show = PeerPresenter(screen, swarm, settings.address.name, notices, usage, Life(settings.home))
         self._choice = PathChoice(swarm, settings.path, settings.home)
         self._keeping = Keeping(self._around)
-        self._entering = Entering(self._around, self._keeping, self._choice)
+        self._next_stage = NextStage(self._around, self._choice, beside)
+        self._moving = StageMove(self._around, self._keeping)
+        self._entering = Entering(self._around, self._keeping, self._choice, self._next_stage, self._moving)
         self._company = Company(self._around)
         self._catching_up = CatchingUp(self._around, self.attendance)
-        self._scoring = Scoring(self._around)
+        self._scoring = Scoring(self._around, beside)
         self._admittance = Admittance(self._around)
         self._following = Following(self._around)
+        self._pausing = Pausing(self._around, self._keeping, self._scoring, self._catching_up, self._show)
         self._made: Counter[int] = Counter()
         """Outer steps per level since we were started: modules have their own clocks."""
         self._left: dict[ModuleId, ModuleState] = {}
@@ -111,6 +125,7 @@ class Volunteer:
         with suppress(Stopped), closing(around.workbench):
             manifest = self._admittance.enter(manifest)
             while manifest is not None and not around.stop():
+                self._pausing.before_a_post()
                 self._following.configure_rounds(manifest.rules)
                 post = self._entering.enter(manifest, self._left)
                 try:
@@ -125,18 +140,21 @@ class Volunteer:
     def _train(self, post: Post) -> Manifest | None:
         """Rounds of one stage. Returns the manifest of the next post, or None to leave."""
         peer = post.peer
-        begun = any(progress.version > 0 for progress in peer.progress.values())
+        begun = post.was_ready or any(progress.version > 0 for progress in peer.progress.values())
         self._looked_at = -math.inf
         self._look_at = self._rounds + (STAY_ROUNDS if self._left else 0)  # who has just moved stays for a while
         while True:
             newest = self._admittance.newest(post.manifest)
             post = self._following.follow(post, newest)
-            if not self._around.stop():
-                self._look_at_snapshots(post)
+            if not (paused := self._pausing.look(peer)):
+                _look_at_snapshots(self._around, post)
+                self._look_beside(post, newest)
             if not newest.finished:
                 self._company.look_around(peer)
             self._catching_up.take_what_came(peer)
-            match next_action(now := self._situation(post, newest, begun)):
+            match next_action(now := self._situation(post, newest, begun or paused)):
+                case Pause():
+                    self._pausing.rest(peer, newest)
                 case Leave():
                     self._catching_up.let_go(peer)
                     self._end_rounds(post)
@@ -146,22 +164,20 @@ class Volunteer:
                     return None
                 case MoveOn():
                     self._catching_up.let_go(peer)
-                    for flight in peer.in_flight.values():
-                        flight.round.cancel()  # nobody else makes it any more
+                    peer.leave_rounds()
                     self._end_rounds(post)
-                    self._move_on(peer)
+                    self._moving.leave(peer)
+                    self._left = {}
                     return newest
                 case CatchUp():
                     self._catching_up.begin(peer, now.catch_up)
-                case Score() | Wait() if peer.in_flight:
+                case Wait() if peer.in_flight:
                     self._end_rounds(post)
-                case Score():
-                    self._scoring.score(post, newest)
                 case Wait() as wait:
                     if self._wait(post, newest, wait):
                         return newest
                 case Train():
-                    if self._rounds >= self._look_at and not peer.in_flight and not peer.fetching:
+                    if self._rounds >= self._look_at and not (peer.in_flight or peer.fetching or paused):
                         if self._is_needed_elsewhere(peer, newest):
                             return newest
                         self._look_at = self._rounds + STAY_ROUNDS
@@ -170,9 +186,10 @@ class Volunteer:
 
     def _situation(self, post: Post, newest: Manifest, begun: bool) -> Situation:
         settings, peer = self._around.settings, post.peer
-        rounds_are_over = settings.rounds is not None and self._rounds >= settings.rounds
+        is_away = self._pausing.is_away(peer, newest)
         return Situation(
-            stopping=self._around.stop() or rounds_are_over,
+            stopping=self._around.stop() or self._rounds >= (settings.rounds or math.inf),
+            paused=is_away,
             newer_stage=newest.stage.index > peer.stage,
             run_finished=newest.finished or self._has_been_left(peer, newest),
             leaves_when_finished=settings.until_finished,
@@ -180,8 +197,7 @@ class Volunteer:
             begun=begun,
             peers=1 if begun else peers_in_sight(peer),
             peers_needed=post.manifest.config.min_peers,
-            catch_up=catch_ups(peer),
-            scores_wanted=peer.is_done and self._scoring.is_wanted(newest),
+            catch_up=() if is_away else catch_ups(peer),  # nobody is asked then
         )
 
     def _has_been_left(self, peer: PathInTraining, newest: Manifest) -> bool:
@@ -196,17 +212,14 @@ class Volunteer:
         swarm = self._around.swarm
         if not self._keeping.save(peer):
             self._around.screen.event(NotSaved())
-        if not swarm.lost:
-            _hand_over(self._around, peer)
+        _hand_over(self._around, peer)
         swarm.announce([])
 
-    def _move_on(self, peer: PathInTraining) -> None:
-        """A stage is over: nobody asks for its modules, and its checkpoints are the last that the next one looks at."""
-        self._keeping.save(peer)
-        for module in {*peer.left_behind, *peer.modules}:
-            self._around.swarm.release(peer.stage, module)
-        self._left = {}
-        self._keeping.forget_before(peer.stage)
+    def _look_beside(self, post: Post, newest: Manifest) -> None:
+        """What is done beside training: scores for the operator, and getting ready for the stage that comes."""
+        if not self._around.stop():
+            self._scoring.look(post.peer, post.bench, newest)
+            self._next_stage.look(newest)
 
     def _wait(self, post: Post, newest: Manifest, wait: Wait) -> bool:
         """Pause; whether we are needed on another path."""
@@ -238,7 +251,8 @@ class Volunteer:
             book.trained(peer)
             shown.step(report)
             self._company.look_around(peer)
-            behind = self._woke_up_behind(peer) or behind
+            behind = self._woke_up_behind(peer) or self._admittance.has_moved_on(peer) or behind
+            self._look_beside(post, self._admittance.seen(post.manifest))
             self._keeping.between_steps(peer)
 
         def due(modules: Sequence[ModuleId]) -> None:
@@ -248,10 +262,11 @@ class Volunteer:
 
         report = run_outer_round(
             peer,
-            stop=lambda: ends or behind or self._around.stop(),
+            stop=lambda: ends or behind or self._around.stop() or self._pausing.ends(peer),
             on_step=step,
             on_due=due,
             on_commit=partial(book.committing, peer),
+            on_wait=lambda: end_what_is_over(peer, self._admittance.seen(post.manifest)),
         )
         self._keeping.note_given(peer)  # where the round failed, it may not have been given after all
         if report.outcomes and any(state.mapped for state in peer.base.values()):
@@ -268,13 +283,15 @@ class Volunteer:
         """Whether time has passed without us, and the others have gone on meanwhile."""
         missed = self._missed()
         return missed is not None and self._company.find_again(
-            missed, peer, lambda: self._admittance.has_moved_on(peer.stage)
+            missed, peer, lambda: self._admittance.has_moved_on(peer)
         )
 
     def _is_needed_elsewhere(self, peer: PathInTraining, manifest: Manifest) -> bool:
         """Whether to move to another path now, with --path auto; everything is kept and saved then."""
         around = self._around
-        path = self._choice.after_a_stay(manifest.stage, peer.table, peer.path, peer.rules.last_version)
+        if manifest.closing is not None and manifest.closing.ends:
+            return False  # the next stage opens in a moment
+        path = self._choice.after_a_stay(manifest.stage, peer.table, peer.path)
         if path == peer.path:
             return False
         nobody_sends = self._company.hears_nobody and not self._keeping.has(peer.stage, path)
@@ -292,20 +309,23 @@ class Volunteer:
         around.swarm.announce(holdings(around.swarm.peer, peer.stage, self._left, moves=True))
         return True
 
-    def _look_at_snapshots(self, post: Post) -> None:
-        if post.snapshots is None:
-            return
-        try:
-            best = post.snapshots.look()
-        except HomeError as error:
-            self._around.notices.failing("snapshot", CannotWrite(error=str(error)))
-            return
-        self._around.notices.recovered("snapshot")
-        if best is not None:
-            self._around.screen.event(best)
+
+def _look_at_snapshots(around: Surroundings, post: Post) -> None:
+    if post.snapshots is None or around.stop():
+        return
+    try:
+        best = post.snapshots.look()
+    except HomeError as error:
+        around.notices.failing("snapshot", CannotWrite(error=str(error)))
+        return
+    around.notices.recovered("snapshot")
+    if best is not None:
+        around.screen.event(best)
 
 
 def _hand_over(around: Surroundings, peer: PathInTraining) -> None:
+    if around.swarm.lost:
+        return
     states = {**peer.left_behind, **peer.base}
     hand_over(around.swarm, peer.stage, states, around.stop, around.screen.event)
 

@@ -83,7 +83,7 @@ def _note_local(
         return
     for module, state in saved.base.items():
         place, trainer = (saved.stage, module), trainer_of(peer.name, saved.path)
-        if state.version == world.rounds(saved.stage):
+        if state.version == world.last_version(place):
             _write_off(world, trainer, place)
             continue
         gone = noted.get(module, -1) >= state.version and best[place].beats(Claim.of(state))
@@ -105,16 +105,17 @@ def _write_off(world: "World", trainer: str, place: Place) -> None:
     """What is local of a module that has made its last round never counts."""
     ledger = world.ledger
     trained = ledger.trained[trainer, place]
-    ledger.drop(trainer, place, trained - ledger.done.get((trainer, place), trained), _why_left(world, trainer, place))
+    done = ledger.done[trainer, place].get(world.last_version(place) or 0, trained)
+    ledger.drop(trainer, place, trained - done, _why_left(world, trainer, place))
     ledger.drop(trainer, place, 0, BEYOND)
 
 
 def _why_left(world: "World", trainer: str, place: Place) -> str:
     """Why a peer has progress with a module that has made its last round."""
-    ledger = world.ledger
-    if (trainer, place) in ledger.too_late:
+    ledger, last = world.ledger, world.last_version(place) or 0
+    if (trainer, place, last) in ledger.too_late:
         return TOO_LATE
-    has_moved = (trainer, place) not in ledger.done and (trainer, place[0]) in ledger.moved
+    has_moved = last not in ledger.done[trainer, place] and (trainer, place[0]) in ledger.moved
     return LEFT_BEHIND if has_moved else STAGE_OVER
 
 

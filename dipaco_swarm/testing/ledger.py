@@ -26,6 +26,7 @@ BEYOND = "trained beyond the module's last round"
 REPLACED = "in versions that another replaced"
 TOO_LATE = "of who came to a path moments before its module's last round"
 LEFT_BEHIND = "left on a path that its peer moved away from"
+UNSAVED = "trained after a version that was made again"
 AT_THE_EDGE = frozenset({TOO_LATE, LEFT_BEHIND})
 """What is lost without a fault as well: every module has its own clock, and a path is taken up and left between two."""
 
@@ -89,10 +90,10 @@ class Ledger:
         """Since when nothing is broken, and what was has been got over; infinite meanwhile."""
         self._patience: dict[Place, list[tuple[float, float]]] = defaultdict(list)
         """When somebody came to a round, and how long it was willing to wait for others."""
-        self.done: dict[tuple[str, Place], int] = {}
-        """(peer, module) -> tokens that it had trained when it had the module's last version."""
-        self.too_late: set[tuple[str, Place]] = set()
-        """(peer, module): who took up its path so shortly before the module's last version that few had heard of it."""
+        self.done: dict[tuple[str, Place], dict[int, int]] = defaultdict(dict)
+        """(peer, module) -> tokens that it had trained when it had each of the module's versions."""
+        self.too_late: set[tuple[str, Place, int]] = set()
+        """(peer, module, version): who took up its path so shortly before the version that few had heard of it."""
         self.moved: set[tuple[str, int]] = set()
         """(peer, stage): peers on a path that they have left since for another one."""
         self._given: dict[tuple[str, Place, str, int], tuple[str, Ranges]] = {}
@@ -121,6 +122,11 @@ class Ledger:
             ranges[whose] = which
         version = Version(version.digest, version.parent, version.number, version.work, ranges)
         known = self.versions[place].setdefault(version.digest, version)
+        for whose, which in ranges.items():
+            # somebody made a version, was killed, and made the same one again of what it had saved: the last tokens
+            # that it trained are not in there, though it came to the round with as many as before
+            if whose in known.tokens and len(unsaved := which - known.tokens[whose]):
+                self._lost[whose, place].append((UNSAVED, unsaved))
         if known.parent != version.parent or known.tokens.keys() != ranges.keys():
             self.violate(now, "one history", f"{place[1]} {version.digest[:8]} was made of different contributions")
 

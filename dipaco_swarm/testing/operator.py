@@ -34,7 +34,8 @@ class SimulatedOperator(SimulatedProcess):
         workshop = SimulatedWorkshop(world.config, world.plan.parameters, program.sleep)
         screen = Lines(world, OPERATOR)
         with self._swarm(program, stop, random) as swarm:
-            operator = Operator(world.config, KEY, swarm, self._home, screen, stop, str(world.address), workshop)
+            address = str(world.address)
+            operator = Operator(world.config, KEY, swarm, self._home, screen, stop, address, workshop, beside=program)
             try:
                 operator.run(until_finished=world.plan.until_finished)
             except Stopped:

@@ -90,7 +90,7 @@ def tell(
         await _come_to_an_end(world)
 
     world.play(story)
-    ledger, balance = world.ledger, _checked_balance(world)
+    ledger, balance = world.ledger, checked_balance(world)
     if not faulty and world.forks:
         ledger.violate(world.now, "no fork without a fault", f"{world.forks} versions have a twin")
     if not faulty and balance.lost.keys() - AT_THE_EDGE:
@@ -140,7 +140,7 @@ async def _come_to_an_end(world: World) -> None:
         world.ledger.violate(world.now, "who waits for the end leaves", f"after {LEFT_SECONDS:.0f} s {names}: here")
 
 
-def _checked_balance(world: World) -> Balance:
+def checked_balance(world: World) -> Balance:
     assert world.final is not None, "the story was not played to its end"
     for name, tokens in world.final.nowhere.items():
         world.ledger.violate(world.now, "every token once", f"{name}: {tokens:,} tokens are nowhere")

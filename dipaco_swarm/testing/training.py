@@ -1,7 +1,7 @@
 """Training that takes virtual time: a model of some numbers a level, and steps that move them and sleep."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from random import Random
 
@@ -11,11 +11,10 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.events.event import Event
 from dipaco_swarm.peer.snapshots import LossOf
-from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.peer.workbench import Bench, Preparation
 from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainReport
-from dipaco_swarm.training.scoring import Scores, scores_to_bytes
+from dipaco_swarm.training.scoring import Scores
 
 Sleep = Callable[[float], None]
 PIECES = 6
@@ -134,16 +133,33 @@ class SimulatedBench:
     def batches(self, seed: int, consumed: int) -> Batches:
         return itertools.repeat(torch.zeros(1, 1, dtype=torch.int64))
 
-    def scores(self, sample: bytes) -> bytes:
-        self._sleep(SCORING_SECONDS)
-        params = {ModuleId(level, 0): self.model.vector(level) for level in range(self.model.num_levels)}
-        return scores_to_bytes(scores_of(params))
+    def scorer(self, sample: bytes, params: Sequence[Tensor]) -> "SimulatedScorer":
+        return SimulatedScorer({ModuleId(level, 0): vector for level, vector in enumerate(params)}, self._sleep)
+
+    def close(self) -> None:
+        """Nothing reads beside training."""
 
     def loss_on_slice(self, max_sequences: int) -> LossOf:
         def loss(base: Mapping[ModuleId, ModuleState]) -> float:
             return loss_of({module: state.params for module, state in base.items()})
 
         return loss
+
+
+class SimulatedScorer:
+    """`Scorer` of a routing sample."""
+
+    def __init__(self, params: Mapping[ModuleId, Tensor], sleep: Sleep) -> None:
+        self._params = params
+        self._sleep = sleep
+
+    @property
+    def pieces(self) -> int:
+        return PIECES
+
+    def score(self, pieces: range) -> Scores:
+        self._sleep(SCORING_SECONDS * len(pieces) / PIECES)
+        return scores_of(self._params)[pieces.start : pieces.stop]
 
 
 class SimulatedWorkbench:
@@ -169,18 +185,11 @@ class SimulatedWorkbench:
         self._random = random
         self._trained = trained
 
-    def prepare(
-        self,
-        manifest: Manifest,
-        path: PathIndex,
-        peer: str,
-        fetch: Callable[[str], bytes],
-        tell: Callable[[Event], None],
-        stop: Callable[[], bool],
-    ) -> SimulatedBench:
+    def prepare(self, wanted: Preparation) -> SimulatedBench:
+        manifest = wanted.manifest
         router = manifest.stage.router
         for digest in (manifest.tokenizer, *(() if router is None else (router, *manifest.feature_seeds))):
-            fetch(digest)
+            wanted.fetch(digest)
         self._sleep(self._preparing)
         model = SimulatedModel(len(manifest.rules.levels), self._parameters)
         trainer = SimulatedTrainer(
@@ -190,9 +199,17 @@ class SimulatedWorkbench:
             sleep=self._sleep,
             now=self._now,
             random=self._random,
-            trained=lambda tokens: self._trained(path, tokens),
+            trained=lambda tokens: self._trained(wanted.path, tokens),
         )
         return SimulatedBench(model, trainer, self._sleep)
+
+    prepare_next = prepare
+
+    def begin(self, bench: Bench) -> None:
+        """Nothing of the one before works on."""
+
+    def rest(self, *, resting: bool) -> None:
+        """Nothing works beside training."""
 
     def close(self) -> None:
         """Nothing works beside training."""

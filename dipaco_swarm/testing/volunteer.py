@@ -7,6 +7,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.progress import Part
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import TokensDropped
+from dipaco_swarm.machine.manners import RUN, Decision
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.volunteer import Volunteer
@@ -24,7 +25,11 @@ from dipaco_swarm.training.early import run_of
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
 
-DROPPED = {"stale": "too old when it caught up", "not acknowledged": NOT_MADE}
+DROPPED = {
+    "stale": "too old when it caught up",
+    "not acknowledged": NOT_MADE,
+    "taken back": "from a state that the operator has taken back",
+}
 """Why a peer goes on without tokens that it has trained, and what the ledger calls it."""
 
 
@@ -40,6 +45,8 @@ class SimulatedPeer(SimulatedProcess):
         """Of its present life, or its last one."""
         self._ended_by: str | None = None
         """How its last life ended."""
+        self.now: Decision = RUN
+        """Whether its machine is for it: `Manners` of all its lives."""
 
     def _live(self, program: Program, stop: Stopping, random: Random) -> None:
         world = self._world
@@ -55,9 +62,13 @@ class SimulatedPeer(SimulatedProcess):
         screen = Lines(world, self.name, self.said)
         self.attendance = attendance = Attendance(screen.event)
         with self._swarm(program, stop, random) as swarm:
-            self.watched = WatchedSwarm(self._bent(swarm, stop), world.ledger, self._ended_by, world.rounds)
+            self.watched = WatchedSwarm(self._bent(swarm, stop), world.ledger, self._ended_by)
             watched = self.watched.as_swarm()
-            Volunteer(self._settings(), watched, screen, stop, workbench, attendance=attendance).live()
+            settings = self._settings()
+            life = Volunteer(
+                settings, watched, screen, stop, workbench, attendance=attendance, beside=program, manners=self
+            )
+            life.live()
 
     def _bent(self, swarm: NetworkedSwarm, stop: Stopping) -> NetworkedSwarm:
         """What the volunteer is given as its swarm."""

@@ -29,17 +29,11 @@ def trainer_of(peer: str, path: PathIndex) -> str:
 class WatchedSwarm:
     """A peer's swarm and its entries in the ledger."""
 
-    def __init__(
-        self, swarm: NetworkedSwarm, ledger: Ledger, lost_before: str | None, rounds_of: Callable[[int], int | None]
-    ) -> None:
-        """`lost_before`: why it may have less than it had in its life before; None in the first one.
-
-        `rounds_of`: after which version the modules of a stage are done.
-        """
+    def __init__(self, swarm: NetworkedSwarm, ledger: Ledger, lost_before: str | None) -> None:
+        """`lost_before`: why it may have less than it had in its life before; None in the first one."""
         self._swarm = swarm
         self._ledger = ledger
         self._lost_before = lost_before or AWAY
-        self._rounds_of = rounds_of
         self._entered: tuple[int, PathIndex] | None = None
         """Stage and path that it said last it trains."""
         self._entered_at = 0.0
@@ -80,10 +74,10 @@ class WatchedSwarm:
             self.dropping.pop(place, None)
             if place in self.at and self.at[place][1] != said.digest:
                 self._was_at[place] = self.at[place][1]
-            if said.version == self._rounds_of(said.stage) and (trainer, place) not in self._ledger.done:
-                self._ledger.done[trainer, place] = self._ledger.trained[trainer, place] - said.tokens
+            if said.version not in self._ledger.done[trainer, place]:
+                self._ledger.done[trainer, place][said.version] = self._ledger.trained[trainer, place] - said.tokens
                 if now - self._entered_at < HEARD_OF_HEARTBEATS * self._swarm.timing.heartbeat:
-                    self._ledger.too_late.add((trainer, place))
+                    self._ledger.too_late.add((trainer, place, said.version))
         if trains:
             self._enter(*next((said.stage, path) for said, path in trains.values()))
             self._lost_before = AWAY

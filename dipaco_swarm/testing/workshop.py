@@ -23,7 +23,7 @@ from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.testing.training import PIECES, Sleep, loss_of, scores_of
 from dipaco_swarm.training.early import PathShape, Snapshot
-from dipaco_swarm.training.scoring import Scores
+from dipaco_swarm.training.scoring import Rows, Scores
 
 TOKENIZER_SECONDS = 2.0
 ROUTER_SECONDS = 5.0
@@ -55,8 +55,9 @@ class SimulatedWorkshop:
     def follow(self, config: RunConfig) -> None:
         self._config = config
 
-    def routing_sample(self, index: int, tokenizer: bytes) -> RoutingSample:
+    def routing_sample(self, index: int, tokenizer: bytes, most: Callable[[float], int]) -> RoutingSample:
         self._sleep(SCORING_SECONDS)
+        assert most(1.0) > 0
         return RoutingSample(b"sample", PIECES)
 
     def fit_router(self, manifest: Manifest, index: int, scores: Scores | None, fetch: Fetch) -> FittedRouter:
@@ -105,13 +106,18 @@ class SimulatedScorer:
     def pieces(self) -> int:
         return PIECES
 
-    def score(self, path: PathIndex, states: States) -> Scores:
-        self._sleep(SCORING_SECONDS)
-        return scores_of({module: states[module].params for module in self._table.modules_of(path)})
+    @property
+    def tokens(self) -> int:
+        return PIECES
 
-    def believes(self, path: PathIndex, states: States, scores: Scores) -> bool:
+    def score(self, path: PathIndex, states: States, pieces: range) -> Scores:
+        self._sleep(SCORING_SECONDS * len(pieces) / PIECES)
+        scores = scores_of({module: states[module].params for module in self._table.modules_of(path)})
+        return scores[pieces.start : pieces.stop]
+
+    def believes(self, path: PathIndex, states: States, scores: Scores, rows: Rows) -> bool:
         """Unlike a real one it compares all of them, and to the bit."""
-        return bool(np.array_equal(scores, self.score(path, states)))
+        return bool(np.array_equal(scores, self.score(path, states, range(PIECES))[rows]))
 
 
 class SimulatedShape:

@@ -141,10 +141,19 @@ class World:
         manifest = self.operator.manifest
         return 0 if manifest is None else manifest.stage.index
 
-    def rounds(self, stage: int) -> int | None:
-        """The last version of a stage's modules; None where it has no end, or has not begun."""
+    def last_version(self, place: Place) -> int | None:
+        """The last version of a module; None where it has no end, or none yet.
+
+        Of a stage that is over that is what the next one began with: it may have trained on after its rounds.
+        """
+        stage, module = place
         manifest = self.operator.manifest
-        return None if manifest is None or stage >= len(manifest.stages) else manifest.stages[stage].rounds
+        if manifest is None or stage >= len(manifest.stages):
+            return None
+        if stage < manifest.stage.index:
+            kept = self.operator.kept(stage).get(module)
+            return 0 if kept is None else kept.version
+        return manifest.last_versions.get(str(module))
 
     @property
     def finished(self) -> bool:

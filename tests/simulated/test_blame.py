@@ -130,8 +130,7 @@ def test_a_reducer_that_makes_two_averages_is_banned_by_all_in_the_round_in_whic
     "make",
     cases(
         sabotage.Mute,
-        sabotage.OtherDigest,
-        long=[sabotage.MuteReducer, partial(sabotage.Mute, towards_two), sabotage.Asker],
+        long=[sabotage.OtherDigest, sabotage.MuteReducer, partial(sabotage.Mute, towards_two), sabotage.Asker],
     ),
 )
 def test_a_member_that_keeps_others_waiting_is_waited_for_twice(make: Callable[[], Role], tmp_path: Path) -> None:
