@@ -7,6 +7,7 @@ from pathlib import Path
 import safetensors.numpy
 from torch import Tensor
 
+from dipaco_swarm.algorithm.generations import tokens_of
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.algorithm.routers.nearest import NearestRouter
 from dipaco_swarm.algorithm.routers.router import router_from_bytes
@@ -134,9 +135,10 @@ def _scores(run: TrainedRun, wanted: Wanted) -> RoutedScore | None:
 
 def _about(run: TrainedRun) -> AboutConfig:
     config = run.manifest.config
-    if config.about.datasets or config.data.source != "huggingface" or config.data.path is None:
+    named = [part.path for part in config.data.parts if part.source == "huggingface" and part.path is not None]
+    if config.about.datasets or not named:
         return config.about
-    return config.about.model_copy(update={"datasets": (config.data.path,)})
+    return config.about.model_copy(update={"datasets": tuple(dict.fromkeys(named))})
 
 
 def _base_model(run: TrainedRun) -> str | None:
@@ -150,7 +152,7 @@ def _measured_on(run: TrainedRun) -> str:
     config = run.manifest.config
     prefix = config.router.prefix_tokens
     return (
-        f"held-out documents of {config.data.path or config.data.source}, the first {prefix} tokens of each excluded, "
+        f"held-out documents of {config.data.path or config.data.called}, the first {prefix} tokens of each excluded, "
         "which the router reads"
     )
 
@@ -214,7 +216,15 @@ def _table_of_modules(run: TrainedRun, paths: list[PathIndex]) -> Table:
     rows = []
     for module in modules:
         state = run.state_of(module)
-        rows.append([str(module), f"{len(state.params):,}", str(state.version), f"{state.work:,}", f"`{state.digest}`"])
+        rows.append(
+            [
+                str(module),
+                f"{len(state.params):,}",
+                str(state.version),
+                f"{tokens_of(state.work):,}",
+                f"`{state.digest}`",
+            ]
+        )
     return Table(["module", "parameters", "version", "tokens in this stage", "digest"], rows)
 
 

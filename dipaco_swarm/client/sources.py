@@ -51,15 +51,19 @@ def open_run(source: Source, *, best: bool = False) -> Iterator[TrainedRun]:
         yield _run_at_home(source, best)
         return
     with visit(source) as (swarm, manifest):
-        # one state of each module, so that what is scored or written is one model, however long it takes
-        state_of = cache(lambda module: _state_in_swarm(swarm, manifest, module))
-        run = run_of(manifest.config.name, source.fingerprint)
-        yield TrainedRun(
-            manifest,
-            partial(insist, swarm),
-            state_of,
-            (lambda model, path: Offers(swarm, manifest, run, model).best(path)) if best else None,
-        )
+        yield run_in_swarm(swarm, manifest, source.fingerprint, best=best)
+
+
+def run_in_swarm(swarm: Swarm, manifest: Manifest, fingerprint: str, *, best: bool = False) -> TrainedRun:
+    """A run as its peers have it now. One state of each module, so that what is scored or written is one model, however
+    long it takes."""
+    run = run_of(manifest.config.name, fingerprint)
+    return TrainedRun(
+        manifest,
+        partial(insist, swarm),
+        cache(lambda module: _state_in_swarm(swarm, manifest, module)),
+        (lambda model, path: Offers(swarm, manifest, run, model).best(path)) if best else None,
+    )
 
 
 def insist(swarm: Swarm, digest: str) -> bytes:
@@ -94,7 +98,7 @@ def at_the_door(address: RunAddress) -> "Iterator[tuple[NetworkedSwarm, Manifest
             yield swarm, open_manifest(signed, address.fingerprint)
 
 
-def _state_in_swarm(swarm: "NetworkedSwarm", manifest: Manifest, module: ModuleId) -> ModuleState:
+def _state_in_swarm(swarm: Swarm, manifest: Manifest, module: ModuleId) -> ModuleState:
     """The newest state of a module that anybody sends. Raises UnreachableError when nobody does."""
     stage = manifest.stage.index
     swarm.look_up(stage, [module], timeout=LOOK_UP_SECONDS)  # what was heard a minute ago has expired

@@ -14,7 +14,7 @@ from dipaco_swarm.client.sources import Source, at_the_door, insist, open_run, v
 from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import Evaluation, PathScore, SwarmStatus
-from dipaco_swarm.errors import UsageError
+from dipaco_swarm.errors import DataError, UsageError
 from dipaco_swarm.events.joining import Terms
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import DataConfig
@@ -53,7 +53,7 @@ def evaluate(
     `window`: route anew every so many tokens; None: each document once, by its prefix. `best`: score the best snapshots
     of the paths; `tell` then says which paths have none.
     """
-    _check_window(window)
+    check_window(window)
     with open_run(source, best=best) as run:
         router = run.window_router() if window is not None else None  # what can fail fails before the slow part
         pieces = held_out(run, data)
@@ -65,7 +65,7 @@ def evaluate(
         return Evaluation(
             run=run.manifest.rules.name,
             stage=run.manifest.stage.index,
-            data=(data or f"held-out documents of {run.manifest.rules.data.source}")
+            data=(data or f"held-out documents of {run.manifest.rules.data.called}")
             + (", best snapshot of each path" if best else ""),
             prefix_tokens=run.manifest.rules.router.prefix_tokens,
             paths=tuple(
@@ -82,7 +82,8 @@ def terms(address: RunAddress, device: str) -> Terms:
         return terms_of(manifest, partial(insist, swarm), device)
 
 
-def _check_window(window: int | None) -> None:
+def check_window(window: int | None) -> None:
+    """Raises UsageError for no number of tokens."""
     if window is not None and window < 1:
         raise UsageError(f"--reroute {window} is no number of tokens; give 1 or more, for example 64")
 
@@ -107,12 +108,16 @@ def held_out(run: TrainedRun, data: str | None = None) -> EvaluationSet:
     if data is None:  # of whatever the run was trained on
         there = (run.manifest.config.at(index).data for index in range(run.manifest.stage.index + 1))
         sources = list(dict.fromkeys((*there, source)))
-    found = [
-        evaluation_pieces(
-            read_documents(each, reach=reach), tokenizer, each, config.router, PIECES_PER_DOMAIN, split=split
-        )
-        for each in sources
-    ]
+    parts = dict.fromkeys((part, each) for each in sources for part in each.parts)
+    found, lacking = [], []
+    for part, each in parts:  # each source alone: a domain with a small weight comes too rarely
+        documents = read_documents(part, reach=reach)
+        try:
+            found.append(evaluation_pieces(documents, tokenizer, each, config.router, PIECES_PER_DOMAIN, split=split))
+        except DataError as error:
+            lacking.append(error)
+    if not found or (lacking and len(parts) == len(sources)):
+        raise lacking[0]
     return together(found)
 
 
@@ -156,7 +161,7 @@ def generate(
     `window`: route anew every so many new tokens, on all the text that there is by then; a prompt longer than what the
     prefix router reads is routed by the window router from the start. `best`, `tell`: see `evaluate`.
     """
-    _check_window(window)
+    check_window(window)
     with open_run(source, best=best) as run:
         routing = run.routing()
         ids = prompt_ids(routing.tokenizer, prompt)

@@ -1,11 +1,14 @@
 """How each view is drawn: a view in, something that rich can print out. Pure."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dipaco_swarm.dashboard.fitting import Fitted, Rows
+from dipaco_swarm.dashboard.peer_drawing import Look, draw_peer
 from dipaco_swarm.dashboard.shapes import (
     BAD,
     BOLD,
@@ -13,41 +16,36 @@ from dipaco_swarm.dashboard.shapes import (
     GOOD,
     QUIET,
     WARN,
-    AsManyAsFit,
     Bar,
     PathMap,
-    Sparkline,
-    bar,
-    draw_events,
     facts,
     frame,
     table_of,
+    titled,
 )
 from dipaco_swarm.dashboard.views import (
     BootstrapView,
     Evaluation,
-    LineView,
     ModuleStatus,
-    ModuleView,
+    PathStatus,
     PeerView,
     SwarmStatus,
-    TimeView,
     View,
     duration,
     names,
     plural,
     version_range,
 )
-from dipaco_swarm.events.words import count, percent, size
+from dipaco_swarm.events.words import size
 
 MAX_ROWS = 12  # longer tables become a map, or the rows that need a look
 
 
-def draw(view: View | Evaluation) -> RenderableType:
-    """Any view."""
+def draw(view: View | Evaluation, look: Look | None = None) -> RenderableType:
+    """Any view. `look`: how somebody at a keyboard wants to see it."""
     match view:
         case PeerView():
-            return draw_peer(view)
+            return draw_peer(view, look or Look())
         case BootstrapView():
             return draw_bootstrap(view)
         case SwarmStatus():
@@ -56,37 +54,9 @@ def draw(view: View | Evaluation) -> RenderableType:
             return draw_evaluation(view)
 
 
-def draw_peer(view: PeerView) -> RenderableType:
-    """A volunteer's screen: what I do, how well it goes, with whom, and what was agreed."""
-    where = "no path yet" if view.path is None else f"path {view.path} (of {view.num_paths})"
-    loss = f"{view.losses[-1]:.3f}" if view.losses else "not yet"
-    numbers = facts(
-        ("loss", loss, Sparkline(view.losses)),
-        ("speed", f"{view.tokens_per_second:,.0f} tokens/s", Text(_so_far(view), QUIET)),
-        _trained(view.time),
-        ("peers", f"{view.peers}", Text("share modules with you, you included", QUIET)),
-        (
-            "round",
-            f"{view.rounds + 1}",
-            Bar(view.round_progress, _next_round(view.next_round_seconds)),
-        ),
-    )
-    agreed = Table.grid(padding=(0, 2), expand=True)
-    agreed.add_column(width=9, style=QUIET, no_wrap=True)
-    agreed.add_column(ratio=1)
-    said = Text(view.last_agreed, GOOD) if view.last_agreed else Text("nothing yet; the first round is coming", QUIET)
-    agreed.add_row("agreed", said)
-    parts: list[RenderableType] = [_dot(view.activity), Text(), numbers, agreed, _line_table(view.sent, view.received)]
-    if view.modules:
-        parts += [Text(), _module_table(view.modules)]
-    title = _title(view.run, _stage(view.stage, view.stages), where)
-    body = AsManyAsFit(Group(*parts), view.events)
-    return frame(title, body, "Ctrl+C saves, says goodbye and stops")
-
-
 def draw_status(status: SwarmStatus) -> RenderableType:
     """The run as a whole: how far, how fast, who is where, what is in danger."""
-    title = _title(status.run, _stage(status.stage, status.stages), "finished" if status.finished else None)
+    title = titled(status.run, _stage(status.stage, status.stages), "finished" if status.finished else None)
     return frame(title, _status_body(status))
 
 
@@ -101,12 +71,13 @@ def draw_bootstrap(view: BootstrapView) -> RenderableType:
         doing.add_column(ratio=1)
         doing.add_row(_dot(view.activity), Bar(view.progress, f"{view.progress:.0%}"))
     traffic = _traffic(view.bytes_sent, view.bytes_received)
-    body = Group(doing, Text(), _status_body(status, traffic), *draw_events(view.events))
-    title = _title(status.run, _stage(status.stage, status.stages), "bootstrap node")
+    head = Group(doing, _about(status, traffic))
+    title = titled(status.run, _stage(status.stage, status.stages), "bootstrap node")
+    body = Fitted(head, _tables(status), view.events, above=lambda width: 1 - (-len(view.address) // width))
     return Group(
         Text(" give this run address to volunteers:", QUIET),
         Text(view.address, style=f"{BOLD} {CALM}", overflow="fold"),
-        frame(title, body, "Ctrl+C stops this node; peers go on training without it"),
+        frame(title, body, "Ctrl+C stops this node; peers go on training without it", airy=False),
     )
 
 
@@ -127,19 +98,29 @@ def draw_evaluation(result: Evaluation) -> RenderableType:
     )
     if result.window:
         said.append(f"; routed anew every {result.window} {plural(result.window, 'token')}")
-    title = _title(result.run, f"stage {result.stage}", "routed perplexity")
+    title = titled(result.run, f"stage {result.stage}", "routed perplexity")
     return frame(title, Group(said, Text(), table))
 
 
-def _status_body(status: SwarmStatus, *more: tuple[str, str, RenderableType]) -> RenderableType:
+def _status_body(status: SwarmStatus) -> RenderableType:
+    parts: list[RenderableType] = [_about(status)]
+    for table in _tables(status):
+        parts += [Text(), table.draw(table.number)]
+    troubled = [module for module in status.modules if _is_troubled(module, status)]
+    if len(status.modules) > MAX_ROWS and len(troubled) > MAX_ROWS:
+        parts.append(Text(f"and {len(troubled) - MAX_ROWS} more like these", QUIET))
+    return Group(*parts)
+
+
+def _about(status: SwarmStatus, *more: tuple[str, str, RenderableType]) -> Table:
     unstaffed = len(status.paths) - status.staffed
     wanted = Text("every path is trained", QUIET)
     if unstaffed:
         wait = "waits" if unstaffed == 1 else "wait"
-        advice = f"{unstaffed} {wait} for a volunteer; --path auto finds the way"
+        advice = f"{unstaffed} {wait} for a volunteer"
         wanted = Text(advice, QUIET if status.finished else WARN)
     loss = "not yet" if status.loss is None else f"{status.loss:.3f}"
-    about = facts(
+    return facts(
         ("peers", f"{status.peers} training", Text(f"{status.keepers} {plural(status.keepers, 'keeper')}", QUIET)),
         ("paths", f"{status.staffed} of {len(status.paths)} staffed", wanted),
         ("modules", f"{len(status.modules)}", _safety(status)),
@@ -148,82 +129,30 @@ def _status_body(status: SwarmStatus, *more: tuple[str, str, RenderableType]) ->
         ("loss", loss, Text("" if status.loss is None else "mean of the paths that are trained", QUIET)),
         *more,
     )
-    parts: list[RenderableType] = [about, Text()]
-    parts.append(_path_table(status) if len(status.paths) <= MAX_ROWS else PathMap(status.paths))
-    troubled = [m for m in status.modules if m.holders < status.min_holders or not m.digests_agree]
-    shown = status.modules if len(status.modules) <= MAX_ROWS else tuple(troubled[:MAX_ROWS])
-    if shown:
-        parts += [Text(), _holder_table(status, shown)]
-    if len(shown) < len(status.modules) and len(troubled) > len(shown):
-        parts.append(Text(f"and {len(troubled) - len(shown)} more like these", QUIET))
-    return Group(*parts)
 
 
-def _so_far(view: PeerView) -> str:
-    return f"{count(view.tokens)} tokens so far" + (f", step {view.step:,}" if view.step else "")
+def _tables(status: SwarmStatus) -> list[Rows]:
+    """Paths, then modules: all of them, or those that want a look where there are many."""
+    if len(status.paths) > MAX_ROWS:
+        paths = Rows(len(status.paths), partial(PathMap, status.paths), None)
+    else:
+        paths = Rows(len(status.paths), partial(_path_table, status.paths), "paths")
+    order = sorted(status.modules, key=lambda module: not _is_troubled(module, status))  # stable
+    if len(status.modules) > MAX_ROWS:
+        order = [module for module in order if _is_troubled(module, status)][:MAX_ROWS]
+    modules = Rows(len(order), lambda most: _holder_table(status, order[:most]), "modules")
+    return [each for each in (paths, modules) if each.number]
 
 
-def _trained(time: TimeView | None) -> tuple[str, str, RenderableType]:
-    """What share of the time was trained."""
-    if time is None:
-        return "trained", "not yet", Text()
-    lately = f"of the last {duration(time.lately_seconds)}"
-    if time.seconds - time.lately_seconds > 60:
-        lately += f"; {percent(time.share)} of {duration(time.seconds)}"
-    return "trained", f"{percent(time.lately)} of the time", Text(lately, QUIET)
+def _is_troubled(module: ModuleStatus, status: SwarmStatus) -> bool:
+    return module.holders < status.min_holders or not module.digests_agree
 
 
-def _line_table(sent: LineView, received: LineView) -> Table:
-    """What the line is used for."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style=QUIET, width=9)
-    purposes = [purpose for purpose in sent.purposes if sent.purposes[purpose] or received.purposes.get(purpose)]
-    columns = ("now", "so far", *purposes)
-    for _ in columns:
-        table.add_column(justify="right", min_width=8, no_wrap=True)
-    table.add_row("line", *(Text(column, QUIET) for column in columns))
-    for way, line in (("↑ sent", sent), ("↓ came", received)):
-        table.add_row(
-            way,
-            Text(f"{size(round(line.per_second))}/s", BOLD),
-            Text(size(line.total), BOLD),
-            *(size(line.purposes.get(purpose, 0)) if line.purposes.get(purpose) else "-" for purpose in purposes),
-        )
-    return table
-
-
-def _module_table(modules: Sequence[ModuleView]) -> Table:
-    table = table_of("module", "version", "shared by", "same bytes", "on its way")
-    for module in modules:
-        peers = f"{module.peers} {plural(module.peers, 'peer')}"
-        if module.paths > 1:
-            shared = Text(f"{peers} of {module.paths} paths" if module.peers > 1 else "nobody else yet")
-        else:
-            shared = Text(f"{peers} of this path" if module.peers > 1 else "this path alone")
-        if module.peers <= 1:
-            shared.stylize(QUIET)
-        table.add_row(module.name, str(module.version), shared, _agreement(module), _on_its_way(module))
-    return table
-
-
-def _agreement(module: ModuleView) -> Text:
-    if module.differ:
-        return Text(f"{module.agree} of {module.agree + module.differ}, healing", WARN)
-    return Text(f"{module.agree} of {module.agree}", GOOD) if module.agree > 1 else Text("-", QUIET)
-
-
-def _on_its_way(module: ModuleView) -> Text:
-    """What comes of this module while training goes on."""
-    if module.catches_up_to is not None:
-        return Text(f"version {module.catches_up_to}", WARN)
-    if module.on_its_way is None:
-        return Text("-", QUIET)
-    return bar(module.on_its_way, 6).append(f" {module.on_its_way:.0%}", QUIET)
-
-
-def _path_table(status: SwarmStatus) -> Table:
+def _path_table(paths: Sequence[PathStatus], most: int) -> Table:
+    """`most` of them: those first that nobody trains, and all in their order."""
     table = table_of("path", "modules", "peers", "documents", "version", "tokens/s", "loss")
-    for path in status.paths:
+    wanted = sorted(paths, key=lambda path: path.peers > 0)[:most]
+    for path in sorted(wanted, key=lambda path: path.index):
         table.add_row(
             str(path.index),
             " ".join(path.modules),
@@ -238,7 +167,7 @@ def _path_table(status: SwarmStatus) -> Table:
 
 def _holder_table(status: SwarmStatus, modules: Sequence[ModuleStatus]) -> Table:
     table = table_of("module", "version", "trained by", "held by", "same bytes")
-    for module in modules:
+    for module in sorted(modules, key=status.modules.index):
         style = BAD if not module.holders else WARN if module.holders < status.min_holders else GOOD
         held = Text(str(module.holders) if module.holders else "nobody", style)
         if module.keepers:
@@ -274,26 +203,12 @@ def _pace(round_seconds: float | None) -> Text:
     return Text("" if round_seconds is None else f"an outer round in {duration(round_seconds)}", QUIET)
 
 
-def _next_round(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return "due now" if seconds < 1 else f"due in {duration(seconds)}"
-
-
 def _traffic(sent: int, received: int) -> tuple[str, str, RenderableType]:
     return "traffic", f"↑ {size(sent)}", Text(f"↓ {size(received)}", BOLD)
 
 
 def _stage(index: int, stages: int) -> str:
     return f"stage {index} (of {stages})"
-
-
-def _title(run: str, *words: str | None) -> Text:
-    title = Text.assemble(" ", (run, f"{BOLD} {CALM}"))
-    for word in words:
-        if word:
-            title.append(f"  ·  {word}", QUIET if word != "finished" else GOOD)
-    return title.append(" ")
 
 
 def _dot(activity: str) -> Text:

@@ -17,9 +17,11 @@ from rich.padding import Padding
 
 from dipaco_swarm.dashboard.drawing import draw
 from dipaco_swarm.dashboard.metrics import Journal, metrics_file
+from dipaco_swarm.dashboard.peer_drawing import Look
 from dipaco_swarm.dashboard.shapes import EVENT_LINES, draw_events
 from dipaco_swarm.dashboard.views import Happened, SwarmStatus, View
 from dipaco_swarm.events.event import Event, Logged
+from dipaco_swarm.machine.keys import Keys
 from dipaco_swarm.settings import ScreenKind
 
 REPEAT_SECONDS = 60.0  # a log line that comes every second is said so often
@@ -41,9 +43,10 @@ class Screen(Protocol):
 class LiveScreen:
     """The newest view, redrawn in place, with the last events below."""
 
-    def __init__(self, live: Live, clock: Callable[[], str]) -> None:
+    def __init__(self, live: Live, clock: Callable[[], str], look: Look) -> None:
         self._live = live
         self._clock = clock
+        self._look = look
         self._events: deque[Happened] = deque(maxlen=EVENT_LINES)
         self._view: View | None = None
 
@@ -56,14 +59,19 @@ class LiveScreen:
             self._events.append(Happened(self._clock(), str(event)))
             self._draw()
 
+    def toggle_details(self) -> None:
+        """Show more of the modules and less of the events, or the other way round."""
+        self._look = replace(self._look, details=not self._look.details)
+        self._draw()
+
     def _draw(self) -> None:
         view, events = self._view, tuple(self._events)
         if view is None:
-            self._live.update(Padding(Group(*draw_events(events)), (0, 2)))
+            self._live.update(Padding(Group(*draw_events(events)), (0, 2)), refresh=True)
         elif isinstance(view, SwarmStatus):
-            self._live.update(draw(view))
+            self._live.update(draw(view), refresh=True)
         else:
-            self._live.update(draw(replace(view, events=view.events + events)))
+            self._live.update(draw(replace(view, events=view.events + events), self._look), refresh=True)
 
 
 class PlainScreen:
@@ -137,16 +145,21 @@ def recorded(screen: Screen, home: Path) -> Screen:
 
 
 @contextmanager
-def open_screen(kind: ScreenKind, console: Console | None = None) -> Iterator[Screen]:
-    """A screen of this kind, until the block ends. INFO lines of our own loggers become its events meanwhile."""
+def open_screen(kind: ScreenKind, console: Console | None = None, keys: Keys | None = None) -> Iterator[Screen]:
+    """A screen of this kind, until the block ends. INFO lines of our own loggers become its events meanwhile.
+
+    `keys`: of whoever looks at it.
+    """
     console = console or Console()
     if kind == "live":
-        with Live(console=console, refresh_per_second=4, vertical_overflow="crop") as live:
-            screen: Screen = LiveScreen(live, _time_of_day)
-            with _events_from_logs(screen):
-                yield screen
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+            shown = LiveScreen(live, _time_of_day, Look(keys is not None))
+            if keys is not None:
+                keys.on("d", shown.toggle_details)
+            with _events_from_logs(shown):
+                yield shown
         return
-    screen = PlainScreen(_line_writer(console), _time_of_day) if kind == "plain" else NoScreen()
+    screen: Screen = PlainScreen(_line_writer(console), _time_of_day) if kind == "plain" else NoScreen()
     with _events_from_logs(screen):
         yield screen
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.segment import SegmentLines
 from rich.table import Table
 from rich.text import Text
 
@@ -20,8 +19,6 @@ from dipaco_swarm.dashboard.views import Happened, PathStatus
 
 GOOD, CALM, WARN, BAD, QUIET, BOLD = "green", "cyan", "yellow", "red", "bright_black", "bold"
 EVENT_LINES = 6
-FRAME_LINES = 4
-"""Of `frame`: its border, and the blank lines within."""
 NUMBERS = {
     "version",
     "peers",
@@ -34,9 +31,10 @@ NUMBERS = {
 }  # columns set to the right
 
 
-def frame(title: Text, body: RenderableType, foot: str | None = None) -> Panel:
+def frame(title: Text, body: RenderableType, foot: str | None = None, *, airy: bool = True) -> Panel:
+    """`airy`: with blank lines above and below; for what has to fit into a terminal there is no room for them."""
     return Panel(
-        Padding(body, (1, 1)),
+        Padding(body, (int(airy), 1)),
         title=title,
         title_align="left",
         subtitle=Text(f" {foot} ", QUIET) if foot else None,
@@ -44,6 +42,15 @@ def frame(title: Text, body: RenderableType, foot: str | None = None) -> Panel:
         box=box.ROUNDED,
         border_style=QUIET,
     )
+
+
+def titled(run: str, *words: str | None) -> Text:
+    """The title of a frame: a run's name and what else there is to say."""
+    title = Text.assemble(" ", (run, f"{BOLD} {CALM}"))
+    for word in words:
+        if word:
+            title.append(f"  ·  {word}", QUIET if word != "finished" else GOOD)
+    return title.append(" ")
 
 
 def facts(*rows: tuple[str, str, RenderableType]) -> Table:
@@ -71,7 +78,10 @@ def draw_events(events: Sequence[Happened]) -> list[RenderableType]:
     table.add_column(style=QUIET, no_wrap=True, width=8)
     table.add_column(ratio=1)
     for event in events[-EVENT_LINES:]:
-        table.add_row(event.clock, event.text)
+        is_newest = event is events[-1]  # the others were, and were read whole
+        table.add_row(
+            event.clock, Text(event.text, no_wrap=not is_newest, overflow="fold" if is_newest else "ellipsis")
+        )
     return [Text(), table]
 
 
@@ -104,28 +114,12 @@ def bar(fraction: float, width: int) -> Text:
 
 
 @dataclass(frozen=True)
-class AsManyAsFit:
-    """Something, and below it as many of the newest events as the terminal has room for."""
-
-    body: RenderableType
-    events: tuple[Happened, ...]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lines = console.render_lines(self.body, options, pad=False)
-        yield SegmentLines(lines, new_lines=True)
-        room = console.height - len(lines) - FRAME_LINES
-        for first in range(len(self.events)):
-            below = console.render_lines(Group(*draw_events(self.events[first:])), options, pad=False)
-            if len(below) <= room or not options.is_terminal:
-                yield SegmentLines(below, new_lines=True)
-                return
-
-
-@dataclass(frozen=True)
 class PathMap:
     """A path table too long for rows: one cell per path, in the order of the path table."""
 
     paths: tuple[PathStatus, ...]
+    most: int = 10**6
+    """Rows that there is room for."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # a row of the map is what the table's first level keeps together, when that is regular and fits
@@ -133,7 +127,10 @@ class PathMap:
         row = first.count(first[0])
         if any(len(set(first[i : i + row])) > 1 for i in range(0, len(first), row)):
             row = len(first)
-        row = min(row, 32, max(1, (options.max_width - 16) // 2))
+        widest = max(1, (options.max_width - 16) // 2)
+        row = min(row, 32, widest)
+        if len(self.paths) > row * self.most:
+            row = widest
         yield Text.assemble(
             ("paths, by number of peers:  ", QUIET),
             ("· ", WARN),
@@ -143,12 +140,15 @@ class PathMap:
             ("2 ", GOOD),
             ("more", QUIET),
         )
-        for start in range(0, len(self.paths), row):
+        shown = min(len(self.paths), row * self.most)
+        for start in range(0, shown, row):
             line = Text(f"  {start:>5}  ", style=QUIET, no_wrap=True)
             for path in self.paths[start : start + row]:
                 style = WARN if path.peers == 0 else CALM if path.peers == 1 else GOOD
                 line.append("· " if path.peers == 0 else f"{path.peers} " if path.peers < 10 else "+ ", style)
             yield line
+        if shown < len(self.paths):
+            yield Text(f"and {len(self.paths) - shown} more paths", QUIET)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -67,6 +67,18 @@ class TimeView:
 
 
 @dataclass(frozen=True)
+class StageEnd:
+    """How far the path of a peer has come in its stage."""
+
+    version: float
+    """Mean over its modules."""
+    last: int
+    """The version at which they are done."""
+    seconds: float | None = None
+    """Until then, at the pace of the last versions; None when nobody can say."""
+
+
+@dataclass(frozen=True)
 class PeerView:
     """What one volunteer is doing."""
 
@@ -81,12 +93,20 @@ class PeerView:
     """Outer rounds that this peer has taken part in since it was started."""
     peers: int
     """Live peers that train a module of mine, myself included."""
+    paused: bool = False
+    """Whether its machine is needed otherwise."""
     modules: tuple[ModuleView, ...] = ()
     losses: tuple[float, ...] = ()
     """Training loss, oldest first; the last one is now."""
     tokens_per_second: float = 0.0
     tokens: int = 0
-    """Tokens this peer has trained on in this run."""
+    """Tokens this peer has trained on since it was started."""
+    life_tokens: int = 0
+    """... and in all the lives of its home."""
+    share: float | None = None
+    """Of what its modules have learned in this stage, 0 to 1; None: nothing yet."""
+    stage_end: "StageEnd | None" = None
+    """None: the stage has no set end."""
     step: int = 0
     """Inner steps of the path so far, of all peers and stages."""
     time: TimeView | None = None
@@ -148,6 +168,34 @@ class ModuleStatus:
     """Peers that train it, at whatever version."""
     digests_agree: bool = True
     """Whether all holders of the newest version announce one digest."""
+    work: int = 0
+    """Tokens behind that version, of all its contributors."""
+
+
+@dataclass(frozen=True)
+class MemberStatus:
+    """One peer that trains, as it announces itself."""
+
+    name: str
+    """As `dipaco-bootstrap ban` takes it: 12D3KooW..."""
+    path: int
+    nickname: str = ""
+    """That it has chosen: anything printable, up to 32 characters."""
+    trained: float | None = None
+    """Share of the time lately, 0 to 1, as it says."""
+    version: int = 0
+    """Of the least advanced of its modules."""
+    tokens_per_second: float = 0.0
+    loss: float | None = None
+    moves: bool = False
+    """Whether it goes to other paths when it is needed there."""
+    catching_up: bool = False
+    reachable: bool = True
+    """Whether others can dial it."""
+    awake: bool = True
+    """False: it has said nothing for three of its usual intervals."""
+    known: bool = True
+    """Whether it has contributed to states that we believe; a guest knows nobody, and says yes of all."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +220,8 @@ class SwarmStatus:
     """Seconds per outer round at the present pace; None when nobody can say."""
     min_holders: int = 2
     """How many holders the newest version of every module should have."""
+    members: tuple[MemberStatus, ...] = ()
+    """The peers that train, sorted by name."""
 
     @property
     def staffed(self) -> int:

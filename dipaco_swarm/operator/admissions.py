@@ -6,7 +6,7 @@ from dipaco_swarm.events.operator import PeerAdmitted, PeerBanned, PeerForgiven
 from dipaco_swarm.files import remove
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.run.orders import Admit, Appoint, Ban, Extend, Forgive, Invite, Order
+from dipaco_swarm.run.orders import Admit, Appoint, Ban, Extend, Forgive, Invite, Order, Rollback
 from dipaco_swarm.run.register import MAX_INVITATIONS, MAX_NAMES, Register
 from dipaco_swarm.swarm.door import Admission
 
@@ -36,7 +36,8 @@ class Admissions:
         Raises HomeError while the disk is full; then all of it is done the next time.
         """
         around = self._around
-        orders = [(file, order) for file, order in around.home.orders() if not isinstance(order, Extend | Appoint)]
+        of_others = Extend | Appoint | Rollback
+        orders = [(file, order) for file, order in around.home.orders() if not isinstance(order, of_others)]
         shown = around.swarm.door.shown()
         if not orders and not shown:
             return manifest

@@ -82,6 +82,16 @@ class Keeping:
         if any(self._states[module].mapped for module in newer):
             give_back_freed()
 
+    def restore(self, stage: Stage, states: Mapping[ModuleId, ModuleState]) -> None:
+        """Hold these states from now on, whatever others have. Raises HomeError when the disk is full."""
+        for module, state in states.items():
+            self._around.home.keep_state(stage.index, module, state)
+        for module, state in states.items():
+            self._states[module] = state
+            self._unwritten.discard(module)
+            self._around.swarm.hold(stage.index, module, state)
+        self._announce(stage)
+
     def _look_up_next(self, stage: Stage) -> None:
         """Look at one module after the other, so that the directory hears as much of us with a thousand of them.
 
@@ -106,6 +116,11 @@ class Keeping:
             for said in self._around.swarm.members(stage.index, module)
             if said.trains
         }
+
+    def look_for_trainers(self, stage: Stage) -> None:
+        """Look at all modules now; `trainers` knows then who is there."""
+        swarm = self._around.swarm
+        swarm.look_up(stage.index, sorted(self._states), timeout=swarm.timing.look_up)
 
     def is_done(self, stage: Stage) -> bool:
         """Whether we hold every module of the stage at its last version."""

@@ -1,8 +1,10 @@
-"""All that an operator orders on the command line, done by the node that leads: who takes part, standbys, run files."""
+"""All that an operator orders on the command line, done by the node that leads: who takes part, standbys, run files,
+going back."""
 
 from dipaco_swarm.operator.admissions import Admissions
 from dipaco_swarm.operator.appointing import Appointing, full_address
 from dipaco_swarm.operator.extending import Extending
+from dipaco_swarm.operator.going_back import GoingBack
 from dipaco_swarm.operator.publishing import Publisher
 from dipaco_swarm.operator.stages import Stages
 from dipaco_swarm.operator.surroundings import Surroundings
@@ -13,7 +15,9 @@ from dipaco_swarm.run.manifest import Manifest
 class Obeying:
     """Each order is published before its file is removed, so that none is lost."""
 
-    def __init__(self, around: Surroundings, publisher: Publisher, stages: Stages, address: str) -> None:
+    def __init__(
+        self, around: Surroundings, publisher: Publisher, stages: Stages, going_back: GoingBack, address: str
+    ) -> None:
         """`address`: of the run, with the places of this node."""
         self._around = around
         self._publisher = publisher
@@ -21,6 +25,7 @@ class Obeying:
         self._admissions = Admissions(around)
         self._appointing = Appointing(around, publisher)
         self._extending = Extending(around, stages)
+        self._going_back = going_back
 
     def take_up(self, manifest: Manifest) -> None:
         """Go on with what was published last. Raises ManifestError when its register is damaged."""
@@ -40,7 +45,9 @@ class Obeying:
         self._appointing.published()
         extended = self._published(appointed, self._extending.renewed(appointed, states))
         self._extending.published()
-        return extended
+        gone_back = self._published(extended, self._going_back.renewed(extended))
+        self._going_back.published()
+        return gone_back
 
     def _published(self, before: Manifest, after: Manifest) -> Manifest:
         """Everybody hears of it at once."""

@@ -16,21 +16,21 @@ from dipaco_swarm.events.operator import (
     NodeResumed,
     NotAdvancing,
     OlderCopy,
-    RunFinished,
     Serving,
     StageEnds,
     StageOpened,
 )
+from dipaco_swarm.machine.beside import BESIDE_THREADS, Beside
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.operator.appointing import full_address
+from dipaco_swarm.operator.going_back import GoingBack
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.keeping import Keeping
 from dipaco_swarm.operator.obeying import Obeying
 from dipaco_swarm.operator.plateau import Plateau
+from dipaco_swarm.operator.preparing import Preparing
 from dipaco_swarm.operator.publishing import Publisher
-from dipaco_swarm.operator.routers import Routers
-from dipaco_swarm.operator.scores import ScoreCollection
 from dipaco_swarm.operator.snapshots import SnapshotKeeper, keeper_of
 from dipaco_swarm.operator.stages import Stages
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
@@ -39,10 +39,8 @@ from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.run.orders import Extend
 from dipaco_swarm.run.signature import Signer, open_manifest
-from dipaco_swarm.strategies import ROUTERS
 from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.training.early import run_of
-from dipaco_swarm.training.scoring import Scores
 
 TICK_SECONDS = 1.0
 
@@ -61,18 +59,20 @@ class Operator:
         address: str,
         workshop: Workshop,
         missed: LookForSleep = never_asleep,
+        beside: Beside = BESIDE_THREADS,
     ) -> None:
-        """`address`: of the run, as people are given it. `missed`: what happened while this program stood still."""
+        """`address`: of the run, as people are given it. `missed`: what happened while this program stood still.
+        `beside`: how long work is done, so that this program goes on."""
         self._around = Surroundings(config, swarm, home, workshop, screen, stop)
         self._address = address
         self._missed = missed
         self._disk = Disk(self._around)
         self._publisher = Publisher(self._around, signer)
         self._keeping = Keeping(self._around, self._disk)
-        self._routers = Routers(self._around, self._show, self._publisher.renew)
-        self._stages = Stages(self._around, self._routers)
-        self._obeying = Obeying(self._around, self._publisher, self._stages, address)
-        self._collection: ScoreCollection | None = None
+        self._stages = Stages(self._around)
+        self._preparing = Preparing(self._around, self._stages, self._keeping, beside)
+        self._going_back = GoingBack(self._around, self._stages, self._keeping, beside)
+        self._obeying = Obeying(self._around, self._publisher, self._stages, self._going_back, address)
         self._snapshots: SnapshotKeeper | None = None
         self._plateau = Plateau()
         self._resumed_at = -math.inf
@@ -101,7 +101,7 @@ class Operator:
                 return True
             manifest = self._where_the_peers_are(manifest)
             keeping.catch_up(manifest.stage)
-            self._show(manifest, "the run is finished; serving it" if manifest.finished else "keeping modules")
+            self._show(manifest)
             over = manifest.finished and until_finished and self._has_been_left(manifest.stage)
             manifest = self._disk.write(partial(self._goes_on, manifest)) or manifest
             self._disk.write(partial(self._publisher.renew, manifest))
@@ -115,9 +115,10 @@ class Operator:
         """What a tick writes down, and the manifest from now on. Raises HomeError when there is no room for it."""
         self._keeping.write(manifest.stage)
         self._keep_snapshots(manifest)
+        self._going_back.look(manifest, self._snapshots)
         obeyed = self._obeying.renewed(manifest, self._keeping.states)
-        if obeyed.config is not manifest.config:
-            self._collection = None
+        if obeyed.config is not manifest.config or obeyed.stage.restored != manifest.stage.restored:
+            self._preparing.clear()
         return self._successor(obeyed)
 
     def _notice_sleep(self) -> None:
@@ -138,7 +139,10 @@ class Operator:
         for best in self._snapshots.collect(self._keeping.states, self._keeping.is_done(manifest.stage)):
             around.screen.event(best)
 
-    def _show(self, manifest: Manifest, activity: str) -> None:
+    def _show(self, manifest: Manifest) -> None:
+        activity = "the run is finished; serving it" if manifest.finished else "keeping modules"
+        if self._preparing.activity is not None:
+            activity = self._preparing.activity
         swarm = self._around.swarm
         traffic, status, rounds = swarm.traffic(), status_of(swarm, manifest), manifest.stage.rounds
         progress = None if rounds is None else min(1.0, status.version_min / rounds)
@@ -212,7 +216,10 @@ class Operator:
 
     def _has_been_left(self, stage: Stage) -> bool:
         """Nobody trains any more; whoever waited for this node to come back has had the time to hear the end."""
-        return self._since_resuming() > 2 * self._greeting and not self._keeping.trainers(stage)
+        if self._since_resuming() <= 2 * self._greeting or self._keeping.trainers(stage):
+            return False
+        self._keeping.look_for_trainers(stage)  # of who has just moved to another path we have heard that it left one
+        return not self._keeping.trainers(stage)
 
     def _was_called_on(self) -> bool:
         """True after one full greeting interval since the restart."""
@@ -232,15 +239,24 @@ class Operator:
         """The manifest that follows, to be published at once; the same one when nothing has changed."""
         successor = None
         if not manifest.finished and self._keeping.is_done(manifest.stage):
-            successor = self._next(manifest) if self._knows_the_run(manifest.stage) else None
+            successor = self._after(manifest) if self._knows_the_run(manifest.stage) else None
         elif not manifest.finished and self._knows_its_end(manifest.stage):
             ends = self._around.home.was_told_to_advance() or self._plateau.is_reached(
                 manifest, self._keeping.versions(manifest.stage), self._snapshots
             )
             successor = self._ending_soon(manifest) if ends else None
-        if successor is None:
+        if successor is None or successor is manifest:
             return manifest
         self._publisher.expire()
+        return successor
+
+    def _after(self, manifest: Manifest) -> Manifest:
+        """The manifest after a stage is done, as far as that is prepared."""
+        successor = self._preparing.renewed(manifest)
+        if successor.stage.index != manifest.stage.index:
+            self._snapshots = None
+            self._keeping.take_up(successor.stage)
+            self._around.screen.event(StageOpened(successor.stage.index, len(successor.stage.table)))
         return successor
 
     def _ending_soon(self, manifest: Manifest) -> Manifest:
@@ -254,44 +270,3 @@ class Operator:
         ending = self._stages.ending_at(manifest, rounds)
         self._around.screen.event(StageEnds(stage.index, ending.stage.rounds or rounds))
         return ending
-
-    def _next(self, manifest: Manifest) -> Manifest | None:
-        """The manifest after a stage is done: the next stage, or the end. None while scores are still coming in."""
-        config, index = self._around.config, manifest.stage.index + 1
-        if index == len(config.stages):
-            return self._end(manifest)
-        scores = None
-        if ROUTERS[config.stages[index].router].needs_scores:
-            if manifest.scoring is None:
-                return self._stages.asking_for_scores(manifest)
-            scores = self._scores(manifest)
-            if scores is None:
-                return None
-        successor = self._stages.after(manifest, self._keeping.states, scores)
-        self._collection = None
-        self._snapshots = None
-        self._keeping.take_up(successor.stage)
-        self._around.screen.event(StageOpened(index, len(successor.stage.table)))
-        return successor
-
-    def _end(self, manifest: Manifest) -> Manifest | None:
-        """The run's last manifest; None when asked to stop before it was made: the same command makes it anew."""
-        router = None
-        if self._around.config.rerouting is not None:
-            router = self._routers.window_router(manifest, self._keeping.states)
-            if router is None and self._around.stop():
-                return None
-        self._around.screen.event(RunFinished())
-        return self._stages.finished(manifest, router)
-
-    def _scores(self, manifest: Manifest) -> Scores | None:
-        """Look at what has come in; None until every path has its scores."""
-        around, states = self._around, self._keeping.states
-        if self._collection is None:
-            scorer = around.workshop.scorer(manifest, around.fetch)
-            self._collection = ScoreCollection(manifest, around.swarm, scorer, states)
-        members = (said for module in states for said in around.swarm.members(manifest.stage.index, module))
-        self._collection.collect({said.path for said in members if said.path is not None})
-        missing = len(self._collection.missing)
-        self._show(manifest, f"collecting scores, {missing} of {len(manifest.stage.table)} paths to come")
-        return None if missing else self._collection.matrix()

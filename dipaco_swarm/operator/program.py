@@ -12,11 +12,14 @@ from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key, load_standby_key
 from dipaco_swarm.operator.node import BootstrapNode
+from dipaco_swarm.operator.pushing import PushingScreen
+from dipaco_swarm.page.opening import open_page
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import BootstrapSettings, StandbySettings
+from dipaco_swarm.training.pinning import pinned
 from dipaco_swarm.training.pretrained import resolved
 
 
@@ -52,8 +55,13 @@ def _run(
     share_heaps()
     network = NodeSettings(settings.listen, settings.announce)
     until_finished = isinstance(settings, BootstrapSettings) and settings.until_finished
-    with stopping_on_signals() as stop, open_screen(settings.screen) as shown:
-        screen = recorded(shown, settings.home)
+    with (
+        stopping_on_signals() as stop,
+        open_screen(settings.screen) as shown,
+        open_page(address, recorded(shown, settings.home), settings.home, settings.web) as (screen, watch),
+    ):
+        if isinstance(settings, BootstrapSettings) and settings.push is not None:
+            screen = PushingScreen(screen, settings.home, settings.push)
         node = BootstrapNode(address, key, OperatorHome(settings.home), screen, config)
 
         def keep_it_going(stop: Stopping) -> bool:
@@ -62,7 +70,7 @@ def _run(
             with open_swarm(address, settings.home, network, stop, leads_in=True) as swarm:
                 stop.tell(swarm.interrupt)
                 network = network.settled(swarm.address.bootstraps)
-                with SleepDetector(swarm.clock) as detector, suppress(Stopped):
+                with SleepDetector(swarm.clock) as detector, watch.on(swarm), suppress(Stopped):
                     places = swarm.address.bootstraps
                     node.live(swarm, places, stop, detector.missed, until_finished=until_finished)
                 return swarm.lost
@@ -72,6 +80,10 @@ def _run(
 
 
 def with_its_model(config: RunConfig, home: OperatorHome, key: Ed25519PrivateKey) -> RunConfig:
-    """The run file with what a checkpoint says of its model: as it was published, else read now. Raises SwarmError."""
+    """The run file with what the world says of its model and data: as it was published, else asked now.
+
+    Raises SwarmError.
+    """
     published = home.manifest(fingerprint_of(key.public_key()))
-    return resolved(config, None if published is None else published.config)
+    known = None if published is None else published.config
+    return pinned(resolved(config, known), known)

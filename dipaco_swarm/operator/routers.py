@@ -1,69 +1,45 @@
-"""The routers of a run: fitted before a stage, and the window router after the last one; with words for people."""
-
-from collections.abc import Callable
+"""The window router, trained beside the node's loop after the last stage; with words for people."""
 
 from dipaco_swarm.algorithm.paths import PathTable
-from dipaco_swarm.algorithm.stages import table_of
 from dipaco_swarm.errors import TrainingError
-from dipaco_swarm.events.operator import (
-    FittingRouter,
-    NoWindowRouter,
-    RouterFitted,
-    RouterKept,
-    TrainingWindowRouter,
-    WindowRouterTrained,
-)
-from dipaco_swarm.machine.stopping import Stopped
+from dipaco_swarm.events.operator import NoWindowRouter, TrainingWindowRouter, WindowRouterTrained
+from dipaco_swarm.operator.desk import Desk, Done
 from dipaco_swarm.operator.surroundings import Surroundings
-from dipaco_swarm.operator.workshop import FittedRouter, States
+from dipaco_swarm.operator.workshop import States
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.training.scoring import Scores
-
-SHOW_SECONDS = 1.0
 
 
-class Routers:
-    """Has routers made, and says so."""
+class WindowRouters:
+    """Has window routers made, and says so."""
 
-    def __init__(
-        self, around: Surroundings, show: Callable[[Manifest, str], None], renew: Callable[[Manifest], None]
-    ) -> None:
-        """`show`: redraws the screen with an activity. `renew`: publishes the manifest again if that is due."""
+    def __init__(self, around: Surroundings, desk: Desk) -> None:
         self._around = around
-        self._show = show
-        self._renew = renew
+        self._desk = desk
+        self._share = 0.0
 
-    def fit(self, manifest: Manifest, index: int, scores: Scores | None) -> FittedRouter:
-        """The router of stage `index`. Raises ManifestError, DataError or UnreachableError when it cannot be made."""
-        around = self._around
-        self._show(manifest, f"fitting the router of stage {index}")
-        kind, paths = around.config.stages[index].router, table_of(around.config, index).num_paths
-        around.screen.event(FittingRouter(kind, paths))
-        fitted = around.workshop.fit_router(manifest, index, scores, around.fetch)
-        if fitted.kept_because is not None:
-            around.screen.event(RouterKept(manifest.stage.index, fitted.kept_because))
-        around.screen.event(RouterFitted(fitted.prefixes, fitted.shares))
-        return fitted
+    @property
+    def activity(self) -> str:
+        return f"training the window router, {100 * self._share:.0f} %"
 
-    def window_router(self, manifest: Manifest, states: States) -> str | None:
-        """The blob of a window router for the stage's paths; None when asked to stop, or when its training failed."""
-        around, clock = self._around, self._around.swarm.clock
-        around.screen.event(TrainingWindowRouter(PathTable(manifest.stage.table).num_paths))
-        shown = 0.0
+    def made(self, manifest: Manifest, states: States) -> Done[str | None] | None:
+        """The blob of a window router for the stage's paths, or that there is none as its training failed; None while
+        it is made."""
+        around, key, states = self._around, ("window router", manifest.stage.index), dict(states)
+        if not self._desk.is_at(key):
+            self._share = 0.0
+            around.screen.event(TrainingWindowRouter(PathTable(manifest.stage.table).num_paths))
 
         def on_progress(share: float) -> None:
-            nonlocal shown
-            if clock.monotonic() - shown > SHOW_SECONDS:
-                shown = clock.monotonic()
-                self._show(manifest, f"training the window router, {100 * share:.0f} %")
-            self._renew(manifest)
+            self._share = share
 
         try:
-            trained = around.workshop.window_router(manifest, states, around.fetch, on_progress, around.stop)
-        except Stopped:
-            return None
+            done = self._desk.done(
+                key, lambda: around.workshop.window_router(manifest, states, around.fetch, on_progress, around.stop)
+            )
         except TrainingError as error:
             around.screen.event(NoWindowRouter(str(error)))
+            return Done(None)
+        if done is None:
             return None
-        around.screen.event(WindowRouterTrained(trained.right))
-        return around.swarm.put_blob(trained.data)
+        around.screen.event(WindowRouterTrained(done.result.right))
+        return Done(around.swarm.put_blob(done.result.data))

@@ -146,9 +146,10 @@ def signer_in(signed: bytes, manifest: Manifest, key: Ed25519PrivateKey) -> Sign
 
 
 def files_of(manifest: Manifest) -> tuple[str, ...]:
-    """Digests of all blobs that a peer of the current stage may ask for."""
-    stage = manifest.stage
-    named = (stage.router, manifest.scoring, manifest.window_router, manifest.peers)
+    """Digests of all blobs that a peer may ask for, in the current stage or to get ready for the one that comes."""
+    stage, closing, coming = manifest.stage, manifest.closing, manifest.coming
+    routers = (stage.router, None if coming is None else coming.router)
+    named = (*routers, manifest.scoring, manifest.window_router, manifest.peers)
     return tuple(
         dict.fromkeys(
             (
@@ -156,6 +157,7 @@ def files_of(manifest: Manifest) -> tuple[str, ...]:
                 *manifest.feature_seeds,
                 *stage.seeds.values(),
                 *stage.momenta.values(),
+                *(() if closing is None else closing.params.values()),
                 *(digest for digest in named if digest is not None),
             )
         )

@@ -32,10 +32,18 @@ from dipaco_swarm.training.early import Snapshot, load_into, loss_on
 from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.features import prefix_features
 from dipaco_swarm.training.modules import PathModel, build_network
-from dipaco_swarm.training.pieces import EvaluationSet, routing_pieces, routing_prefixes
+from dipaco_swarm.training.pieces import EvaluationSet, routing_pieces, routing_prefixes, text_characters
 from dipaco_swarm.training.pretrained import existing_tokenizer, pretrained_network
 from dipaco_swarm.training.routed import feature_network, load_routing
-from dipaco_swarm.training.scoring import Scores, audit, sample_from_bytes, sample_to_bytes, score_sample
+from dipaco_swarm.training.scoring import (
+    Rows,
+    Scores,
+    audit,
+    rows_of,
+    sample_from_bytes,
+    sample_to_bytes,
+    score_sample,
+)
 from dipaco_swarm.training.tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter, train_window_router, window_router_to_bytes
 
@@ -79,14 +87,22 @@ class TrainingWorkshop:
     def follow(self, config: RunConfig) -> None:
         self._config = config
 
-    def routing_sample(self, index: int, tokenizer: bytes) -> RoutingSample:
+    def routing_sample(self, index: int, tokenizer: bytes, most: Callable[[float], int]) -> RoutingSample:
         sample = _sample(self._config.at(index), load_tokenizer(tokenizer))
+        pieces = len(sample.lengths)
+        few = min(pieces, most(float(sample.lengths.mean())))
+        if few < pieces:  # evenly, for the sample has one domain after the other
+            sample = rows_of(sample, np.arange(few) * pieces // few)
         return RoutingSample(sample_to_bytes(sample), len(sample.lengths))
 
     def fit_router(self, manifest: Manifest, index: int, scores: Scores | None, fetch: Fetch) -> FittedRouter:
         config, stage, table = self._config.at(index), self._config.stages[index], table_of(self._config, index)
         tokenizer = load_tokenizer(fetch(manifest.tokenizer))
-        sample = _sample(config, tokenizer)
+        if scores is None:
+            sample = _sample(config, tokenizer)
+        else:
+            assert manifest.scoring is not None, "what was scored"
+            sample = sample_from_bytes(fetch(manifest.scoring), vocabulary_size(tokenizer), config.data.sequence_length)
         prefixes = sample.tokens[:, : config.router.prefix_tokens]
         network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
         features = prefix_features(network, prefixes)
@@ -107,7 +123,8 @@ class TrainingWorkshop:
             assert manifest.stage.router is not None, "there are several paths, so there is a router"
             blob, kept_because = fetch(manifest.stage.router), str(error)
             router = router_from_bytes(blob, len(manifest.stage.table))
-        return FittedRouter(blob, path_shares(router, features, stage.overlap), len(prefixes), kept_because)
+        shares, characters = path_shares(router, features, stage.overlap), text_characters(sample, tokenizer)
+        return FittedRouter(blob, shares, len(prefixes), kept_because, characters)
 
     def scorer(self, manifest: Manifest, fetch: Fetch) -> PathScorer:
         assert manifest.scoring is not None, "nobody was asked to score"
@@ -162,12 +179,17 @@ class SampleScorer:
     def pieces(self) -> int:
         return len(self._sample.lengths)
 
-    def score(self, path: PathIndex, states: States) -> Scores:
-        return score_sample(load_path(self._model, self._table, path, states), self._sample, self._prefix_tokens)
+    @property
+    def tokens(self) -> int:
+        return int(self._sample.lengths.sum())
 
-    def believes(self, path: PathIndex, states: States, scores: Scores) -> bool:
+    def score(self, path: PathIndex, states: States, pieces: range) -> Scores:
         network = load_path(self._model, self._table, path, states)
-        return audit(scores, network, self._sample, self._prefix_tokens, self._audit_seed)
+        return score_sample(network, rows_of(self._sample, np.array(pieces)), self._prefix_tokens)
+
+    def believes(self, path: PathIndex, states: States, scores: Scores, rows: Rows) -> bool:
+        network = load_path(self._model, self._table, path, states)
+        return audit(scores, network, rows_of(self._sample, rows), self._prefix_tokens, self._audit_seed)
 
 
 class SnapshotAudit:
@@ -207,12 +229,12 @@ def sample_by_path(manifest: Manifest, fetch: Fetch) -> Callable[[PathIndex], Ev
     def routed() -> tuple[EvaluationSet, Indices]:
         routing = load_routing(manifest, stage, fetch)
         found = routing_pieces(read_documents(config.data), routing.tokenizer, config.data, config.router)
-        found = _rows(found, np.arange(min(len(found.lengths), PIECES_SEARCHED * len(stage.table))))
+        found = rows_of(found, np.arange(min(len(found.lengths), PIECES_SEARCHED * len(stage.table))))
         return found, routing.paths(found.tokens[:, : config.router.prefix_tokens])
 
     def of_path(path: PathIndex) -> EvaluationSet:
         pieces, paths = routed()
-        return _rows(pieces, np.flatnonzero(paths == path)[:AUDITED_PIECES])
+        return rows_of(pieces, np.flatnonzero(paths == path)[:AUDITED_PIECES])
 
     return of_path
 
@@ -221,10 +243,6 @@ def _sample(config: RunConfig, tokenizer: Tokenizer, stop: Callable[[], bool] = 
     """The routing sample of a stage. Raises Stopped when `stop` says so."""
     documents = _until_stopped(read_documents(config.data), stop)
     return routing_pieces(documents, tokenizer, config.data, config.router)
-
-
-def _rows(pieces: EvaluationSet, rows: Indices) -> EvaluationSet:
-    return EvaluationSet(pieces.tokens[rows], pieces.lengths[rows], ("",) * len(rows))
 
 
 def _until_stopped(documents: Iterable[Document], stop: Callable[[], bool]) -> Iterator[Document]:

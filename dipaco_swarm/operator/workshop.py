@@ -11,7 +11,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.early import PathShape, Snapshot
-from dipaco_swarm.training.scoring import Scores
+from dipaco_swarm.training.scoring import Rows, Scores
 
 Fetch = Callable[[str], bytes]
 """A blob by its digest."""
@@ -39,6 +39,8 @@ class FittedRouter:
     """Prefixes that it was fitted on."""
     kept_because: str | None = None
     """Why it is the router of the stage before; None: it is a new one."""
+    text_characters: int | None = None
+    """Of a text of about a sequence, in the sample's documents; None: nobody has measured it."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,17 @@ class PathScorer(Protocol):
         """Documents of the sample."""
         ...
 
-    def score(self, path: PathIndex, states: States) -> Scores:
-        """Log-likelihoods of the sample under a path, in nats: float64 (pieces,)."""
+    @property
+    def tokens(self) -> int:
+        """Of all of them."""
         ...
 
-    def believes(self, path: PathIndex, states: States, scores: Scores) -> bool:
-        """Whether these are the scores of that path, checked on some documents that nobody could foresee."""
+    def score(self, path: PathIndex, states: States, pieces: range) -> Scores:
+        """Log-likelihoods of these pieces of the sample under a path, in nats: float64 (len(pieces),)."""
+        ...
+
+    def believes(self, path: PathIndex, states: States, scores: Scores, rows: Rows) -> bool:
+        """Whether these are the path's scores of the pieces in `rows`, checked on some that nobody could foresee."""
         ...
 
 
@@ -97,8 +104,8 @@ class Workshop(Protocol):
         """The run file is another one from now on."""
         ...
 
-    def routing_sample(self, index: int, tokenizer: bytes) -> RoutingSample:
-        """Of the documents of stage `index`."""
+    def routing_sample(self, index: int, tokenizer: bytes, most: Callable[[float], int]) -> RoutingSample:
+        """Of the documents of stage `index`. `most`: so many pieces, given how many tokens a piece has on average."""
         ...
 
     def fit_router(self, manifest: Manifest, index: int, scores: Scores | None, fetch: Fetch) -> FittedRouter:

@@ -13,6 +13,7 @@ from rich.text import Text
 from dipaco_swarm.algorithm.stages import check_tables
 from dipaco_swarm.errors import DataError, RunFileError, SwarmError
 from dipaco_swarm.events import words
+from dipaco_swarm.operator.check.mixing import SourceSample
 from dipaco_swarm.operator.check.pace import Crowd, RoundTime, round_time
 from dipaco_swarm.operator.check.sample import DocumentSample, Read, look_at, read_some
 from dipaco_swarm.operator.check.sizes import Sizes, StageSize, sizes_of
@@ -24,6 +25,8 @@ from dipaco_swarm.training.tokenizer import load_tokenizer, tokenizer_from_path,
 
 SMALL_SHARE = 0.1
 """Of an equal split: a path with less hardly trains."""
+SHORT_OF = 0.8
+"""Of its share: a source with less has run dry."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,11 @@ def examine(config: RunConfig, crowd: Crowd, documents: int) -> Report:
     read: Read | None = None
     sample: DocumentSample | None = None
     if documents:
+        read = read_some(config, documents, found)
         try:
-            read = read_some(config, documents)
-            sample = look_at(config, read)
+            sample = None if read is None else look_at(config, read)
         except DataError as error:
             found.append(Problem("data", str(error)))
-        except SwarmError as error:
-            found.append(Problem("tokenizer", str(error)))
     try:
         check_tables(config)
         vocabulary = _vocabulary(config, read)
@@ -110,6 +111,13 @@ def _notes(config: RunConfig, rounds: Sequence[RoundTime], sample: DocumentSampl
             f"the stages have {steps:,} inner steps of a path, and inner.schedule_steps = "
             f"{config.inner.schedule_steps:,}: the learning rate falls over those, and then stays at its last value"
         )
+    for source in sample.sources if sample is not None else ():
+        if source.reached is not None and source.reached < SHORT_OF * source.wanted and source.epochs is not None:
+            yield (
+                f"{source.called} is read {words.times(source.epochs)} and then left out: it makes "
+                f"{words.percent(source.reached)} of the text and not {words.percent(source.wanted)}, unless the run "
+                "ends before; bring more of it, raise its epochs, or lower its weight"
+            )
     for routed in sample.routed if sample is not None else ():
         if routed.problem:
             yield f"stage {routed.stage}: {routed.problem}"
@@ -131,6 +139,15 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         yield f"a round of stage {time.stage}", _of_round(time)
     if report.documents is not None:
         yield from _of_documents(report.documents)
+
+
+def _of_source(source: SourceSample) -> str:
+    text = f"{source.source} {source.path or ''}".strip() + f": {words.percent(source.wanted)} of the text"
+    if source.size is not None:
+        text += f", {words.size(source.size)}"
+    if source.epochs is not None:
+        text += f", read {words.times(source.epochs)} until each was read once"
+    return f"{text}; {source.documents:,} documents looked at, {words.count(source.characters)} characters"
 
 
 def _mistakes(count: int) -> str:
@@ -185,6 +202,8 @@ def _of_documents(found: DocumentSample) -> Iterator[tuple[str, str]]:
         f"{words.count(found.tokens)} tokens in {found.pieces:,} pieces; {splits}",
     )
     yield "domains", domains
+    for source in found.sources:
+        yield f"source {source.index}", _of_source(source)
     for routed in found.routed:
         if routed.smallest is not None and routed.largest is not None:
             yield (

@@ -4,20 +4,24 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from tokenizers import Tokenizer
 
 from dipaco_swarm.algorithm.routers.router import Sample, kind_of, path_shares
 from dipaco_swarm.algorithm.stages import table_of
-from dipaco_swarm.errors import DataError, ManifestError
+from dipaco_swarm.errors import DataError, ManifestError, SwarmError
+from dipaco_swarm.operator.check.mixing import SourceSample, sources_of
+from dipaco_swarm.run.checking import Problem
 from dipaco_swarm.run.config import ModelConfig, RunConfig
+from dipaco_swarm.run.data import SourceConfig
 from dipaco_swarm.strategies import ROUTERS
 from dipaco_swarm.training.documents import Document, read_documents, split_of
 from dipaco_swarm.training.features import Floats, prefix_features
 from dipaco_swarm.training.modules import build_network
 from dipaco_swarm.training.pieces import EvaluationSet, evaluation_pieces
 from dipaco_swarm.training.pretrained import existing_tokenizer
+from dipaco_swarm.training.sources.mixture import nothing_in
 from dipaco_swarm.training.tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
 
 READ_SECONDS = 20.0
@@ -55,26 +59,54 @@ class DocumentSample:
     pieces: int
     """Of at most a sequence; what is not longer than the prefix is none."""
     routed: tuple[RoutedSample, ...]
+    sources: tuple[SourceSample, ...] = ()
+    """Of a mixture."""
 
 
 @dataclass(frozen=True)
 class Read:
     """The documents, and the tokenizer that the run has or would be given by them."""
 
-    documents: tuple[Document, ...]
+    by_source: tuple[tuple[Document, ...], ...]
+    """One of a run without a mixture."""
     seconds: float
     tokenizer: Tokenizer
 
+    @property
+    def documents(self) -> tuple[Document, ...]:
+        return tuple(chain.from_iterable(self.by_source))
 
-def read_some(config: RunConfig, count: int) -> Read:
-    """At most so many documents. Raises DataError when there are none, another SwarmError for a tokenizer of no use."""
-    started = time.monotonic()
-    documents = tuple(islice(_in_time(config), count))
+
+def read_some(config: RunConfig, count: int, problems: list[Problem]) -> Read | None:
+    """At most so many documents, of each source of a mixture as many as of the others.
+
+    What is wrong with a source, or with the tokenizer, is added to `problems`; None: then there is nothing to look at.
+    """
+    started, parts, before = time.monotonic(), config.data.parts, len(problems)
+    found: list[tuple[Document, ...]] = []
+    for index, part in enumerate(parts):
+        try:
+            of_part = tuple(islice(_in_time(part, READ_SECONDS / len(parts)), -(-count // len(parts))))
+        except DataError as error:
+            problems.append(Problem(f"data.sources[{index}]" if config.data.sources else "data", str(error)))
+            continue
+        if config.data.sources and not of_part:
+            problems.append(Problem(f"data.sources[{index}]", nothing_in(index, part)))
+        found.append(of_part)
+    if len(problems) > before:
+        return None
     seconds = time.monotonic() - started
-    data = existing_tokenizer(config)
-    if data is None:
-        data = train_tokenizer((document.text for document in documents), config.tokenizer.vocab_size)
-    return Read(documents, seconds, load_tokenizer(data))
+    try:
+        data = existing_tokenizer(config)
+        if data is None:
+            texts = (document.text for of_part in found for document in of_part)
+            data = train_tokenizer(texts, config.tokenizer.vocab_size)
+        return Read(tuple(found), seconds, load_tokenizer(data))
+    except DataError as error:
+        problems.append(Problem("data", str(error)))
+    except SwarmError as error:
+        problems.append(Problem("tokenizer", str(error)))
+    return None
 
 
 def look_at(config: RunConfig, read: Read) -> DocumentSample:
@@ -90,13 +122,14 @@ def look_at(config: RunConfig, read: Read) -> DocumentSample:
         tokens=int(pieces.lengths.sum()),
         pieces=len(pieces.lengths),
         routed=tuple(_routed(config, pieces, vocabulary_size(tokenizer))),
+        sources=sources_of(config.data, read.by_source) if config.data.sources else (),
     )
 
 
-def _in_time(config: RunConfig) -> Iterator[Document]:
-    """The run's documents, until it takes too long."""
-    over = time.monotonic() + READ_SECONDS
-    for document in read_documents(config.data):
+def _in_time(part: SourceConfig, seconds: float) -> Iterator[Document]:
+    """The documents of a source, until it takes too long."""
+    over = time.monotonic() + seconds
+    for document in read_documents(part):
         yield document
         if time.monotonic() > over:
             return

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from dipaco_swarm.algorithm.paths import PathTable
 from dipaco_swarm.algorithm.stages import table_of
 from dipaco_swarm.run.config import RunConfig
-from dipaco_swarm.training.needs import NODE_DISK_BYTES, PathNeeds, round_bytes
+from dipaco_swarm.training.needs import ANCHOR_BYTES, NODE_DISK_BYTES, PathNeeds, round_bytes
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def sizes_of(config: RunConfig, vocabulary: int, levels: Sequence[int]) -> Sizes
         path=path,
         vocabulary=vocabulary,
         peer=PathNeeds.of(path),
-        node_disk=NODE_DISK_BYTES * bank + 8 * (before - bank),
+        node_disk=(NODE_DISK_BYTES + ANCHOR_BYTES * config.anchors.keep) * bank + 8 * (before - bank),
         stages=stages,
     )
 
