@@ -1,0 +1,241 @@
+"""The ASGI application: which URL is what, who may ask, and how errors are told. Nothing that was asked is kept.
+
+/                       a page that asks; whoever opens it needs the key for everything else
+/about                  what that page has to know of the run
+/v1/...                 OpenAI's interface
+/health                 that somebody is there
+"""
+
+import hmac
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import chain
+from threading import BoundedSemaphore
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from dipaco_swarm.errors import SwarmError
+from dipaco_swarm.gateway.answering import Chat, Completion, Json, Kind, Over, Template, at_once, in_parts
+from dipaco_swarm.gateway.asked import SilentError
+from dipaco_swarm.gateway.dialect import (
+    ChatRequest,
+    CompletionRequest,
+    RefusedError,
+    error_body,
+    model_list,
+    parsed,
+    path_in,
+)
+from dipaco_swarm.gateway.gateway import Gateway
+from dipaco_swarm.page.statics import Guarded, files_of
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 32
+"""Requests that are answered at the same time; each keeps a thread, of which the server has forty."""
+MOST_BYTES = 8 << 20
+"""Of a request."""
+HOSTS = ("localhost", "127.0.0.1", "[::1]", "testserver")
+"""How a browser may call a door that is open to this machine alone: a page elsewhere cannot pretend to be there."""
+SHARED = ("base.css", "format.js", "icon.svg", "theme.js")
+"""What this page has in common with the page of a run."""
+
+
+class Doors:
+    """What is behind each URL."""
+
+    def __init__(
+        self,
+        gateway: Callable[[], Gateway],
+        template: Template | None,
+        api_key: str | None,
+        asks_peers: bool,
+        over: Over,
+    ) -> None:
+        """`gateway`: called for each request. `template`: None: no chat. `api_key`: what clients have to show."""
+        self._over = over
+        self._room = BoundedSemaphore(AT_ONCE)
+        self._gateway = gateway
+        self._template = template
+        self._api_key = api_key
+        self._asks_peers = asks_peers
+        self._since = int(time.time())
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def about(self, request: Request) -> Response:
+        gateway = await run_in_threadpool(self._gateway)
+        found = {
+            "run": gateway.name,
+            "paths": gateway.num_paths,
+            "chats": self._template is not None,
+            "reroutes": gateway.reroutes,
+            "asks_peers": self._asks_peers,
+        }
+        return JSONResponse(found, headers={"cache-control": "no-store"})
+
+    async def models(self, request: Request) -> Response:
+        gateway = await run_in_threadpool(self._gateway)
+        return JSONResponse(model_list(gateway.name, gateway.num_paths, self._since))
+
+    async def model(self, request: Request) -> Response:
+        name, gateway = request.path_params["name"], await run_in_threadpool(self._gateway)
+        path_in(name, gateway.name, gateway.num_paths)
+        return JSONResponse({"id": name, "object": "model", "created": self._since, "owned_by": "dipaco-swarm"})
+
+    async def completions(self, request: Request) -> Response:
+        asked: CompletionRequest = parsed(CompletionRequest, await _body(request))
+        return await self._answered(lambda: Completion(self._gateway(), asked), asked)
+
+    async def chat(self, request: Request) -> Response:
+        asked: ChatRequest = parsed(ChatRequest, await _body(request))
+        template = self._template
+        if template is None:
+            raise RefusedError(
+                "this run's tokenizer has no chat template: its model goes on with texts and was not taught to chat; "
+                "use /v1/completions, or start the gateway with --chat-template FILE"
+            )
+        return await self._answered(lambda: Chat(self._gateway(), asked, template), asked)
+
+    async def _answered(self, make: Callable[[], Kind], asked: CompletionRequest | ChatRequest) -> Response:
+        if not self._room.acquire(blocking=False):
+            raise RefusedError(
+                f"this gateway answers {AT_ONCE} requests at once; ask again soon",
+                code="rate_limit_exceeded",
+                status=429,
+            )
+        with ExitStack() as room:
+            room.callback(self._room.release)
+            kind = await run_in_threadpool(make)
+            if not asked.stream:
+                return JSONResponse(await run_in_threadpool(at_once, kind, self._over))
+            parts = in_parts(kind, self._over, tells_usage=asked.tells_usage)
+            first = await run_in_threadpool(next, parts)  # what fails before the first token is an ordinary error
+            return Stream(_events(first, parts), room.pop_all())
+
+    def admit(self, request: Request) -> None:
+        """Raises RefusedError for who may not ask."""
+        if self._api_key is None or request.url.path == "/health":
+            return
+        shown = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(shown.encode(), self._api_key.encode()):
+            raise RefusedError("this gateway wants an API key: Authorization: Bearer KEY", code="no_key", status=401)
+
+
+def build_app(
+    gateway: Callable[[], Gateway],
+    *,
+    template: Template | None = None,
+    api_key: str | None = None,
+    hosts: Sequence[str] = HOSTS,
+    asks_peers: bool = False,
+    over: Over = lambda: False,
+) -> Starlette:
+    """`gateway`: gives what answers the next request. `hosts`: by which names it may be called; `("*",)`: by any.
+
+    `asks_peers`: whether strangers see what is asked; the page says so. `over`: whether the program is being ended.
+    """
+    doors = Doors(gateway, template, api_key, asks_peers, over)
+
+    def door(path: str, method: str, answer: Any) -> Route:
+        async def endpoint(request: Request) -> Response:
+            try:
+                doors.admit(request)
+                answered: Response = await answer(request)
+                return answered
+            except (SwarmError, SilentError) as error:
+                return _refused(error)
+
+        return Route(path, endpoint, methods=[method])
+
+    return Starlette(
+        routes=[
+            door("/health", "GET", doors.health),
+            door("/about", "GET", doors.about),
+            door("/v1/models", "GET", doors.models),
+            door("/v1/models/{name:path}", "GET", doors.model),
+            door("/v1/completions", "POST", doors.completions),
+            door("/v1/chat/completions", "POST", doors.chat),
+            *(Route(place, file) for place, file in files_of("dipaco_swarm.page", *SHARED)),
+            *(Route(place, file) for place, file in files_of("dipaco_swarm.gateway")),
+        ],
+        middleware=[
+            Middleware(Guarded),
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+        ],
+        exception_handlers={404: _no_such_place, 405: _no_such_place},
+    )
+
+
+class Stream(StreamingResponse):
+    """Server-sent events; it takes room until its last one is sent, or nobody listens."""
+
+    def __init__(self, events: Iterator[str], room: ExitStack) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._room = room
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._room:
+            await super().__call__(scope, receive, send)
+
+
+async def _body(request: Request) -> bytes:
+    """Raises RefusedError when it is too long, or no JSON by its own word."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise RefusedError("send JSON, with the header Content-Type: application/json", status=415)
+    found = bytearray()
+    try:
+        async for chunk in request.stream():
+            found += chunk
+            if len(found) > MOST_BYTES:
+                raise RefusedError(f"the request has more than {MOST_BYTES >> 20} MB", status=413)
+    except ClientDisconnect:
+        raise RefusedError("the request broke off") from None
+    return bytes(found)
+
+
+def _events(first: Json, parts: Iterator[Json]) -> Iterator[str]:
+    """Server-sent events. One that breaks off ends with an error, and without [DONE]."""
+    with closing(parts):  # type: ignore[type-var]
+        try:
+            for part in chain((first,), parts):
+                yield _event(part)
+        except (SwarmError, SilentError) as error:
+            yield _event(error_body(str(error), "server_error"))
+            return
+    yield "data: [DONE]\n\n"
+
+
+def _event(fields: Json) -> str:
+    return f"data: {json.dumps(fields, ensure_ascii=False)}\n\n"
+
+
+def _refused(error: Exception) -> Response:
+    if isinstance(error, RefusedError):
+        again = {"retry-after": "5"} if error.status == 429 else None
+        return JSONResponse(error.body(), error.status, again)
+    if isinstance(error, SilentError):
+        return JSONResponse(error_body(str(error), "server_error"), 503, {"retry-after": "30"})
+    return JSONResponse(error_body(str(error), "invalid_request_error"), 400)
+
+
+async def _no_such_place(request: Request, error: Exception) -> Response:
+    status: int = getattr(error, "status_code", 404)
+    there = "/, /v1/models, /v1/completions, /v1/chat/completions, /health"
+    return JSONResponse(
+        error_body(f"{request.method} {request.url.path} does not exist; there is {there}", "invalid_request_error"),
+        status,
+    )

@@ -1,0 +1,108 @@
+"""The gateway of a run as it is now: its newest stage, the peers that train it, and this machine behind them."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.client.sources import run_in_swarm
+from dipaco_swarm.client.trained_run import TrainedRun
+from dipaco_swarm.gateway.asked import Piece, Task, Writer
+from dipaco_swarm.gateway.checking import Answered, Checks
+from dipaco_swarm.gateway.gateway import Gateway
+from dipaco_swarm.gateway.own_paths import OwnPaths
+from dipaco_swarm.gateway.peers import Peers, PeerWriter
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import open_manifest
+from dipaco_swarm.swarm.interface import PeerName, Swarm
+
+REFRESH_SECONDS = 600.0
+"""What this machine writes itself is of states that are not older than this, in a run that goes on."""
+STATE_SECONDS = 60.0
+
+Tell = Callable[[str], None]
+
+
+class LiveGateway:
+    """Called, gives the gateway for the next request. From any thread."""
+
+    def __init__(self, swarm: Swarm, manifest: Manifest, fingerprint: str, tell: Tell) -> None:
+        self._swarm = swarm
+        self._fingerprint = fingerprint
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._signed: bytes | None = None
+        self._manifest = manifest
+        self._gateway: Gateway | None = None
+        self._built = 0.0
+        self.liars: set[PeerName] = set()
+        """Who has not written what its path writes; it is asked nothing more."""
+        self.checks: Checks | None = None
+
+    def __call__(self) -> Gateway:
+        with self._lock:
+            newest = self._newest()
+            stale = not newest.finished and time.monotonic() - self._built > REFRESH_SECONDS
+            if self._gateway is None or newest.revision != self._manifest.revision or stale:
+                self._manifest = newest
+                self._gateway = self._build(newest)
+                self._built = time.monotonic()
+            return self._gateway
+
+    def close(self) -> None:
+        if self.checks is not None:
+            self.checks.close()
+
+    def _newest(self) -> Manifest:
+        signed = self._swarm.known_manifest()
+        if signed is None or signed == self._signed:
+            return self._manifest
+        self._signed = signed
+        newest = open_manifest(signed, self._fingerprint)
+        return newest if newest.revision > self._manifest.revision else self._manifest
+
+    def _build(self, manifest: Manifest) -> Gateway:
+        run = run_in_swarm(self._swarm, manifest, self._fingerprint)
+        peers, own = Peers(self._swarm, manifest.stage.index, run.table, self.liars), OwnPaths(run)
+        self.close()
+        self.checks = Checks(run, partial(self._state, manifest), self._distrust, peers.writers)
+
+        alone: set[PathIndex] = set()
+
+        def writers(path: PathIndex) -> Iterator[Writer]:
+            yield from peers.writers(path)
+            if path not in alone:
+                alone.add(path)
+                self._tell(f"no peer answers for path {path} now; this machine fetches it and writes itself")
+            yield own
+
+        return gateway_of(run, writers, partial(_check, self.checks))
+
+    def _state(self, manifest: Manifest, module: ModuleId, digest: str) -> ModuleState | None:
+        return self._swarm.fetch_state(manifest.stage.index, module, digest, timeout=STATE_SECONDS)
+
+    def _distrust(self, name: PeerName, why: str) -> None:
+        if name in self.liars:
+            return
+        self.liars.add(name)
+        self._tell(f"peer {str(name)[-8:]} is asked nothing more: {why}")
+
+
+def _check(checks: Checks, writer: Writer, task: Task, pieces: Sequence[Piece]) -> None:
+    if isinstance(writer, PeerWriter):
+        tokens = tuple(piece.written.token for piece in pieces)
+        checks.note(Answered(writer.name, task, tokens, pieces[-1].origin))
+
+
+def gateway_of(
+    run: TrainedRun,
+    writers: Callable[[PathIndex], Iterator[Writer]],
+    note: Callable[[Writer, Task, Sequence[Piece]], None] = lambda writer, task, pieces: None,
+) -> Gateway:
+    """What answers for a run."""
+    manifest = run.manifest
+    router = run.window_router() if manifest.window_router is not None else None
+    prefix = manifest.rules.router.prefix_tokens
+    return Gateway(manifest.rules.name, run.table.num_paths, prefix, run.routing(), router, writers, note)
