@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dipaco_swarm.cli.words import EXIT_ERROR, new_app, screen_choice, worded_failures
+from dipaco_swarm.cli.words import EXIT_ERROR, new_app, screen_choice, web_choice, worded_failures
 
 if TYPE_CHECKING:
     from dipaco_swarm.operator.home import OperatorHome
 
 MAX_WHY = 200
+
+WebOption = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Serve a page of the run there, for browsers: 127.0.0.1:8080."),
+]
 
 app = new_app("Open a DiPaCo run: write its run file, publish it, keep its modules, lead it through its stages.")
 
@@ -68,6 +73,11 @@ def serve(
         ),
     ] = None,
     until_finished: Annotated[bool, typer.Option("--until-finished", help="End when the run has finished.")] = False,
+    web: WebOption = None,
+    push_best: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Upload the model to the Hugging Face hub now and then.")
+    ] = None,
+    push_every: Annotated[int, typer.Option(metavar="N", min=1, help="Versions between two uploads.")] = 50,
     screen: Annotated[
         Literal["live", "plain", "none"] | None,
         typer.Option(help="What to show.  [default: live on a terminal, else plain]"),
@@ -76,8 +86,9 @@ def serve(
     """Publish the run, keep its modules, drive its stages; prints the run address that volunteers need."""
     with worded_failures(ctrl_c_is_ordinary=True):
         from dipaco_swarm.run.file import read_run_file
-        from dipaco_swarm.settings import BootstrapSettings, default_home
+        from dipaco_swarm.settings import BootstrapSettings, Push, default_home
 
+        push = None if push_best is None else Push.parse(push_best, push_every)
         config = read_run_file(run_file)  # before anything heavy: a typo should cost no waiting
         settings = BootstrapSettings(
             run_file=run_file,
@@ -86,6 +97,8 @@ def serve(
             announce=tuple(announce or ()),
             until_finished=until_finished,
             screen=screen_choice(screen),
+            web=web_choice(web),
+            push=push,
         )
         from dipaco_swarm.operator.program import serve as serve_run  # torch and hivemind load only when needed
 
@@ -125,12 +138,59 @@ def extend(
         tell_to_extend(run_file, home)
 
 
+@app.command()
+def shard(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file that is being served.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new folder, or one where this was interrupted.")],
+    home: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder that `serve` keeps.  [default: as for serve]")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where texts are routed.")] = "auto",
+) -> None:
+    """Split the run's documents by path, once for everybody, with the router of the stage that runs."""
+    with worded_failures():
+        from dipaco_swarm.cli.sharding import device_named, split_corpus
+
+        split_corpus(run_file, out, home, device_named(device))
+
+
 HomeOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The folder that `serve` keeps.  [default: as for serve]")
 ]
 RunFileArgument = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file that is being served.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the peer: its screen and `status` say it.")]
 TOLD = "the node that serves the run does it within seconds; one that is down, when it is up"
+
+
+@app.command()
+def anchors(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN.toml|DIR", help="The run file, or the folder that `serve` keeps.")
+    ],
+    home: HomeOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List the copies of all modules that the run can go back to, and what is known of each."""
+    with worded_failures():
+        from dipaco_swarm.cli.anchors import list_anchors
+
+        list_anchors(run, home, as_json=as_json)
+
+
+@app.command()
+def rollback(
+    run_file: RunFileArgument,
+    to: Annotated[int, typer.Option("--to", metavar="ANCHOR", min=1, help="Its number; `anchors` lists them.")],
+    module: Annotated[
+        list[str] | None, typer.Option("--module", metavar="L0M1", help="Only with this one. Repeatable.")
+    ] = None,
+    home: HomeOption = None,
+) -> None:
+    """Take a run back to an anchor: what was trained since counts no more. Everybody follows without a restart."""
+    with worded_failures():
+        from dipaco_swarm.cli.anchors import tell_to_go_back
+
+        tell_to_go_back(run_file, to, module or (), home)
 
 
 @app.command()
@@ -199,6 +259,7 @@ def standby(
     announce: Annotated[
         list[str] | None, typer.Option(metavar="MADDR", help="Address that others should dial, if it differs.")
     ] = None,
+    web: WebOption = None,
     screen: Annotated[
         Literal["live", "plain", "none"] | None,
         typer.Option(help="What to show.  [default: live on a terminal, else plain]"),
@@ -216,6 +277,7 @@ def standby(
             listen=listen,
             announce=tuple(announce or ()),
             screen=screen_choice(screen),
+            web=web_choice(web),
         )
         from dipaco_swarm.operator.program import stand_by  # torch and hivemind load only when needed
 

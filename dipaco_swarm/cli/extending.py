@@ -25,6 +25,9 @@ def tell_to_extend(run_file: Path, home: Path | None) -> None:
         from dipaco_swarm.training.pretrained import resolved  # torch loads only where a checkpoint is named
 
         config = resolved(config, manifest.config)
+    from dipaco_swarm.training.pinning import pinned
+
+    config = pinned(config, manifest.config)
     found = refused(manifest.config, config, manifest.stage.index)
     if found:
         raise RunFileError("; ".join(f"{problem.key}: {problem.what}" for problem in found))

@@ -6,18 +6,33 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dipaco_swarm.cli.words import new_app, path_choice, screen_choice, worded_failures
+from dipaco_swarm.cli.grouped import Grouped
+from dipaco_swarm.cli.peer_home import COMMANDS
+from dipaco_swarm.cli.peer_home import app as besides
+from dipaco_swarm.cli.words import (
+    answers_choice,
+    hours_choice,
+    new_app,
+    nickname_choice,
+    path_choice,
+    screen_choice,
+    worded_failures,
+    yield_choice,
+)
 
 if TYPE_CHECKING:
-    from dipaco_swarm.settings import PeerSettings
+    from dipaco_swarm.settings import Own, PeerSettings
 
 BYTES_PER_MEGABIT = 1e6 / 8
 BYTES_PER_GIGABYTE = 1e9
+OWN_SHARE, MOST_OWN = 0.2, 0.5
+MACHINE, NETWORK, DOCUMENTS = "This machine", "The network", "Documents"
+OTHERS, SHOWN = "You and the others", "What it shows, and when it ends"
 
 app = new_app("Train one path of a DiPaCo run, together with everybody who shares its modules.")
 
 
-@app.command()
+@app.command(cls=Grouped, epilog=f"Besides: dipaco-peer {', '.join(COMMANDS)}; each has its own --help.")
 def peer(
     run: Annotated[str, typer.Option(metavar="ADDRESS", help="The run address that the operator gave you.")],
     path: Annotated[
@@ -34,42 +49,128 @@ def peer(
     listen: Annotated[
         str | None,
         typer.Option(
-            metavar="MADDR", help="Where to listen, for example /ip4/0.0.0.0/tcp/4002.  [default: any free port]"
+            metavar="MADDR",
+            help="Where to listen, for example /ip4/0.0.0.0/tcp/4002.  [default: any free port]",
+            rich_help_panel=NETWORK,
         ),
     ] = None,
     reachable: Annotated[
         Literal["auto", "yes", "no"],
-        typer.Option(help="Whether others can dial this machine; auto: the bootstrap node tries it."),
+        typer.Option(
+            help="Whether others can dial this machine; auto: the bootstrap node tries it.", rich_help_panel=NETWORK
+        ),
     ] = "auto",
     bandwidth: Annotated[
         float | None,
-        typer.Option(metavar="MBIT", min=1, help="Mbit/s that this machine may send.  [default: no limit]"),
+        typer.Option(
+            metavar="MBIT",
+            min=1,
+            help="Mbit/s that this machine may send.  [default: no limit]",
+            rich_help_panel=NETWORK,
+        ),
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="What to train on.")] = "auto",
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="What to train on.", rich_help_panel=MACHINE)
+    ] = "auto",
     micro_batch: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Sequences per forward pass.  [default: as many as fit]")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Sequences per forward pass.  [default: as many as fit]", rich_help_panel=MACHINE
+        ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="CPU threads.  [default: torch's choice]")
+        int | None,
+        typer.Option(metavar="N", min=1, help="CPU threads.  [default: torch's choice]", rich_help_panel=MACHINE),
     ] = None,
     cpu_share: Annotated[
-        int, typer.Option(metavar="PERCENT", min=1, max=100, help="How much of the time to compute.")
+        int,
+        typer.Option(
+            metavar="PERCENT", min=1, max=100, help="How much of the time to compute.", rich_help_panel=MACHINE
+        ),
     ] = 100,
     disk: Annotated[
-        float, typer.Option(metavar="GB", min=0.1, help="Disk for documents that are read beside training.")
+        float,
+        typer.Option(
+            metavar="GB", min=0.1, help="Disk for documents that are read beside training.", rich_help_panel=MACHINE
+        ),
     ] = 20,
     data_root: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Documents, for a run that reads files of this machine. Nothing else is read."
+            metavar="DIR",
+            help="Documents, for a run that reads files of this machine. Nothing else is read.",
+            rich_help_panel=DOCUMENTS,
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the first time in a run.")] = False,
-    until_finished: Annotated[bool, typer.Option("--until-finished", help="End when the run has finished.")] = False,
-    rounds: Annotated[int | None, typer.Option(metavar="N", min=1, help="End after this many outer rounds.")] = None,
+    own_data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Documents of your own, of which this peer alone trains on. They stay here.",
+            rich_help_panel=DOCUMENTS,
+        ),
+    ] = None,
+    own_share: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="How much of what it trains on those are, up to 0.5.  [default: 0.2]",
+            rich_help_panel=DOCUMENTS,
+        ),
+    ] = None,
+    answers: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|no|N",
+            help="Write for who asks the run something: N at once; auto: 2.",
+            rich_help_panel=OTHERS,
+        ),
+    ] = "auto",
+    hours: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FROM-TO",
+            help="Train in these hours alone, by the local time: 22-7.  [default: always]",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    yields: Annotated[
+        str,
+        typer.Option(
+            "--yield",
+            metavar="WHAT",
+            help="Pause while others want it: cpu, gpu, battery, with commas, or all.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = "no",
+    low_priority: Annotated[
+        bool,
+        typer.Option(
+            "--low-priority/--normal-priority",
+            help="Others get processor and disk first, or not.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = True,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before the first time in a run.", rich_help_panel=OTHERS)
+    ] = False,
+    name: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT",
+            help="What to call you in the list of who trains; everybody can read it.",
+            rich_help_panel=OTHERS,
+        ),
+    ] = "",
+    until_finished: Annotated[
+        bool, typer.Option("--until-finished", help="End when the run has finished.", rich_help_panel=SHOWN)
+    ] = False,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="End after this many outer rounds.", rich_help_panel=SHOWN)
+    ] = None,
     screen: Annotated[
         Literal["live", "plain", "none"] | None,
-        typer.Option(help="What to show.  [default: live on a terminal, else plain]"),
+        typer.Option(help="What to show.  [default: live on a terminal, else plain]", rich_help_panel=SHOWN),
     ] = None,
 ) -> None:
     """Train one path of a run until Ctrl+C.
@@ -95,9 +196,15 @@ def peer(
             cpu_share=cpu_share / 100,
             disk=round(disk * BYTES_PER_GIGABYTE),
             reach=Reach(data_root, fenced=True),
+            own=_own(own_data, own_share, home or default_home(address.name, "peer")),
+            answers=answers_choice(answers),
             device=device,
             micro_batch=micro_batch,
             threads=threads,
+            nickname=nickname_choice(name),
+            hours=hours_choice(hours),
+            yields=yield_choice(yields),
+            low_priority=low_priority,
             until_finished=until_finished,
             rounds=rounds,
             screen=screen_choice(screen),
@@ -109,19 +216,43 @@ def peer(
         run_peer(settings)
 
 
+def _own(folder: Path | None, share: float | None, home: Path) -> "Own | None":
+    """Raises UsageError."""
+    from dipaco_swarm.errors import UsageError
+    from dipaco_swarm.settings import Own
+
+    if folder is None:
+        if share is not None:
+            raise UsageError(f"--own-share {share} of what? Name your documents with --own-data DIR, or leave it out")
+        return None
+    share = OWN_SHARE if share is None else share
+    if not 0 < share <= MOST_OWN:
+        raise UsageError(
+            f"--own-share {share} must be above 0 and at most {MOST_OWN}: at least half of what a peer trains on are "
+            "the run's documents, for the others rely on it"
+        )
+    return Own(folder, share, home)
+
+
 def _ask_once(settings: "PeerSettings") -> None:
     """Before the first time in a run: say what it asks of this machine; end here if its owner does not want that."""
     from dipaco_swarm.client.visits import terms
     from dipaco_swarm.peer.keeping import MANIFEST_FILE
     from dipaco_swarm.peer.training_workbench import device_of
+    from dipaco_swarm.training.own import look_at
 
     if (settings.home / MANIFEST_FILE).exists():
         return
     typer.echo(f"asking what {settings.address.name} wants of this machine ...")
     typer.echo(f"{terms(settings.address, device_of(settings.device)).whole}.")
+    if settings.own is not None:
+        typer.echo(f"{look_at(settings.own)}; what your peer learns from them becomes part of the model.")
     typer.echo("What leaves this machine, and what its operator decides: docs/volunteer.md.")
     typer.confirm("Take part?", abort=True)
 
 
 def main() -> None:
-    app(prog_name="dipaco-peer")
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        besides(prog_name="dipaco-peer")
+    else:
+        app(prog_name="dipaco-peer")

@@ -8,6 +8,7 @@ import typer
 from dipaco_swarm.cli.words import EXIT_INTERRUPTED, new_app, screen_choice, worded_failures
 
 if TYPE_CHECKING:  # only for signatures that typer never reads
+    from collections.abc import Iterator
     from types import ModuleType
 
     from dipaco_swarm.run.address import RunAddress
@@ -88,6 +89,24 @@ def status(
             _print(draw(seen))
 
 
+@app.command()
+def page(
+    run: Annotated[str, typer.Option(metavar="ADDRESS", help="The run address.")],
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Of this machine, where it listens.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free one.")] = 8080,
+) -> None:
+    """Show the run to browsers, as a guest: who trains what, curves from now on, what is left, who did how much."""
+    with worded_failures(ctrl_c_is_ordinary=True):
+        from dipaco_swarm.run.address import RunAddress
+        from dipaco_swarm.settings import Web, check_web
+
+        address = RunAddress.parse(run)
+        check_web()
+        from dipaco_swarm.client.watching import show_page
+
+        show_page(address, Web(host, port, by_two_options=True))
+
+
 @app.command("eval")
 def evaluate(
     run: Run = None,
@@ -166,28 +185,71 @@ def generate(
     seed: Annotated[int, typer.Option(metavar="N", help="The same seed gives the same text.")] = 0,
     best: Best = False,
     reroute: Reroute = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="With --run: fetch the path and write here; no peer sees the prompt.")
+    ] = False,
 ) -> None:
-    """Route the prompt by its first tokens, and let the path it belongs to go on with it."""
+    """Route the prompt by its first tokens, and have the path it belongs to go on with it."""
     with worded_failures():
         source = _source(run, home)
-        from dipaco_swarm.client import visits
+        if isinstance(source, Path) or local or best:
+            from dipaco_swarm.client import visits
 
-        pieces = visits.generate(
-            source,
-            prompt,
-            tokens=tokens,
-            temperature=temperature,
-            top_k=top_k,
-            seed=seed,
-            window=reroute,
-            best=best,
-            tell=_tell,
-        )
-        first = next(pieces, "")  # what can fail has failed before anything is written
-        typer.echo(prompt + first, nl=False)
-        for piece in pieces:
-            typer.echo(piece, nl=False)
-        typer.echo()
+            pieces = visits.generate(
+                source,
+                prompt,
+                tokens=tokens,
+                temperature=temperature,
+                top_k=top_k,
+                seed=seed,
+                window=reroute,
+                best=best,
+                tell=_tell,
+            )
+            _write(prompt, pieces)
+            return
+        from dipaco_swarm.gateway.once import once
+        from dipaco_swarm.training.inference import Sampling
+
+        sampling = Sampling(temperature, top_k or None)
+        with once(source, reroute, _tell) as asked:  # at its end what was written is checked
+            _write(prompt, asked.text(prompt, tokens=tokens, sampling=sampling, seed=seed, window=reroute))
+
+
+def _write(prompt: str, pieces: "Iterator[str]") -> None:
+    """A text as it comes."""
+    first = next(pieces, "")  # what can fail has failed before anything is written
+    typer.echo(prompt + first, nl=False)
+    for piece in pieces:
+        typer.echo(piece, nl=False)
+    typer.echo()
+
+
+@app.command()
+def serve(
+    run: Run = None,
+    home: Home = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Of this machine, where it listens.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free one.")] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", envvar="DIPACO_API_KEY", help="Clients have to show it.", show_envvar=True),
+    ] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A Jinja template: conversations become prompts by it.")
+    ] = None,
+    best: Best = False,
+) -> None:
+    """Ask the model in a browser, or from programs: /v1/completions and /v1/chat/completions, as OpenAI says it."""
+    with worded_failures(ctrl_c_is_ordinary=True):
+        source = _source(run, home)
+        from dipaco_swarm.settings import Web, check_web
+
+        check_web()
+        from dipaco_swarm.gateway.program import Opening
+        from dipaco_swarm.gateway.program import serve as serve_run
+
+        serve_run(source, Opening(Web(host, port, by_two_options=True), api_key, chat_template, best), _tell)
 
 
 @app.command()

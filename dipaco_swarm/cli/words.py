@@ -8,11 +8,16 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from dipaco_swarm.errors import NotWholeError, SwarmError, UsageError
+
+if TYPE_CHECKING:
+    from dipaco_swarm.machine.manners import Hours
+    from dipaco_swarm.settings import Web, Yields
 
 ScreenKind = Literal["live", "plain", "none"]
 
@@ -60,8 +65,71 @@ def path_choice(text: str) -> int | None:
     raise UsageError(f"--path={text} is not a path; give a number, counted from 0, or auto")
 
 
+def nickname_choice(text: str) -> str:
+    """`--name`: as others are told. Raises UsageError."""
+    from dipaco_swarm.swarm.cards import nickname_of
+
+    try:
+        return nickname_of(text)
+    except ValueError as error:
+        raise UsageError(f"--name {text[:60]!r} cannot be shown to others: {error}") from None
+
+
+YIELDS: "tuple[Yields, ...]" = ("cpu", "gpu", "battery")
+
+
+def yield_choice(text: str) -> "frozenset[Yields]":
+    """`--yield`: for what a peer pauses while others want it. Raises UsageError."""
+    words = YIELDS if text == "all" else () if text == "no" else tuple(text.split(","))
+    known = [each for each in YIELDS if each in words]
+    if len(known) != len(words):
+        raise UsageError(f"--yield={text} is not known; give {', '.join(YIELDS)}, some of them with commas, all, or no")
+    if "gpu" not in known or find_spec("pynvml") is not None:
+        return frozenset(known)
+    if text == "all":  # a machine without it has no such GPU, mostly
+        return frozenset(known) - {"gpu"}
+    raise UsageError("--yield gpu needs nvidia-ml-py, not installed here: pip install nvidia-ml-py")
+
+
+def hours_choice(text: str | None) -> "Hours | None":
+    """`--hours`. Raises UsageError."""
+    if text is None:
+        return None
+    from dipaco_swarm.machine.manners import Hours
+
+    try:
+        return Hours.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--hours {error}") from None
+
+
+ANSWERS = 2
+"""At once, when a volunteer does not say."""
+MOST_ANSWERS = 8
+
+
+def answers_choice(text: str) -> int:
+    """`--answers`: how many questions are answered at once; 0: none. Raises UsageError."""
+    known = {"auto": ANSWERS, "no": 0}
+    if text in known:
+        return known[text]
+    if text.isascii() and text.isdecimal() and int(text) <= MOST_ANSWERS:
+        return int(text)
+    raise UsageError(f"--answers={text} is no number of questions; give auto, no, or 1 to {MOST_ANSWERS}")
+
+
 def screen_choice(chosen: ScreenKind | None) -> ScreenKind:
     """`--screen`: what was asked for; else live on a terminal and plain in a log."""
     if chosen is not None:
         return chosen
     return "live" if sys.stdout.isatty() else "plain"
+
+
+def web_choice(text: str | None) -> "Web | None":
+    """`--web`: where a page is served. Raises UsageError when it is none, or what it needs is not installed."""
+    if text is None:
+        return None
+    from dipaco_swarm.settings import Web, check_web
+
+    check_web()
+    return Web.parse(text)

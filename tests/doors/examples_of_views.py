@@ -1,5 +1,7 @@
 """Views with numbers that a person might meet, for tests and for looking at."""
 
+from dataclasses import replace
+
 from dipaco_swarm.dashboard.views import (
     BootstrapView,
     Evaluation,
@@ -10,6 +12,7 @@ from dipaco_swarm.dashboard.views import (
     PathScore,
     PathStatus,
     PeerView,
+    StageEnd,
     SwarmStatus,
     TimeView,
 )
@@ -36,6 +39,9 @@ def peer_view() -> PeerView:
         losses=tuple(7.6 * (0.55 + 0.45 * 0.985**i) + 0.05 * ((i * 37) % 11 - 5) / 5 for i in range(240)),
         tokens_per_second=5312.4,
         tokens=9_830_400,
+        life_tokens=121_000_000,
+        share=0.31,
+        stage_end=StageEnd(version=11.7, last=14, seconds=95.0),
         step=4200,
         time=TimeView(share=0.938, seconds=7500.0, lately=0.961, lately_seconds=900.0),
         sent=LineView({"round": 38_900_000, "versions": 2_100_000, "joining": 200_000, "messages": 30_000}, 210_000.0),
@@ -49,6 +55,17 @@ def peer_view() -> PeerView:
             Happened("14:03:22", "round 12: L0M1 with 3 of 3 peers, L1M1 with 3 of 4 peers in 1.4 s"),
         ),
     )
+
+
+def peer_of_many_modules() -> PeerView:
+    """Twenty levels, of which the twelfth is on its way."""
+    modules = tuple(
+        ModuleView(
+            f"L{level}M{level % 3}", version=12, peers=3, agree=3, paths=2, on_its_way=0.3 if level == 11 else None
+        )
+        for level in range(20)
+    )
+    return replace(peer_view(), activity="training, and sharing L11M2", modules=modules)
 
 
 def small_status(*, finished: bool = False) -> SwarmStatus:
@@ -122,7 +139,7 @@ def bootstrap_view() -> BootstrapView:
         progress=0.4,
         bytes_sent=1_400_000_000,
         bytes_received=98_000,
-        events=(Happened("14:03:22", "fitting a product-k-means router for 4 paths"),),
+        events=(Happened("14:03:22", "fitting a router (product-k-means) for 4 paths"),),
     )
 
 

@@ -78,7 +78,24 @@ BAD: dict[str, Bad] = {
     "data.split": Bad(["train"], "valid string"),
     "data.column": Bad(1, "valid string"),
     "data.max_documents": Bad(0, "greater than 0"),
+    "data.revision": Bad("main", 'source="python" has none', "data"),
+    "data.template": Bad("{title}", "have no fields", "data"),
+    "data.domain": Bad("", "at least 1 character"),
+    "data.sources": Bad([{"source": "python", "weight": 1.0}], 'source="python" and [[data.sources]]', "data"),
+    "data.sources.source": Bad("mixture", "a part of a mixture is one source", "data.sources[0]"),
+    "data.sources.path": Bad(7, "valid string", "data.sources[0].path"),
+    "data.sources.config": Bad(7, "valid string", "data.sources[0].config"),
+    "data.sources.revision": Bad(7, "valid string", "data.sources[0].revision"),
+    "data.sources.split": Bad(7, "valid string", "data.sources[0].split"),
+    "data.sources.column": Bad(7, "valid string", "data.sources[0].column"),
+    "data.sources.template": Bad("{title}", "have no fields", "data.sources[0]"),
+    "data.sources.domain": Bad("", "at least 1 character", "data.sources[0].domain"),
+    "data.sources.max_documents": Bad(0, "greater than 0", "data.sources[0].max_documents"),
+    "data.sources.weight": Bad(0.0, "greater than 0", "data.sources[0].weight"),
+    "data.sources.epochs": Bad(0, "greater than or equal to 1", "data.sources[0].epochs"),
+    "data.prepared": Bad("", "at least 1 character"),
     "data.reading": Bad("later", "'auto', 'whole' or 'beside'"),
+    "data.shares": Bad("documents", "'routes', 'tokens' or 'nothing'"),
     "data.sequence_length": Bad(8, "greater than or equal to 16"),
     "data.holdout": Bad(0.5, "less than 0.5"),
     "data.routing_sample": Bad(0.0, "greater than 0"),
@@ -113,6 +130,9 @@ BAD: dict[str, Bad] = {
     "admission": Bad("open", "this is a section"),
     "admission.kind": Bad("closed", "'open' or 'invited'"),
     "router": Bad("k-means", "this is a section"),
+    "anchors": Bad(3, "this is a section"),
+    "anchors.every": Bad(0, "greater than 0"),
+    "anchors.keep": Bad(17, "less than or equal to 16"),
     "router.prefix_tokens": Bad(0, "greater than or equal to 1"),
     "router.max_documents": Bad(1, "greater than 1"),
     "router.components": Bad(0, "greater than or equal to 1"),
@@ -157,6 +177,8 @@ KEYS = list(keys_of(RunConfig))
 def with_value(key: str, value: Any) -> dict[str, Any]:
     """A good run file, but for one key; in a list, of its first element."""
     document: Any = deepcopy(GOOD)
+    if key.startswith("data.sources."):
+        document["data"] = {"sources": [{"source": "python", "weight": 1.0}]}
     section = document
     *sections, name = key.split(".")
     for part in sections:

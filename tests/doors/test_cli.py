@@ -1,5 +1,6 @@
 """What people type: doors, exit codes, the one line that says what went wrong."""
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -10,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import time
 from pathlib import Path
 
 import pytest
@@ -21,10 +23,12 @@ from dipaco_swarm.cli import swarm as swarm_cli
 from dipaco_swarm.client.exporting import Wanted
 from dipaco_swarm.dashboard.views import Evaluation, SwarmStatus
 from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.machine.manners import Hours
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.settings import BootstrapSettings, PeerSettings, default_home
+from dipaco_swarm.training.inference import Sampling
 from tests.doors.examples_of_views import ADDRESS, evaluation, small_status
 
 CHECKOUT = Path(__file__).parents[2]
@@ -144,6 +148,7 @@ def test_the_template_explains_every_section() -> None:
         "rounds",
         "wire",
         "limits",
+        "anchors",
         "admission",
         "router",
         "rerouting",
@@ -173,6 +178,7 @@ def test_a_bad_address_is_one_line() -> None:
 
 def test_a_path_that_is_no_number_is_one_line() -> None:
     assert_one_line(typed("peer.py", "--run", ADDRESS, "--path", "seven"), "--path=seven", "auto")
+    assert_one_line(typed("peer.py", "--run", ADDRESS, "--answers", "9"), "--answers=9", "1 to 8")
 
 
 @pytest.mark.parametrize(
@@ -241,12 +247,18 @@ def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
         "40",
         "--data-root",
         "texts",
+        "--hours",
+        "22-7",
+        "--yield",
+        "battery,cpu",
+        "--normal-priority",
     ]
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS, *options]).exit_code == 0
     address = RunAddress.parse(ADDRESS)
     listen = "/ip4/127.0.0.1/tcp/0"
     whole = PeerSettings(address, 3, tmp_path, Path("c"), listen, "cpu", 2, 1, True, 5, "none", "no", 2.5e6, 0.4)
-    assert got == [replace(whole, reach=Reach(Path("texts"), fenced=True))]
+    whole = replace(whole, reach=Reach(Path("texts"), fenced=True), answers=2)
+    assert got == [replace(whole, hours=Hours(time(22), time(7)), yields=frozenset({"cpu", "battery"}))]
 
 
 def test_a_peer_has_calm_defaults(program: Install) -> None:
@@ -255,7 +267,8 @@ def test_a_peer_has_calm_defaults(program: Install) -> None:
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS]).exit_code == 0
     address = RunAddress.parse(ADDRESS)
     home = default_home("python-2x2", "peer")
-    assert got == [PeerSettings(address, None, home, None, None, "auto", None, None, False, None, "plain")]
+    calm = PeerSettings(address, None, home, None, None, "auto", None, None, False, None, "plain", answers=2)
+    assert got == [replace(calm, low_priority=True)]
     assert got[0].reach == Reach(None, fenced=True)
 
 
@@ -341,14 +354,28 @@ def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_p
         return 4
 
     exporting = {"export": export, "export_all": export, "export_whole": export}
+
+    class Asked:
+        def text(self, prompt: str, **options: object) -> Iterator[str]:
+            asked.append((prompt, options))
+            return iter([" upon", " a time"])
+
+    @contextlib.contextmanager
+    def once(*said: object) -> Iterator[Asked]:
+        asked.append(said)
+        yield Asked()
+
     program("client.visits", evaluate=evaluate, generate=generate)
+    program("gateway.once", once=once)
     program("client.exporting", Wanted=Wanted, **exporting)
     program("client.publishing", push=lambda folder, name: f"https://huggingface.co/{name}")
     tell = {"tell": swarm_cli._tell}
     home, address = ["--home", str(tmp_path)], RunAddress.parse(ADDRESS)
     assert "60.34" in runner.invoke(swarm_cli.app, ["eval", *home, "--data", "*.txt", "--reroute", "64"]).output
-    written = runner.invoke(swarm_cli.app, ["generate", "once", "--run", ADDRESS, "--tokens", "2", "--seed", "7"])
-    assert written.stdout == "once upon a time\n"
+    for local in ([], ["--local"], ["--best"]):
+        how = ["--run", ADDRESS, "--tokens", "2", "--seed", "7", *local]
+        written = runner.invoke(swarm_cli.app, ["generate", "once", *how])
+        assert written.stdout == "once upon a time\n"
     for arguments in (["--path", "3", "--best"], ["--each", "--dtype", "bf16"], ["--measure", "--push", "me/it"]):
         ended = runner.invoke(swarm_cli.app, ["export", *home, "--out", "o", *arguments])
         assert ended.exit_code == 0, ended.output
@@ -356,10 +383,14 @@ def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_p
     both = runner.invoke(swarm_cli.app, ["export", *home, "--out", "o", "--path", "3", "--each"])
     assert both.exit_code == 2
     assert "give one of the two" in both.output
-    options = {"tokens": 2, "temperature": 0.8, "top_k": 40, "seed": 7, "window": None, "best": False, **tell}
+    options = {"tokens": 2, "temperature": 0.8, "top_k": 40, "seed": 7, "window": None, **tell}
+    by_peers = {"tokens": 2, "sampling": Sampling(0.8, 40), "seed": 7, "window": None}
     assert asked == [
         (tmp_path, "*.txt", {"window": 64, "best": False, **tell}),
-        (address, "once", options),
+        (address, None, swarm_cli._tell),
+        ("once", by_peers),
+        (address, "once", {**options, "best": False}),
+        (address, "once", {**options, "best": True}),
         (tmp_path, 3, Path("o"), Wanted(best=True), swarm_cli._tell),
         (tmp_path, Path("o"), Wanted(dtype="bf16"), swarm_cli._tell),
         (tmp_path, Path("o"), Wanted(measured=True), swarm_cli._tell),

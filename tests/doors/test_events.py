@@ -3,13 +3,15 @@
 import dataclasses
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from types import UnionType
 from typing import Any
 
 import pytest
 
+from dipaco_swarm import events
 from dipaco_swarm.events.event import EVENTS, Event, Fault, Logged, OfPeer
-from dipaco_swarm.events.lines import BadLineError, Entry, from_line, to_line
+from dipaco_swarm.events.lines import FAMILIES, BadLineError, Entry, from_line, to_line
 from dipaco_swarm.events.operator import RouterFitted
 from dipaco_swarm.events.training import Commit, Loss, Round, RoundFailed, StateNotSent, Steps, TokensDropped
 from dipaco_swarm.events.volunteer import BootstrapSilent, CannotWrite, ClockSet, OnlyHere, Recovered, Slept, Waiting
@@ -34,6 +36,13 @@ def example(of: Any) -> Any:
     assert dataclasses.is_dataclass(of), of
     hints = typing.get_type_hints(of)
     return of(**{field.name: example(hints[field.name]) for field in dataclasses.fields(of)})
+
+
+def test_whoever_reads_lines_knows_all_events() -> None:
+    """A module of events that nobody has imported is one whose lines no program can read."""
+    here = Path(events.__file__).parent
+    with_events = {file.stem for file in here.glob("*.py") if "(Event)" in file.read_text(encoding="utf-8")} - {"event"}
+    assert {family.__name__.rpartition(".")[2] for family in FAMILIES} == with_events
 
 
 PLAIN = sorted((kind for kind, of in EVENTS.items() if of not in (Fault, OfPeer)))

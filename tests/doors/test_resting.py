@@ -65,3 +65,12 @@ def test_the_optimizer_behind_it_is_the_same() -> None:
     trainer = RestingTrainer(steps, 0.5, lambda _: None)
     trainer.skip_to(9)
     assert trainer.steps_done == steps.steps_done == trainer.state().steps_done == 9
+
+
+def test_no_step_is_taken_while_the_machine_is_needed_otherwise() -> None:
+    taken: list[StepReport] = []
+    paused = [False, False, True, True]
+    trainer = RestingTrainer(Steps(), 1.0, lambda _: None, lambda: paused.pop(0))
+    trainer.train(iter([]), 3, stop=lambda: False, on_step=taken.append)
+    trainer.train(iter([]), 3, stop=lambda: False, on_step=taken.append)
+    assert len(taken) == 2

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from dipaco_swarm.dashboard.drawing import draw
+from dipaco_swarm.dashboard.peer_drawing import Look
 from dipaco_swarm.dashboard.screens import SUMMARY_SECONDS, PlainScreen, open_screen
 from dipaco_swarm.dashboard.shapes import sparkline
 from dipaco_swarm.dashboard.views import (
@@ -18,6 +19,7 @@ from dipaco_swarm.dashboard.views import (
     ModuleView,
     PathScore,
     PeerView,
+    StageEnd,
     SwarmStatus,
     View,
     duration,
@@ -29,6 +31,7 @@ from tests.doors.examples_of_views import (
     bootstrap_view,
     evaluation,
     large_status,
+    peer_of_many_modules,
     peer_view,
     small_status,
 )
@@ -55,9 +58,9 @@ def test_a_volunteer_reads_path_loss_speed_company_traffic_and_what_was_agreed()
     assert "training" in text
     assert "4.322" in line_with(text, "loss")
     assert "9.8 million tokens" in line_with(text, "5,312 tokens/s")
-    assert "step 4,200" in line_with(text, "5,312 tokens/s")
+    assert "step 4,200" in line_with(text, "stage  ")
     assert "96 % of the time" in line_with(text, "trained", "of the last 15 min; 94 % of 2 h 5 min")
-    assert "due in 23 s" in line_with(text, "round", "13")
+    assert "due in 23 s" in line_with(text, "round  ", "13")
     assert "L0M1 version 12 and L1M1 version 12 with 5 peers at 14:03:22" in line_with(text, "agreed")
     assert "3 of 3" in line_with(text, "3 peers of 2 paths")
     assert "Ctrl+C" in text
@@ -89,16 +92,63 @@ def test_a_volunteer_sees_a_round_on_its_way_beside_training() -> None:
     assert line_with(text, "L2M3  ").rstrip("│ ").endswith("-")
 
 
-def test_all_of_it_fits_into_a_small_terminal_with_the_newest_events() -> None:
-    two_levels = replace(peer_view(), modules=peer_view().modules[:2], last_agreed="L0M1 v12 with 1 other, at 14:03:22")
-    for view in (two_levels, replace(two_levels, events=(*peer_view().events, *peer_view().events))):
-        out = io.StringIO()
-        console = Console(width=80, height=24, file=out, record=True, force_terminal=True)
-        console.print(draw(view))
-        text = console.export_text()
-        assert len(text.splitlines()) <= 24
-        assert "14:03:22  round 12" in text
-        assert "Ctrl+C" in text
+def at_a_terminal(view: View, width: int, height: int, look: Look | None = None) -> list[str]:
+    console = Console(width=width, height=height, file=io.StringIO(), record=True, force_terminal=True)
+    console.print(draw(view, look))
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize("look", [Look(), Look(keys=True), Look(keys=True, details=True)])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 40)])
+@pytest.mark.parametrize("view", [peer_view(), peer_of_many_modules(), replace(peer_view(), modules=())])
+def test_a_volunteer_sees_all_that_matters_on_any_terminal(view: PeerView, width: int, height: int, look: Look) -> None:
+    many = (*view.events, *(replace(event, text=f"{event.text}; {'and so on, ' * 6}") for event in view.events))
+    for events in (view.events, many, many[:2], ()):
+        lines = at_a_terminal(replace(view, events=events), width, height, look)
+        text = "\n".join(lines)
+        assert len(lines) <= height
+        assert max(map(len, lines)) <= width
+        assert "q or Ctrl+C saves" in lines[-1] if look.keys else "Ctrl+C saves" in lines[-1]
+        said = "".join(line.strip("│ ") for line in lines).replace(" ", "")
+        for event in events[-1:]:
+            assert f"{event.clock}{event.text}".replace(" ", "") in said  # all of it, in one line or in two
+        if not look.details:
+            assert sum(f"│  {event.clock}" in line for line in lines for event in {*events}) >= min(len(events), 2)
+        for word in ("loss", "speed", "trained", "share", "round", "stage", "agreed", "line", "↑ sent", "↓ came"):
+            assert line_with(text, f"│  {word} ")
+
+
+def test_modules_of_which_something_is_to_be_seen_come_first_where_there_is_room_for_few() -> None:
+    text = "\n".join(at_a_terminal(peer_of_many_modules(), 80, 24, Look(keys=True)))
+    assert "30%" in line_with(text, "│  L11M2")
+    assert "more modules" in text
+    in_detail = "\n".join(at_a_terminal(peer_of_many_modules(), 80, 24, Look(keys=True, details=True)))
+    assert in_detail.count("3 peers of 2 paths") > text.count("3 peers of 2 paths")
+    assert "\n".join(at_a_terminal(peer_of_many_modules(), 100, 40)).count("3 peers of 2 paths") == 20
+
+
+def test_a_volunteer_reads_its_share_its_life_and_when_the_stage_ends() -> None:
+    text = text_of(peer_view())
+    assert "9.8 million tokens, 121 million in all" in line_with(text, "speed")
+    assert "31 %" in line_with(text, "of what my modules learned, with 6 others")
+    assert "1 min 35 s left" in line_with(text, "stage  ", "12 of 14")
+    assert "no set end" in line_with(text_of(replace(peer_view(), stage_end=None)), "stage  ")
+    assert "under 1 %" in line_with(text_of(replace(peer_view(), share=0.001)), "│  share")
+    assert "none yet" in line_with(text_of(replace(peer_view(), share=None, peers=1)), "│  share", "with nobody else")
+    slow = replace(peer_view(), stage_end=StageEnd(0.0, 14))
+    assert "left" not in line_with(text_of(slow), "stage  ", "0 of 14")
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 40)])
+@pytest.mark.parametrize("status", [small_status(), large_status()])
+def test_the_operator_sees_address_and_newest_events_on_any_terminal(
+    status: SwarmStatus, width: int, height: int
+) -> None:
+    lines = at_a_terminal(replace(bootstrap_view(), status=status), width, height)
+    assert len(lines) <= height
+    assert "".join(lines).count(ADDRESS) == 1
+    assert "product-k-means" in "\n".join(lines)
+    assert "Ctrl+C" in lines[-1]
 
 
 def test_disagreement_and_being_alone_are_said_in_words() -> None:

@@ -58,6 +58,20 @@ def test_a_peer_that_sleeps_lets_another_have_its_turn() -> None:
     assert computed.is_set()
 
 
+def test_what_works_beside_a_peer_has_no_turn_to_leave() -> None:
+    turns, computing = Turns(1), []
+
+    def beside() -> None:
+        with turns.left():
+            computing.append("beside")
+
+    with turns.taken(), ThreadPoolExecutor(1) as pool:
+        pool.submit(beside).result(timeout=10)  # while the peer has its turn, which it keeps
+    with turns.taken():
+        computing.append("another")
+    assert computing == ["beside", "another"]
+
+
 def test_fewer_peers_than_paths_would_never_end(tmp_path: Path) -> None:
     run_file = write_run_file(tmp_path / "RUN.toml")
     with pytest.raises(UsageError, match=r"3 peers cannot train the 4 paths .* --peers 4"):

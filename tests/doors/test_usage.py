@@ -84,8 +84,8 @@ def test_bytes_are_counted_by_purpose_over_all_openings_of_the_network() -> None
     second.note_sent(Purpose.ROUND, 1_000)
     second.note_sent(Purpose.VERSIONS, 500)
     usage = meter.so_far()
-    assert usage.sent == {"round": 61_000, "versions": 500, "joining": 0, "messages": 0}
-    assert usage.received == {"round": 0, "versions": 0, "joining": 8_000, "messages": 0}
+    assert usage.sent == {"round": 61_000, "versions": 500, "joining": 0, "reading": 0, "messages": 0}
+    assert usage.received == {"round": 0, "versions": 0, "joining": 8_000, "reading": 0, "messages": 0}
 
 
 def test_the_farewell_is_one_line() -> None:
@@ -94,3 +94,24 @@ def test_the_farewell_is_one_line() -> None:
     assert str(worked) == (
         "trained 96 % of 2 h; sent 41.0 MB (round 38.9 MB, versions 2.1 MB, messages 12.0 kB); received joining 8.6 MB"
     )
+
+
+def test_a_pause_that_the_owner_wants_counts_neither_way() -> None:
+    clock = HandClock()
+    meter = UsageMeter(clock)
+    meter.away(is_away=True)
+    clock.now += 50
+    meter.away(is_away=False)
+    train(meter, clock, 90, 1.0)
+    clock.now += 10
+    meter.away(is_away=True)
+    clock.now += 3600
+    assert meter.so_far().share == pytest.approx(0.9)
+    meter.away(is_away=True)  # it is said again and again
+    clock.now += 3600
+    meter.away(is_away=False)
+    assert meter.so_far().share == pytest.approx(0.9)
+    train(meter, clock, 90, 1.0)
+    clock.now += 10
+    assert meter.so_far().share == pytest.approx(0.9)
+    assert meter.so_far().seconds == pytest.approx(200)

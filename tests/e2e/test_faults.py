@@ -150,7 +150,8 @@ def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: P
     until(commands, "one", rf"L0M0 v{at + 10} with")
     assert saved(commands, "one", address).inner.steps_done == old.inner.steps_done  # the old one, whole
     assert commands.log("one").count("the checkpoint; training") == 1
-    assert commands.log("bootstrap").count("is full") == 1
+    assert len(re.findall(line, commands.log("bootstrap"))) == 1
+    assert commands.log("bootstrap").count("the history cannot be written") <= 1  # samples of it come less often
     assert not list((small_disk / "one").rglob("*.tmp"))
 
     # who has nothing to begin with cannot go on: one line, exit code 2, and what to do

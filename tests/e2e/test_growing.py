@@ -8,11 +8,23 @@ import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable
 from dipaco_swarm.algorithm.state import vector_to_bytes
-from dipaco_swarm.events.operator import NodeResumed, NotExtended, RunExtended, RunFinished, Serving, StageOpened
+from dipaco_swarm.errors import DataError
+from dipaco_swarm.events.operator import (
+    CannotGoOn,
+    NodeResumed,
+    NotExtended,
+    RunExtended,
+    RunFinished,
+    Serving,
+    StageOpened,
+)
 from dipaco_swarm.events.training import Round
 from dipaco_swarm.events.volunteer import Joined, RunChanged, StageBegan
+from dipaco_swarm.operator.training_workshop import TrainingWorkshop
+from dipaco_swarm.operator.workshop import FittedRouter
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import parse_run_file
+from dipaco_swarm.run.manifest import Manifest
 from tests.hub import until
 
 from .world import FOUR_PATHS, SINGLE, MakeWorld, World
@@ -152,6 +164,35 @@ def test_rounds_become_longer_from_a_version_on_that_all_hear_of(make_world: Mak
     assert (zero, before, after) == (0, 5, 8)
     assert since >= 1  # nobody is past it when it is said
     world.break_off()
+
+
+def test_a_stage_that_cannot_be_made_ends_no_node_and_another_run_file_mends_it(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(TWO_STAGES, min_peers=2)
+    fit, stages = TrainingWorkshop.fit_router, list[int]()
+
+    def refused(workshop: TrainingWorkshop, manifest: Manifest, index: int, *more: Any) -> FittedRouter:
+        stages.append(index)
+        if index == 2 and manifest.config.stages[2].rounds == 2:
+            raise DataError("only 3 % of the new documents can be told from the old ones")
+        return fit(workshop, manifest, index, *more)
+
+    monkeypatch.setattr(TrainingWorkshop, "fit_router", refused)
+    operator = world.operator()
+    operator.until(Serving)
+    _, leave_ada = world.peer("ada", 0, stays=True)
+    _, leave_ben = world.peer("ben", 3, stays=True)
+    operator.until(RunFinished)
+    before, third = world.config, '[[stages]]\nrouter = "k-means"\nmodules = [2, 2]\nrounds = '
+    world.extend(with_stage(before, f"{third}2\n"))
+    assert "only 3 % of the new" in operator.until(CannotGoOn, stage=1).line
+    world.extend(with_stage(before, f"{third}1\n"))
+    operator.until(RunFinished, times=2)
+    assert stages.count(2) == 2, "what cannot be made was tried again and again"
+    for leave in (leave_ada, leave_ben):
+        leave()
+    world.end()
 
 
 ADDED = """

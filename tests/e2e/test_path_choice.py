@@ -52,5 +52,5 @@ def test_who_is_on_its_way_takes_an_empty_path_and_who_leaves_takes_none(
     for swarm in (ours, third):
         until(lambda swarm=swarm: heard(swarm) == 3)  # type: ignore[misc]
     # two peers crowd path 0: one of them goes to path 1, unless somebody is on the way there already
-    assert choice.after_a_stay(stage, TABLE, PathIndex(0), None) == 0
-    assert PathChoice(third, None, tmp_path).after_a_stay(stage, TABLE, PathIndex(0), None) == (0 if moves else 1)
+    assert choice.after_a_stay(stage, TABLE, PathIndex(0)) == 0
+    assert PathChoice(third, None, tmp_path).after_a_stay(stage, TABLE, PathIndex(0)) == (0 if moves else 1)

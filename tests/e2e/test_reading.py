@@ -16,10 +16,12 @@ import pytest
 from dipaco_swarm.algorithm.paths import PathIndex, grid
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.joining import OwnDocuments
 from dipaco_swarm.events.reading import FirstSequences, ReaderRestarted
 from dipaco_swarm.events.volunteer import ShardReady, StageBegan
 from dipaco_swarm.peer import reading
-from dipaco_swarm.peer.reading import is_read_beside, open_stream
+from dipaco_swarm.peer.reading import ReadingRoom, is_read_beside, open_stream
+from dipaco_swarm.peer.workbench import Preparation
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.run.manifest import Manifest, Stage
@@ -54,6 +56,23 @@ def test_a_run_of_two_stages_is_read_beside_training(make_world: MakeWorld) -> N
     assert sorted(stream.name[:15] for stream in streams) == [f"stage-1-path-{path}-" for path in range(2)]
 
 
+@pytest.mark.parametrize("reading", ["whole", "beside"])
+def test_a_volunteer_trains_on_documents_of_its_own_which_stay_in_its_home(
+    make_world: MakeWorld, tmp_path: Path, reading: str
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "diary.txt").write_text("".join(f"day {i} of the diary, and it rains\n" for i in range(2000)))
+    world = make_world(SINGLE + "rounds = 2\n", pacing="paced", reading=reading, documents=400)
+    world.operator()
+    owner, _ = world.peer("owner", 0, own=mine)
+    world.end()
+    (told,) = owner.reported(OwnDocuments)
+    assert (told.files, told.share) == (1, 0.4)
+    assert list((world.folder / "owner" / "own").glob("*/0.bin"))
+    assert [folder.parent.name for folder in world.folder.glob("*/own")] == ["owner"]
+
+
 # ---------------------------------------------------------------------------------------------------------- one stream
 
 
@@ -86,7 +105,8 @@ def stream_of(config: RunConfig, home: Path, tell: list[Event]) -> Stream:
     seeds = dict.fromkeys(("L0M0", "L1M0"), digest)
     stage = Stage(index=0, table=grid([1, 1]).rows, path_weights=(1.0,), router=None, seeds=seeds)
     manifest = Manifest(revision=0, config=config, tokenizer=digest, stages=(stage,))
-    stream = open_stream(manifest, P0, "peer", blobs.__getitem__, tell.append, home, TrainingSettings(threads=1), 10**9)
+    wanted = Preparation(manifest, P0, "peer", blobs.__getitem__, tell.append)
+    stream = open_stream(wanted, ReadingRoom(home, TrainingSettings(threads=1), 10**9))
     try:
         stream.await_first(lambda: False)
     except DataError:

@@ -87,7 +87,7 @@ def make_peers(
                     outer,
                     RoundsConfig(pacing="synchronous", inner_steps=inner_steps),
                     INNER.batch_sequences * LENGTH,
-                    last_version=None,
+                    last_versions={},
                 ),
                 model=model,
                 trainer=trainer(model),
@@ -231,6 +231,17 @@ def test_a_late_round_that_fails_takes_back_what_was_expected_of_it(hub: Hub, mo
     assert not peer.in_flight
     torch.testing.assert_close(peer.model.vector(0), given + since, rtol=0, atol=1e-6)
     assert peer.progress[module].tokens == 4 * peer.rules.tokens_per_step
+
+
+def test_a_round_after_the_last_one_is_left_while_it_is_waited_for(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has heard of the end before us makes it no more."""
+    (peer,) = make_peers(hub, grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=2)
+    monkeypatch.setattr(peer.swarm, "begin_round", lambda *_, **__: NeverAgreed())
+    last = dict.fromkeys(peer.modules, 0)
+    report = run_outer_round(peer, on_wait=lambda: peer.ends_at(last))
+    assert {type(outcome) for outcome in report.outcomes.values()} == {NotAgreed}
+    assert peer.is_done
+    assert not peer.in_flight
 
 
 def test_a_late_round_is_merged_after_its_steps_and_no_sooner(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
 """Stages, driven live: how they end, who comes back late, and what scores the operator believes. In one process."""
 
 import logging
+import threading
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,11 +11,21 @@ import pytest
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.stages import state_at_start
 from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
-from dipaco_swarm.events.operator import NotAdvancing, RouterKept, RunFinished, Serving, StageEnds, StageOpened
+from dipaco_swarm.dashboard.views import BootstrapView
+from dipaco_swarm.events.operator import (
+    FittingRouter,
+    NotAdvancing,
+    RouterKept,
+    RunFinished,
+    Serving,
+    StageEnds,
+    StageOpened,
+)
 from dipaco_swarm.events.training import Round
 from dipaco_swarm.events.volunteer import Moving, Resumed, Scored, StageBegan
 from dipaco_swarm.operator.scores import ScoreCollection
-from dipaco_swarm.operator.training_workshop import SampleScorer
+from dipaco_swarm.operator.training_workshop import SampleScorer, TrainingWorkshop
+from dipaco_swarm.operator.workshop import FittedRouter
 from dipaco_swarm.peer import path_choice as choosing
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.training.bank import load_path
@@ -65,6 +77,32 @@ def test_a_stage_ends_by_tokens(make_world: MakeWorld) -> None:
     assert world.manifest().finished
 
 
+def test_the_node_goes_on_while_a_router_is_fitted(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It draws its screen, obeys Ctrl+C in the middle, and a restart goes on."""
+    fit, may_fit = TrainingWorkshop.fit_router, threading.Event()
+
+    def slowly(workshop: TrainingWorkshop, *args: Any) -> FittedRouter:
+        assert may_fit.wait(60)
+        return fit(workshop, *args)
+
+    monkeypatch.setattr(TrainingWorkshop, "fit_router", slowly)
+    world = make_world(SINGLE + "rounds = 1\n" + FOUR_PATHS)
+    operator, end = world.operator_that_ends()
+    world.peer("one", 0)
+
+    def shows(what: str) -> bool:
+        return isinstance(operator.shown, BootstrapView) and what in operator.shown.activity
+
+    operator.until(FittingRouter)
+    until(lambda: shows("fitting the router of stage 1, for 1 s"))
+    until(lambda: shows("fitting the router of stage 1, for 2 s"))
+    end()
+    operator = world.operator()
+    operator.until(FittingRouter)
+    may_fit.set()
+    operator.until(StageOpened, stage=1)
+
+
 def test_a_peer_that_missed_two_stages_comes_back(make_world: MakeWorld) -> None:
     world = make_world(SINGLE + "rounds = 2\n" + FOUR_PATHS + "rounds = 1\n" + DISCRIMINATIVE, min_peers=1)
     operator = world.operator()
@@ -72,6 +110,7 @@ def test_a_peer_that_missed_two_stages_comes_back(make_world: MakeWorld) -> None
     away.until(Round, round=1)
     leave()
     world.peer("there", 3)
+    operator.until(StageOpened, stage=1)  # of two strangers in one group, with nobody known left, none is soon believed
     there, _ = world.peer("there too", 0)
     there.until(StageBegan, stage=2, path=0, paths=4)
     there.until(Round, times=2)
@@ -150,7 +189,7 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
         modules = table.modules_of(PathIndex(trains))
         said = [Announcement(swarm.peer, 0, m, PathIndex(trains), 0, states[m].digest) for m in modules]
         swarm.announce(said)
-        statement = ScoreStatement(path=path, scores=swarm.put_blob(scores_to_bytes(scores)))
+        statement = ScoreStatement(path=path, scores=swarm.put_blob(scores_to_bytes(scores)), shares="f" * 16)
         swarm.publish(topic_of(manifest), statement.to_bytes())
         hear([operator, swarm], 0, modules)
         until(lambda: swarm.peer in operator.statements(topic_of(manifest), timeout=10))
@@ -165,17 +204,19 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
     nobody.publish(topic_of(manifest), b"{")
     until(lambda: nobody.peer in operator.statements(topic_of(manifest), timeout=10))
     collection = ScoreCollection(manifest, operator, SampleScorer(manifest, model, sample), states)
-    collection.collect({PathIndex(path) for path in range(4)})
+    collection.collect({PathIndex(path): 100.0 for path in range(4)})
     assert collection.missing == [0, 1, 2, 3]
     named = [
         record.getMessage().split(": it sent")[0] for record in caplog.records if record.levelno == logging.WARNING
     ]
     assert len(set(named)) == 5  # the peer of a path that does not exist has nothing that anybody would look at
     say("g: honest", honest)
-    collection.collect({PathIndex(0), PathIndex(2)})  # and of 1 and 3, which nobody serves, the node scores one
+    collection.collect(
+        {PathIndex(0): 100.0, PathIndex(2): 100.0}
+    )  # and of 1 and 3, which nobody serves, the node scores one
     assert collection.missing == [0, 3]
-    collection.collect({PathIndex(0), PathIndex(2)})
+    collection.collect({PathIndex(0): 100.0, PathIndex(2): 100.0})
     assert collection.missing == [0]
     say("h: the last", honest, path=0, trains=0)  # all paths start alike here, so path 2's scores are path 0's
-    collection.collect({PathIndex(0), PathIndex(2)})
+    collection.collect({PathIndex(0): 100.0, PathIndex(2): 100.0})
     assert np.array_equal(collection.matrix(), np.column_stack([honest] * 4))

@@ -47,6 +47,8 @@ def test_a_standby_takes_over_and_newcomers_join_by_the_old_address(commands: Co
     text = run_file.read_text().replace("rounds = 3\n", "", 1)  # the warm-up ends when somebody says so
     run_file.write_text(text)
     home, standby = commands.folder / "bootstrap", commands.folder / "standby"
+    # rounds of half a second: sixty would be made until all have heard of the last one
+    commands.prelude = "from dipaco_swarm.operator import readiness; readiness.HEARD_FACTOR = 0.1"
     name = stand_by(commands, commands.bootstrap(run_file))
     do(commands, "appoint", "appoint", run_file, name, "--home", home)
     commands.until_reported("bootstrap", StandbyAppointed)

@@ -23,13 +23,22 @@ from dipaco_swarm.client import visits as use
 from dipaco_swarm.client.exporting import Wanted, export, export_all, export_whole
 from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.client.trained_run import TrainedRun
+from dipaco_swarm.dashboard.views import BootstrapView, ModuleStatus, SwarmStatus
 from dipaco_swarm.errors import UsageError
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.pushing import NotPushed, Pushed
+from dipaco_swarm.operator import pushing as pushing_module
+from dipaco_swarm.operator.pushing import PushingScreen
 from dipaco_swarm.run.file import parse_run_file
+from dipaco_swarm.settings import Push
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.training.evaluation import evaluate_routed
 from dipaco_swarm.training.tokenizer import prompt_ids
+from tests.hub import until
+from tests.model_hub import model_hub
 
 from .conftest import write_run_file
+from .world import Events
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -73,6 +82,34 @@ def folder(home: Path) -> Path:
 def run(home: Path) -> Iterator[TrainedRun]:
     with open_run(home) as run:
         yield run
+
+
+def test_a_node_pushes_what_it_keeps_and_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command that people use, in a process of its own; after a restart what was pushed is not pushed again."""
+    screen, push = Events(), Push.parse("me/model", 2)
+    monkeypatch.setenv("HF_TOKEN", "hf_of_this_test")
+
+    def shows(pushing: PushingScreen, version: int, event: type[Event]) -> bool:
+        pushing.show(at(version))
+        return screen.said(event)
+
+    def at(version: int) -> BootstrapView:
+        status = SwarmStatus("small", 1, 2, False, 1, 1, (), (ModuleStatus("L0M0", version, 1, 1, 1),))
+        return BootstrapView("dipaco:...", "keeping modules", status)
+
+    with model_hub() as (hub, place):
+        monkeypatch.setenv("HF_ENDPOINT", place)
+        pushing = PushingScreen(screen, home, push)
+        until(lambda: shows(pushing, 1, Pushed), 120)
+        assert hub.made == ["model"]
+        assert {"dipaco_model.py", "README.md"} <= hub.files.keys()
+        again = PushingScreen(screen, home, push)
+        again.show(at(2))
+        assert again._work is None, "one version later"
+        monkeypatch.setattr(pushing_module, "EXPORT", "import sys; sys.exit('first line\\nthe hub is away')")
+        until(lambda: shows(again, 3, NotPushed), 60)
+    assert screen.reported(NotPushed) == [NotPushed("me/model", 1, 3, "the hub is away")]
+    assert screen.reported(Pushed) == [Pushed("me/model", 1, 1)]
 
 
 def loader_of(folder: Path) -> ModuleType:

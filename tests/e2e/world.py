@@ -10,8 +10,9 @@ from typing import TypeVar
 from dipaco_swarm.dashboard.screens import Screen, recorded
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.machine.stopping import Stopped, Stopping
-from dipaco_swarm.operator.home import OperatorHome, load_operator_key
+from dipaco_swarm.operator.home import OperatorHome, load_operator_key, load_standby_key
 from dipaco_swarm.operator.operator import Operator
+from dipaco_swarm.operator.standby import Standby
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
@@ -20,7 +21,7 @@ from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.orders import Extend
 from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.run.signature import fingerprint_of
-from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.settings import Own, PeerSettings
 from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
@@ -45,6 +46,8 @@ class Events(Screen):
         self._reported: list[Event] = []
         self._new = threading.Condition()
         self._over = False
+        self.shown: object = None
+        """What the screen would show now."""
 
     def is_over(self) -> None:
         """Whoever reports here has ended; nobody need wait for more."""
@@ -53,7 +56,7 @@ class Events(Screen):
             self._new.notify_all()
 
     def show(self, view: object) -> None:
-        """Nobody looks."""
+        self.shown = view
 
     def event(self, event: Event) -> None:
         with self._new:
@@ -112,6 +115,19 @@ class World:
 
         return screen, self._start(BOOTSTRAP, live, screen, stop)
 
+    def standby(self, name: str) -> tuple[OperatorHome, Callable[[], None]]:
+        """Starts a standby that nobody has appointed; returns its home, and what stops it and waits for its end."""
+        folder, screen, stop = self.folder / name, Events(), self._stop()
+        home, key = OperatorHome(folder), load_standby_key(folder)
+
+        def live(swarm: NetworkedSwarm) -> None:
+            signed = swarm.newest_manifest(timeout=30)
+            assert signed is not None, "the operator's node has not begun"
+            fingerprint, workshop = self.address.fingerprint, TrainingWorkshop(self.config)
+            Standby(key, fingerprint, signed, swarm, home, screen, stop, str(self.address), workshop).run(name)
+
+        return home, self._start(name, live, screen, stop)
+
     def _start(
         self,
         name: str,
@@ -151,11 +167,13 @@ class World:
         *,
         may_fail: bool = False,
         stays: bool = False,
+        own: Path | None = None,
     ) -> tuple[Events, Callable[[], None]]:
         """Starts a peer; returns its screen, and what stops it and waits for its end.
 
         `met_before`: peers that it knows from earlier, which it asks while the operator's node is down. `invitation`:
         what its run address ends in. `may_fail`: then the others go on. `stays`: also when the run is finished.
+        `own`: a folder with documents of its own, for two fifths of what it trains on.
         """
         screen, stop = Events(), self._stop()
         settings = PeerSettings(
@@ -171,6 +189,7 @@ class World:
             rounds=None,
             screen="none",
             reach=Reach(self.folder, fenced=True),
+            own=None if own is None else Own(own, 0.4, self.folder / name),
         )
 
         def live(swarm: NetworkedSwarm) -> None:

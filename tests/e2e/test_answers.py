@@ -1,0 +1,530 @@
+"""Peers write for who asks: the same tokens as a run's own, whoever of them goes in the middle, and liars are found."""
+
+import logging
+import random
+import re
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.client import visits as use
+from dipaco_swarm.client.sources import open_run
+from dipaco_swarm.client.trained_run import TrainedRun
+from dipaco_swarm.errors import UnreachableError, UsageError
+from dipaco_swarm.events.training import Round
+from dipaco_swarm.events.volunteer import Joined
+from dipaco_swarm.gateway.app import build_app
+from dipaco_swarm.gateway.asked import Asked, SilentError
+from dipaco_swarm.gateway.checking import Checks
+from dipaco_swarm.gateway.gateway import Gateway
+from dipaco_swarm.gateway.live import LiveGateway
+from dipaco_swarm.gateway.once import Once, checked
+from dipaco_swarm.gateway.own_paths import OwnPaths
+from dipaco_swarm.gateway.program import on_this_machine
+from dipaco_swarm.machine.clock import SYSTEM_CLOCK
+from dipaco_swarm.peer.answering import BURST_SECONDS, Allowance, AnswerDesk
+from dipaco_swarm.run.file import parse_run_file
+from dipaco_swarm.run.signature import signer_of
+from dipaco_swarm.simulate import simulate
+from dipaco_swarm.swarm.asking import Say, UnansweredError
+from dipaco_swarm.swarm.interface import Announcement, Role
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.questions import AskText, Begins, NotNow, Tokens
+from dipaco_swarm.training.inference import Sampling
+from tests.clocks import HandClock
+from tests.hub import Hub, until
+
+from .conftest import Commands, write_run_file
+
+pytestmark = pytest.mark.timeout(300)
+
+PROMPTS = ("def main(", "Permission is hereby granted", "#include <stdio.h>\nint", "x", "class A:", "import os\n")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run that was trained to its end, in its bootstrap node's home."""
+
+    home: Path
+    run: TrainedRun
+    fingerprint: str
+
+    def states(self, path: int) -> dict[ModuleId, ModuleState]:
+        return {module: self.run.state_of(module) for module in self.run.table.modules_of(PathIndex(path))}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
+    folder = tmp_path_factory.mktemp("answers")
+    text = write_run_file(folder / "RUN.toml", min_peers=2, inner_steps=4, rounds=2, warmup=2).read_text()
+    simulate(parse_run_file(text), folder, {"ada": 0, "ben": 3})
+    home = folder / "bootstrap"
+    with open_run(home) as run:
+        yield Trained(home, run, signer_of((home / "manifest.json").read_bytes()))
+
+
+@pytest.fixture(scope="module")
+def local(trained: Trained) -> Gateway:
+    return on_this_machine(trained.run)
+
+
+@dataclass
+class Standing:
+    """A path that changes when the test says so."""
+
+    path: PathIndex
+    base: Mapping[ModuleId, ModuleState]
+    is_done: bool = False
+
+
+class Answerers:
+    """Peers that answer, each for a path, in one process; and a gateway that asks them."""
+
+    def __init__(self, trained: Trained, hub: Hub) -> None:
+        self._trained = trained
+        self._hub = hub
+        self._open: dict[str, ExitStack] = {}
+        self.desks: dict[str, AnswerDesk] = {}
+        self.told: list[str] = []
+        self.node = hub.swarm("bootstrap")
+        self.node.publish_manifest((trained.home / "manifest.json").read_bytes())
+        for blob in (trained.home / "blobs").iterdir():
+            self.node.put_blob(blob.read_bytes())
+        run, stage = trained.run, trained.run.manifest.stage.index
+        states = {module: run.state_of(module) for module in run.table.modules}
+        for module, state in states.items():
+            self.node.hold(stage, module, state)
+        self.node.announce(
+            [
+                Announcement(
+                    self.node.peer, stage, module, None, state.version, state.digest, state.work, role=Role.KEEPS
+                )
+                for module, state in states.items()
+            ]
+        )
+
+    def add(self, name: str, path: int, desk: AnswerDesk | None = None) -> NetworkedSwarm:
+        stack = self._open[name] = ExitStack()
+        swarm = stack.enter_context(self._hub.open(name))
+        states, stage = self._trained.states(path), self._trained.run.manifest.stage.index
+        if desk is None:
+            desk = AnswerDesk(SYSTEM_CLOCK, "cpu", 4)
+        desk.enter(self._trained.run.manifest, Standing(PathIndex(path), states, is_done=True), self._trained.run.fetch)
+        self.desks[name] = desk
+        stack.callback(desk.close)
+        swarm.asking.open(desk)
+        for module, state in states.items():
+            swarm.hold(stage, module, state)
+        swarm.announce(
+            [
+                Announcement(swarm.peer, stage, module, PathIndex(path), state.version, state.digest, state.work)
+                for module, state in states.items()
+            ]
+        )
+        return swarm
+
+    def kill(self, name: str) -> None:
+        """It is gone in the middle of whatever it does."""
+        self._open.pop(name).close()
+
+    def gateway(self, name: str = "gateway") -> LiveGateway:
+        swarm = self._hub.swarm(name)
+        manifest, table = self._trained.run.manifest, self._trained.run.table
+        names = {self.node.peer, *self.desks}
+
+        def all_are_heard() -> bool:
+            swarm.look_up(manifest.stage.index, table.modules, timeout=5)
+            heard = {said.peer for module in table.modules for said in swarm.members(manifest.stage.index, module)}
+            return names <= heard
+
+        until(all_are_heard)
+        return LiveGateway(swarm, manifest, self._trained.fingerprint, self.told.append)
+
+    def close(self) -> None:
+        for name in list(self._open):
+            self.kill(name)
+
+
+@pytest.fixture
+def answerers(trained: Trained) -> Iterator[Answerers]:
+    with Hub("small", trained.fingerprint) as hub:
+        answerers = Answerers(trained, hub)
+        yield answerers
+        answerers.close()
+
+
+def asked(gateway: Gateway, prompt: str, seed: int = 7, most: int = 20) -> Asked:
+    return Asked(gateway.ids_of(prompt), Sampling(0.9, 40), seed, most)
+
+
+def tokens(gateway: Gateway, question: Asked) -> list[int]:
+    return [piece.written.token for piece in gateway.answer(question)]
+
+
+def test_a_peer_writes_what_this_machine_writes_and_says_from_which_states(
+    trained: Trained, local: Gateway, answerers: Answerers
+) -> None:
+    for path in range(4):
+        answerers.add(f"peer-{path}", path)
+    live = answerers.gateway()
+    for prompt in PROMPTS:
+        question = asked(local, prompt)
+        pieces = list(live().answer(question))
+        assert [piece.written.token for piece in pieces] == tokens(local, question)
+        origin = pieces[0].origin
+        assert origin.by == f"peer-{origin.path}"
+        assert origin.modules == {
+            str(module): f"{state.version}:{state.digest}" for module, state in trained.states(origin.path).items()
+        }
+    thoughts, origin = live().think(local.ids_of(PROMPTS[1]), 2, PathIndex(1))
+    ours, _ = local.think(local.ids_of(PROMPTS[1]), 2, PathIndex(1))
+    assert origin.by == "peer-1"
+    assert [t.token for t in thoughts] == [t.token for t in ours]
+    for their, our in zip(thoughts[1:], ours[1:], strict=True):
+        assert their.logprob == pytest.approx(our.logprob)
+        assert [token for token, _ in their.likeliest] == [token for token, _ in our.likeliest]
+    live.close()
+    assert live.checks is not None
+    assert live.checks.checked >= 1
+    assert answerers.told == []
+
+
+def test_where_no_peer_is_this_machine_writes(local: Gateway, answerers: Answerers) -> None:
+    live = answerers.gateway()
+    question = asked(local, PROMPTS[0])
+    pieces = list(live().answer(question))
+    assert [piece.written.token for piece in pieces] == tokens(local, question)
+    assert {piece.origin.by for piece in pieces} == {""}
+
+
+def test_two_of_four_go_in_the_middle_and_every_text_is_what_it_would_have_been(
+    local: Gateway, answerers: Answerers
+) -> None:
+    """200 prompts, four peers that answer for two paths; two are killed while they write."""
+    draw = random.Random(5)
+    path = local.path_of(local.ids_of(PROMPTS[0]))
+    for name in ("one", "two", "three", "four"):
+        answerers.add(name, path)
+    gateway = answerers.gateway()()
+    killed = {draw.randrange(40, 80): "one", draw.randrange(100, 160): "two"}
+    questions = [replace(asked(local, PROMPTS[i % 6], seed=i, most=8), path=path) for i in range(200)]
+    count, lock = 0, threading.Lock()
+
+    def answered(question: Asked) -> list[int]:
+        nonlocal count
+        written = []
+        for place, piece in enumerate(gateway.answer(question)):
+            written.append(piece.written.token)
+            if place == 3:
+                with lock:
+                    count += 1
+                    name = killed.get(count)
+                    if name is not None:
+                        answerers.kill(name)
+        return written
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(answered, questions))
+    assert found == [tokens(local, question) for question in questions]
+    assert not [line for line in answerers.told if "asked nothing more" in line]
+    assert all(answerers.desks[name].tokens for name in answerers.desks)
+
+
+class LyingDesk(AnswerDesk):
+    """Says other tokens than its path writes."""
+
+    def take(self, asked: AskText, say: Say):  # type: ignore[no-untyped-def]
+        def lie(word):  # type: ignore[no-untyped-def]
+            say(Tokens(tokens=tuple((t + 1) % 500 for t in word.tokens)) if isinstance(word, Tokens) else word)
+
+        return super().take(asked, lie)
+
+
+class BoastingDesk(AnswerDesk):
+    """Names states that its path does not have."""
+
+    def take(self, asked: AskText, say: Say):  # type: ignore[no-untyped-def]
+        def boast(word):  # type: ignore[no-untyped-def]
+            say(Begins(modules=(("L0M7", 99, "0" * 64),)) if isinstance(word, Begins) else word)
+
+        return super().take(asked, boast)
+
+
+@pytest.mark.parametrize("kind", [LyingDesk, BoastingDesk])
+def test_a_peer_that_does_not_write_what_its_path_writes_is_asked_nothing_more(
+    kind: type[AnswerDesk], local: Gateway, answerers: Answerers
+) -> None:
+    path = local.path_of(local.ids_of(PROMPTS[0]))
+    answerers.add("liar", path, kind(SYSTEM_CLOCK, "cpu", 4))
+    answerers.add("honest", path)
+    live = answerers.gateway()
+    question = asked(local, PROMPTS[0], most=12)
+    gateway, by = live(), set()
+    for _ in range(4):  # who was never asked is asked in any order
+        by |= {piece.origin.by for piece in gateway.answer(question)}
+    until(lambda: bool(answerers.told))
+    assert "liar" in answerers.told[0]
+    for _ in range(4):
+        pieces = list(gateway.answer(question))
+        assert {piece.origin.by for piece in pieces} == {"honest"}
+        assert [piece.written.token for piece in pieces] == tokens(local, question)
+    assert len(answerers.told) == 1
+
+
+def test_no_log_has_a_prompt(
+    trained: Trained, local: Gateway, answerers: Answerers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of whatever is said at any level by gateway and peers, with an answer, a refusal, an error and a liar."""
+    prompt, ids = "# 4711 is the secret", str(local.ids_of("# 4711 is the secret"))
+    path = local.path_of(local.ids_of(prompt))
+    answerers.add("liar", path, LyingDesk(SYSTEM_CLOCK, "cpu", 4))
+    answerers.add("honest", path)
+    broken = AnswerDesk(SYSTEM_CLOCK, "cpu", 4)
+    broken._load = None  # type: ignore[method-assign, assignment]
+    answerers.add("broken", path, broken)
+    with caplog.at_level(logging.DEBUG):
+        live = answerers.gateway()
+        client = TestClient(build_app(live))
+        for asked in ({"prompt": prompt}, {"prompt": prompt, "max_tokens": -1}, {"prompt": prompt, "reroute": 3}):
+            for _ in range(3):
+                client.post("/v1/completions", json={"model": "small", "max_tokens": 4, **asked})
+        live.close()
+    assert len(caplog.records) > 5
+    assert "could not be answered" in caplog.text
+    for said in (caplog.text, "".join(answerers.told)):
+        assert "4711" not in said
+        assert ids[1:-1] not in said
+
+
+# ------------------------------------------------------------------------------------------------ one text of somebody
+
+SETTINGS: dict[str, Any] = {"tokens": 12, "seed": 3, "window": None}
+
+
+def test_one_text_is_what_the_path_writes_here_whoever_writes_it(trained: Trained, answerers: Answerers) -> None:
+    ours = "".join(use.generate(trained.home, PROMPTS[0], temperature=0.8, top_k=40, **SETTINGS))
+    with checked(answerers.gateway()) as alone:
+        assert "".join(alone.text(PROMPTS[0], sampling=Sampling(0.8, 40), **SETTINGS)) == ours
+    assert not alone.writers
+    assert ["this machine fetches it and writes itself" in line for line in answerers.told] == [True]
+    for path in range(4):
+        answerers.add(f"peer-{path}", path)
+    with checked(answerers.gateway("another")) as asked:
+        assert "".join(asked.text(PROMPTS[0], sampling=Sampling(0.8, 40), **SETTINGS)) == ours
+    assert len(asked.writers) == 1
+    assert len(answerers.told) == 1
+
+
+def test_one_text_of_a_liar_ends_with_an_error(local: Gateway, answerers: Answerers) -> None:
+    path = local.path_of(local.ids_of(PROMPTS[0]))
+    answerers.add("liar", path, LyingDesk(SYSTEM_CLOCK, "cpu", 4))
+    with (
+        pytest.raises(UnreachableError, match="peer liar has not written what its path writes: do not use"),
+        checked(answerers.gateway()) as asked,
+    ):
+        list(asked.text(PROMPTS[0], sampling=Sampling(0.8, 40), **SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"tokens": 10_000}, "--tokens 10000 is more than peers take"),
+        ({"seed": -(1 << 70)}, "--seed"),
+        ({"sampling": Sampling(11.0)}, "--temperature 11 .* add --local"),
+        ({"sampling": Sampling(1.0, 1 << 24)}, "--top-k"),
+        ({"prompt": ""}, "the prompt is empty"),
+    ],
+)
+def test_what_peers_do_not_take_is_said_before_anybody_is_asked(
+    local: Gateway, changed: dict[str, Any], words: str
+) -> None:
+    how = {"prompt": "x", "sampling": Sampling(0.8), **SETTINGS, **changed}
+    with pytest.raises(UsageError, match=words):
+        next(Once(local).text(how.pop("prompt"), **how))
+
+
+# ------------------------------------------------------------------------------------------------------------ a desk
+
+
+def hear(desk: AnswerDesk, question: AskText) -> list[object]:
+    """All that it says."""
+    said: list[object] = []
+    over = threading.Event()
+
+    def say(word: object) -> None:
+        said.append(word)
+        if not isinstance(word, Begins | Tokens):
+            over.set()
+
+    desk.take(question, say)
+    assert over.wait(30)
+    return said
+
+
+QUESTION = AskText(stage=1, path=2, text=(60, 61, 62), most_tokens=3, seed=1)
+
+
+def test_a_desk_refuses_what_it_cannot_answer(trained: Trained) -> None:
+    desk = AnswerDesk(SYSTEM_CLOCK, "cpu", 1)
+    assert "not ready" in hear(desk, QUESTION)[0].reason  # type: ignore[attr-defined]
+    desk.enter(trained.run.manifest, Standing(PathIndex(2), trained.states(2)), trained.run.fetch)
+    assert len(hear(desk, QUESTION)) == 5
+    for wrong in ({"path": 1}, {"stage": 0}, {"text": (9999,)}):
+        (refusal,) = hear(desk, QUESTION.model_copy(update=wrong))
+        assert isinstance(refusal, NotNow)
+    desk.close()
+    assert isinstance(hear(desk, QUESTION)[0], NotNow)
+
+
+def test_a_text_is_written_to_its_end_with_the_states_that_it_was_begun_with(trained: Trained) -> None:
+    """A newer version comes in the middle: the next question is answered with that one."""
+    desk = AnswerDesk(SYSTEM_CLOCK, "cpu", 2)
+    old = trained.states(2)
+    standing = Standing(PathIndex(2), old)
+    desk.enter(trained.run.manifest, standing, trained.run.fetch)
+    new = {
+        module: ModuleState(state.version + 1, state.params + 0.05, state.momentum, state.work)
+        for module, state in old.items()
+    }
+    before = hear(desk, QUESTION.model_copy(update={"most_tokens": 20}))
+    said: list[object] = []
+    over = threading.Event()
+
+    def say(word: object) -> None:
+        said.append(word)
+        if len(said) == 5:
+            standing.base = new
+        if not isinstance(word, Begins | Tokens):
+            over.set()
+
+    desk.take(QUESTION.model_copy(update={"most_tokens": 20}), say)
+    assert over.wait(30)
+    assert said == before
+    after = hear(desk, QUESTION)
+    assert {version for _, version, _ in after[0].modules} == {s.version for s in new.values()}  # type: ignore[attr-defined]
+    desk.close()
+
+
+def test_who_moves_leaves_the_rest_to_others(trained: Trained) -> None:
+    desk = AnswerDesk(SYSTEM_CLOCK, "cpu", 2)
+    desk.enter(trained.run.manifest, Standing(PathIndex(2), trained.states(2)), trained.run.fetch)
+    said: list[object] = []
+    over = threading.Event()
+
+    def say(word: object) -> None:
+        said.append(word)
+        if len(said) == 3:
+            desk.enter(trained.run.manifest, Standing(PathIndex(1), trained.states(1)), trained.run.fetch)
+        if isinstance(word, NotNow):
+            over.set()
+
+    desk.take(QUESTION.model_copy(update={"most_tokens": 1000}), say)
+    assert over.wait(30)
+    assert "moved" in said[-1].reason  # type: ignore[attr-defined]
+    desk.close()
+
+
+def test_answers_take_a_small_share_of_the_time(trained: Trained) -> None:
+    clock = HandClock()
+    allowance = Allowance(clock, share=0.05, burst=20.0)
+    taken = 0.0
+    for _ in range(10_000):  # somebody who asks all the time
+        if allowance.seconds_until_some == 0:
+            allowance.spend(1.0)
+            clock.now += 1.0
+            taken += 1.0
+        else:
+            clock.now += 1.0
+    assert taken <= 20.0 + 0.05 * clock.now + 2.0
+    assert taken >= 0.9 * 0.05 * clock.now
+    clock.now += 10_000
+    assert allowance.left == BURST_SECONDS
+
+
+def test_checks_know_a_text_that_was_drawn_otherwise(trained: Trained, local: Gateway) -> None:
+    from dipaco_swarm.gateway.asked import Origin, Task
+    from dipaco_swarm.gateway.checking import Answered
+    from dipaco_swarm.swarm.interface import PeerName
+
+    own = OwnPaths(trained.run)
+    question = replace(asked(local, PROMPTS[0], most=20), path=PathIndex(2))
+    task = Task(PathIndex(2), question.ids, 0, 0, 20, question)
+    pieces = list(own.write(task))
+    written, origin = tuple(piece.written.token for piece in pieces), pieces[0].origin
+    checks = Checks(
+        trained.run, lambda module, digest: trained.states(2)[module], lambda peer, why: None, lambda path: iter(())
+    )
+
+    def fault(task: Task, written: Sequence[int], modules: Mapping[str, str] = origin.modules) -> str | None:
+        return checks.fault(Answered(PeerName("p"), task, tuple(written), Origin(PathIndex(2), modules, "p")))
+
+    assert fault(task, written) is None
+    later = Task(PathIndex(2), (*question.ids, *written[:5]), 5, 5, 15, question)
+    assert fault(later, written[5:]) is None, "who goes on draws where the one before stopped"
+    assert fault(later, written[4:]) is not None
+    assert fault(task, (*written[:7], (written[7] + 1) % 500, *written[8:])) is not None
+    assert fault(task, written, {"L0M0": "1:ab"}) is not None
+    torch.manual_seed(0)
+    assert fault(Task(PathIndex(2), question.ids, 0, 0, 20, replace(question, seed=8)), written) is not None
+
+
+def test_an_asker_that_is_refused_by_all_is_told_why(trained: Trained, local: Gateway) -> None:
+    gateway = Gateway("small", 4, 32, trained.run.routing(), None, lambda path: iter(()))
+    with pytest.raises(SilentError, match="nobody answers for path"):
+        tokens(gateway, asked(local, PROMPTS[0]))
+    with Hub() as hub, pytest.raises(UnansweredError):
+        list(hub.swarm("one").asking.ask("nobody", QUESTION, patience=5))
+
+
+# -------------------------------------------------------------------------------------------------- real processes
+
+
+def test_peers_that_train_answer_and_one_that_is_killed_is_replaced(commands: Commands, tmp_path: Path) -> None:
+    """A live run over libp2p: a gateway asks its two peers, one is killed while it writes, and rounds go on."""
+    run_file = write_run_file(tmp_path / "RUN.toml", min_peers=2, inner_steps=10, rounds=10_000, warmup=10_000)
+    address = commands.bootstrap(run_file)
+    peers = {}
+    for label in ("one", "two"):
+        commands.peer(label, address, 0)
+    for label in ("one", "two"):
+        commands.until_reported(label, Round, round=1)
+        peers[commands.reported(label, Joined)[0].peer] = label
+    commands.start("gateway", "swarm", "serve", "--run", address, "--port", "0")
+    commands.until_logged("gateway", "/v1")
+    assert "sees the prompt" in commands.log("gateway")
+    (url,) = re.findall(r"http://\S+/v1", commands.log("gateway"))
+    client = openai.OpenAI(base_url=url, api_key="none", max_retries=0)
+    how: dict[str, Any] = {"model": "small", "prompt": PROMPTS[0], "seed": 5, "extra_body": {"top_k": 40}}
+
+    def authors(answer: Any) -> list[str]:
+        return [part["by"] for signed in answer.dipaco for part in signed["written_by"]]
+
+    first = client.completions.create(max_tokens=10, **how)
+    assert first.usage is not None
+    assert first.usage.completion_tokens == 10
+    (author,) = authors(first)
+    assert author in peers
+    with client.completions.create(max_tokens=2000, stream=True, **how) as stream:
+        parts = []
+        for part in stream:
+            parts.append(part)
+            if len(parts) == 5:
+                victim = commands.running[peers[author]]
+                victim.send_signal(signal.SIGKILL)
+    assert parts[-2].choices[0].finish_reason in ("length", "stop")
+    assert parts[-1].dipaco
+    left = next(label for name, label in peers.items() if name != author)
+    commands.until_reported(left, Round, after=len(commands.events(left)))  # answers have not stopped training
+    commands.stops_on_ctrl_c("gateway", left)
