@@ -100,7 +100,7 @@ def write_corpus(folder: Path, size: int, seed: int = 0) -> None:
         number += 1
 
 
-def config_of(folder: Path, paths: int, hidden: int, reading: str) -> RunConfig:
+def config_of(folder: Path, paths: int, hidden: int, reading: str, shares: str = "nothing") -> RunConfig:
     side = round(paths**0.5)
     stages = "" if paths == 1 else f'\n[[stages]]\nrouter = "product-k-means"\nmodules = [{side}, {side}]\n'
     return parse_run_file(f"""
@@ -126,6 +126,7 @@ sequence_length = {LENGTH}
 holdout = 0.01
 routing_sample = 0.01
 reading = "{reading}"
+shares = "{shares}"
 [inner]
 batch_sequences = {BATCH}
 [[stages]]
@@ -139,8 +140,11 @@ def ordinary_path(manifest: Manifest) -> PathIndex:
     return PathIndex(int(np.abs(shares - shares.mean()).argmin()))
 
 
-def prepare_run(config: RunConfig, paths: int, blobs: Path) -> Manifest:
-    """The manifest of a stage of so many paths, and its files; the feature model is not trained."""
+def prepare_run(config: RunConfig, paths: int, blobs: Path, sample: int = 2000) -> Manifest:
+    """The manifest of a stage of so many paths, and its files; the feature model is not trained.
+
+    `sample`: texts that the router is fitted on.
+    """
     from dipaco_swarm.algorithm.routers.product_k_means import PRODUCT_K_MEANS
     from dipaco_swarm.algorithm.routers.router import Sample, path_shares, router_to_bytes
     from dipaco_swarm.algorithm.state import vector_to_bytes
@@ -166,9 +170,9 @@ def prepare_run(config: RunConfig, paths: int, blobs: Path) -> Manifest:
     features: tuple[str, ...] = ()
     if paths > 1:
         table, features = grid([round(paths**0.5)] * 2), tuple(seeds)
-        few = config.router.model_copy(update={"max_documents": 2000})
-        sample = islice(read_documents(config.data), 100_000)
-        found = prefix_features(network, routing_prefixes(sample, tokenizer, config.data, few))
+        few = config.router.model_copy(update={"max_documents": sample})
+        some = islice(read_documents(config.data), 100_000)
+        found = prefix_features(network, routing_prefixes(some, tokenizer, config.data, few))
         fitted = PRODUCT_K_MEANS.fit(Sample(found), table, config.router, config.seed)
         router, shares = put(router_to_bytes(PRODUCT_K_MEANS, fitted)), path_shares(fitted, found)
     stage = Stage(
@@ -216,7 +220,8 @@ def be_a_peer(folder: Path, paths: int, steps: int) -> None:
     started = psutil.Process().create_time()
     memory = Memory()
     memory.start()
-    from dipaco_swarm.peer.reading import open_stream
+    from dipaco_swarm.peer.reading import ReadingRoom, open_stream
+    from dipaco_swarm.peer.workbench import Preparation
     from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings
     from dipaco_swarm.training.modules import PathModel, build_network
 
@@ -224,9 +229,8 @@ def be_a_peer(folder: Path, paths: int, steps: int) -> None:
     config, cache, blobs = manifest.config, folder / f"cache-{paths}", folder / "blobs"
     fetch: Callable[[str], bytes] = lambda digest: (blobs / digest).read_bytes()  # noqa: E731
     settings = TrainingSettings()
-    stream = open_stream(
-        manifest, ordinary_path(manifest), PEER, fetch, lambda event: None, cache, settings, 20 * 10**9
-    )
+    wanted = Preparation(manifest, ordinary_path(manifest), PEER, fetch, lambda event: None)
+    stream = open_stream(wanted, ReadingRoom(cache, settings, 20 * 10**9))
     model = PathModel(build_network(config.model, VOCABULARY, config.seed), config.levels)
     stream.await_first(lambda: False)
 

@@ -350,7 +350,8 @@ def available_bytes() -> int:
 
 def hardware() -> str:
     model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ":cpu")
-    return f"{os.cpu_count()}x-{model.split(':')[1].strip()}".lower().replace(" ", "-")
+    name = model.split(":")[1].lower().replace("(r)", "").replace("(tm)", "").removesuffix("processor")
+    return "-".join((f"{os.cpu_count()}x", *name.split()))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

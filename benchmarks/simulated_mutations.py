@@ -148,8 +148,8 @@ MUTATIONS = (
     Mutation(
         "who waits for the end takes what its rounds have come to",
         "dipaco_swarm.peer.volunteer",
-        "case Score() | Wait() if peer.in_flight:",
-        "case Score() | Wait() if False:",
+        "case Wait() if peer.in_flight:",
+        "case Wait() if False:",
     ),
     Mutation(
         "a checkpoint has the tokens of now",

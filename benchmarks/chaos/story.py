@@ -186,8 +186,14 @@ class Story:
 
     # ------------------------------------------------------------------------------------------------ people and things
 
-    def bootstrap(self, link: Link = Link(), *, until_finished: bool = True) -> Member:  # noqa: B008  # frozen
-        """Start the bootstrap node, and wait for its run address."""
+    def bootstrap(
+        self,
+        link: Link = Link(),  # noqa: B008  # frozen
+        *,
+        until_finished: bool = True,
+        prelude: Callable[[], None] | None = None,
+    ) -> Member:
+        """Start the bootstrap node, and wait for its run address. `prelude`: what its process does before."""
         file = self.crew.folder / "RUN.toml"
         file.write_text(toml_of(self.config))
         host = self.lab.host("bootstrap", link)
@@ -195,6 +201,7 @@ class Story:
             shutil.copytree(self._start, self.crew.folder / "bootstrap")
         arguments = ["serve", str(file), "--listen", f"/ip4/{host.address}/tcp/{_free_port(host)}"]
         node = self.crew.add("bootstrap", host, "bootstrap", arguments + ["--until-finished"] * until_finished)
+        node.prelude = prelude
         node.start()
         self.until(lambda: bool(node.reported(Serving)), "the bootstrap node prints the run address", START_SECONDS)
         self.address = self._address_in(node)

@@ -1,13 +1,14 @@
 """How good the models are that a swarm trains, next to dense models, DiLoCo and flat mixtures of paths.
 
-    python -m benchmarks.quality [--small | --overlap | --robust] [--seeds 0 1 2] [--rows '2x2 *' dense] [--out DIR]
+    python -m benchmarks.quality [--small | --overlap | --robust | --reading] [--seeds 0 1 2] [--rows '2x2 *' dense]
+                                 [--out DIR]
 
 Every row of paths is a run file given to `simulate`, the code of the product; dense rows are trained by the same inner
 trainer. All rows are scored on the same held-out tokens, none of them among the first 32 of a piece. Two rows run at a
 time, as processes with one thread each. Each result is a file: what is finished is not repeated, so the same command
 goes on after an interruption. Prints the table and writes it, with a chart, to benchmarks/results/. `--overlap` has
 rows of its own, about outer rounds: how late they are merged, and how they travel; `--robust`, about what bounds
-contributions.
+contributions; `--reading`, about shards made whole and streams.
 """
 
 import argparse
@@ -39,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--overlap", action="store_true", help="instead: rows that differ in their outer rounds alone")
     parser.add_argument("--robust", action="store_true", help="instead: rows that differ in what bounds contributions")
+    parser.add_argument("--reading", action="store_true", help="instead: rows that differ in how documents are read")
+    parser.add_argument("--sorted", action="store_true", help="with --reading: a file for each kind of documents")
+    parser.add_argument("--long", action="store_true", help="with --reading: documents of 22 sequences, not of two")
     parser.add_argument("--at-once", type=int, default=2, help="rows at a time, of one thread each")
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of the scale's own")
     parser.add_argument("--rows", nargs="+", default=[], help="names of rows, * and ? as in file names")
@@ -50,20 +54,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(ROOT)  # paths in run files are relative, so that two checkouts make the same runs
 
     from benchmarks.quality import report
-    from benchmarks.quality.corpus import build_corpus
+    from benchmarks.quality.corpus import build_corpus, mixed
     from benchmarks.quality.measure import Workshop
     from benchmarks.quality.overlap import overlap_page, overlap_rows
+    from benchmarks.quality.reading import CHARACTERS, READING, reading_page, reading_rows
     from benchmarks.quality.robust import robust_page, robust_rows
     from benchmarks.quality.rows import FULL, OVERLAP, SMALL, chosen_rows, rows_of
 
     scale = OVERLAP if options.overlap else SMALL if options.small or options.robust else FULL
     every = overlap_rows() if options.overlap else robust_rows() if options.robust else rows_of(scale)
+    if options.reading:
+        scale, every = READING, reading_rows()
     rows = chosen_rows(every, options.rows)
     if options.list or not rows:
         print("\n".join(row.name for row in every))
         return 0 if options.list else 2
     corpus = build_corpus(options.out, scale.domain_bytes, print)
-    workshop = Workshop(scale, options.out / scale.name, corpus)
+    folder = options.out / scale.name
+    if options.reading:
+        characters = None if options.long else CHARACTERS
+        corpus = corpus if options.sorted else mixed(corpus, characters=characters)
+        folder /= "sorted" if options.sorted else "long" if options.long else "short"
+    workshop = Workshop(scale, folder, corpus)
     workshop.prepare()
     began = time.monotonic()
     seeds = options.seeds or list(scale.seeds)
@@ -74,16 +86,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = {row.name: [r for seed in seeds if (r := workshop.result(row, seed)) is not None] for row in rows}
     seconds, load = time.monotonic() - began, os.getloadavg()[0]
     name = "robust" if options.robust else scale.name
-    command = f"python -m benchmarks.quality{'' if scale is FULL else f' --{name}'}"
+    command = (
+        f"python -m benchmarks.quality{'' if scale is FULL else f' --{name}'}{' --sorted' if options.sorted else ''}"
+        f"{' --long' if options.long else ''}"
+    )
+    name += "-sorted" if options.sorted else "-long" if options.long else ""
     intro = f"`{command}`: {len(waiting)} results in {seconds:.0f} s, load average at the end {load:.1f}"
     page = overlap_page if options.overlap else robust_page if options.robust else report.page
+    page = reading_page if options.reading else page
     text = page(f"Quality, {name}: {hardware()}", intro, scale, rows, found)
     print(text)
     if not (options.rows or options.seeds or failed):
         place = Path("benchmarks") / "results" / f"quality-{name}-{hardware()}.md"
         place.write_text(text)
         print(f"written to {place}")
-        if not (options.overlap or options.robust):
+        if not (options.overlap or options.robust or options.reading):
             report.draw(place.with_suffix(".png"), rows, found, f"{scale.name}: {scale.side} x {scale.side} paths")
     return 1 if failed else 0
 

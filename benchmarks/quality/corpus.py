@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
+from random import Random
 
 from dipaco_swarm.run.config import DataConfig
-from dipaco_swarm.training.documents import read_documents
+from dipaco_swarm.training.documents import cut, read_documents
 
 LONGEST_DOCUMENT = 20_000
 """Characters; of a longer file only the beginning, as more documents are worth more than longer ones."""
@@ -138,6 +139,26 @@ def build_corpus(folder: Path, domain_bytes: int, say: Callable[[str], None]) ->
     for name, (documents, size) in counts.items():
         say(f"{name}: {documents:,} documents, {size / 1e6:.1f} MB" if documents else f"{name}: left out")
     finished.write_text("".join(f"{name} {n} {size}\n" for name, (n, size) in counts.items()))
+    return made
+
+
+def mixed(corpus: Path, files: int = 16, characters: int | None = None) -> Path:
+    """The same documents in files of mixed kinds, as large corpora come; returns their folder.
+
+    `characters`: documents are cut into so long ones, at the ends of lines; None: they stay whole.
+    """
+    made = corpus.with_name(f"{corpus.name}-mixed{characters or ''}")
+    if not (made / "done.txt").exists():
+        made.mkdir(exist_ok=True)
+        lines = [line for file in sorted(corpus.glob("*.jsonl")) for line in file.read_text("utf-8").splitlines()]
+        if characters is not None:
+            documents = map(json.loads, lines)
+            parts = ((fields, part) for fields in documents for part in cut(fields["text"], "", characters))
+            lines = [json.dumps({**fields, "text": part.text}) for fields, part in parts]
+        Random(0).shuffle(lines)
+        for number in range(files):
+            (made / f"{number:02d}.jsonl").write_text("\n".join(lines[number::files]) + "\n", encoding="utf-8")
+        (made / "done.txt").write_text((corpus / "done.txt").read_text())
     return made
 
 

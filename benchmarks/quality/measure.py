@@ -213,8 +213,10 @@ def _paths(workshop: Workshop, row: Row, seed: int) -> Result:
     fork(warm / "bootstrap", home / "bootstrap", config)
     cpu, wall = time.process_time(), time.monotonic()
     peers = {f"peer-{number}": number if config.stages[-1].num_paths != 1 else None for number in range(row.peers)}
+    # a stream is kept for a peer's next start: each row is to have its own
+    cache = home / "cache" if config.data.reading == "beside" else workshop.cache
     with merging(row.merge):
-        simulate(config, home, peers, at_once=1, cache=workshop.cache)
+        simulate(config, home, peers, at_once=1, cache=cache)
     spent = json.loads((warm / "spent.json").read_text())
     cpu, wall = time.process_time() - cpu + spent["cpu"], time.monotonic() - wall + spent["wall"]
     pieces = workshop.held_out()
@@ -255,10 +257,12 @@ def _paths(workshop: Workshop, row: Row, seed: int) -> Result:
 def _warmed_up(workshop: Workshop, config: RunConfig, common: RunConfig) -> Path:
     """The home of a finished run of the first stage alone, trained by one peer; in fp32, as nothing travels.
 
-    Its rounds are those of `common`, the run file without a row's changes: rows that differ in rounds begin alike.
+    Its rounds and its way of reading are those of `common`, the run file without a row's changes: rows that differ in
+    these begin alike.
     """
     alone = {"stages": config.stages[:1], "min_peers": 1, "wire": WireConfig(codec="fp32")}
     alone |= {"rounds": common.rounds, "outer": common.outer}
+    alone |= {"data": config.data.model_copy(update={"reading": common.data.reading, "shares": common.data.shares})}
     warm = config.model_copy(update={**alone, "rerouting": None, "early_stopping": None})
     home = (
         workshop.folder
@@ -309,7 +313,9 @@ def bytes_sent(manifest: Manifest, sizes: list[int], peers: int) -> int:
 
 
 def _shard_tokens(workshop: Workshop, manifest: Manifest) -> list[int]:
-    """Tokens of each path's shard in the last stage."""
+    """Tokens of each path's shard in the last stage; none where nobody makes one whole."""
+    if manifest.rules.data.reading == "beside":
+        return [0]
     length = manifest.config.data.sequence_length
     found = []
     for path in range(len(manifest.stage.table)):
