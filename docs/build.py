@@ -1,4 +1,4 @@
-"""Writes into the pages what the code says: messages, records, limits and tables of decisions.
+"""Writes into the pages what the code says: messages, records, limits, tables of decisions, and screens.
 
     python -m docs.build            renews the pages
     python -m docs.build --check    exit code 1 if a page is not what the code says
@@ -9,20 +9,30 @@ A page marks where something belongs, and everything between the two lines is wr
     <!-- constants dipaco_swarm/swarm/wire.py MAX_ -->  constants whose names begin so, with the words below them
     <!-- table dipaco_swarm/algorithm/plan.py -->       the table in a module's docstring
     <!-- values dipaco_swarm/swarm/timing.py Timing --> fields and properties of a class, with the words below them
+    <!-- screen tests.doors.examples_of_views peer_view -->   a view as a terminal of 80 x 24 shows it
     <!-- end -->
 
-The code is parsed and not imported: what is written depends on its text alone.
+The code is parsed and not imported, but for the screens: what is written depends on its text alone.
 """
 
 import ast
+import importlib
+import io
 import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rich.console import Console
+
+from dipaco_swarm.dashboard.drawing import draw
+from dipaco_swarm.dashboard.peer_drawing import Look
+
 ROOT = Path(__file__).parents[1]
-PAGES = ("docs/protocol.md",)
-BLOCK = re.compile(r"(<!-- (messages|constants|table|values) (\S+)(?: (\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+PAGES = ("docs/protocol.md", "docs/volunteer.md", "docs/operator.md")
+BLOCK = re.compile(
+    r"(<!-- (messages|constants|table|values|screen) (\S+)(?: (\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL
+)
 MESSAGE = "Message"
 WIDTH = 118
 BOUNDS = {
@@ -44,7 +54,7 @@ def build(page: str) -> str:
 
     def renewed(match: re.Match[str]) -> str:
         begin, what, file, argument, _, end = match.groups()
-        lines = list(WRITERS[what](_parsed(file), argument or ""))
+        lines = list(_screen(file, argument) if what == "screen" else WRITERS[what](_parsed(file), argument or ""))
         if not lines:
             raise ValueError(f"{file} has no {what} {argument or ''}; mend the line in the page, or docs/build.py")
         return "\n".join([begin + "```text", *lines, "```", end])
@@ -105,6 +115,13 @@ def _values(module: ast.Module, name: str) -> Iterator[str]:
             elif isinstance(member, ast.FunctionDef) and isinstance(member.body[-1], ast.Return):
                 value = ast.unparse(member.body[-1].value or ast.Constant(None)).replace("self.", "")
                 yield from _wrapped(f"{member.name:<20}{value}", ast.get_docstring(member) or "", 44)
+
+
+def _screen(module: str, view: str) -> Iterator[str]:
+    """What somebody at a keyboard sees; `view`: a function that makes it."""
+    console = Console(width=80, height=24, file=io.StringIO(), record=True, force_terminal=True)
+    console.print(draw(getattr(importlib.import_module(module), view)(), Look(keys=True)))
+    yield from (line.rstrip() for line in console.export_text().splitlines())
 
 
 WRITERS: dict[str, Callable[[ast.Module, str], Iterator[str]]] = {
