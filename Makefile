@@ -1,5 +1,5 @@
 # make demo    a whole swarm on this machine, end to end
-# make test    the tests
+# make test    the tests; one that fails is played once more, and what it said the first time stands in the summary
 # make fast    those that start no network daemons
 # make long    the long tests: every kind of trouble, played with real processes
 # make check   format, lint, types, layers, and pages that are written from the code
@@ -17,7 +17,7 @@ demo: .venv/.installed
 	$(BIN)/dipaco-swarm demo
 
 test: .venv/.installed
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --reruns 1
 
 fast: .venv/.installed
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not swarm"

@@ -39,6 +39,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """A test that passed only the second time is a mistake too, of the test or of the product: here is what it said."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"passed only later, or never: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+
+
 def pytest_collection_finish() -> None:
     """As the programs do: nobody looks again which of a million objects of the libraries are used."""
     keep_what_is_loaded()
