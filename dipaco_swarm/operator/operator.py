@@ -260,10 +260,15 @@ class Operator:
         return successor
 
     def _ending_soon(self, manifest: Manifest) -> Manifest:
-        """The manifest when the operator has said that the stage is to end: with the rounds that are under way."""
+        """The manifest when the operator has said that the stage is to end: with the rounds that are under way.
+
+        Where peers train on in a round, the next one has begun before its version is kept here; what was given to a
+        round that is left counts nowhere.
+        """
         stage = manifest.stage
         versions = self._keeping.versions(stage)
-        rounds = max(versions) + 1 if self._keeping.trainers(stage) else min(versions)
+        under_way = 2 if manifest.config.at(stage.index).rounds.overlaps else 1
+        rounds = max(versions) + under_way if self._keeping.trainers(stage) else min(versions)
         if not rounds:
             self._around.screen.event(NotAdvancing())
             return manifest
