@@ -16,7 +16,6 @@ from dipaco_swarm.run.reach import Reach
 
 ScreenKind = Literal["live", "plain", "none"]
 NEEDED_FOR_THE_PAGE = ("starlette", "uvicorn", "prometheus_client")
-DeviceKind = Literal["auto", "cpu", "cuda"]
 Yields = Literal["cpu", "gpu", "battery"]
 ReachableKind = Literal["auto", "yes", "no"]
 
@@ -94,7 +93,8 @@ class PeerSettings:
     """Where shards and features are kept; peers of one machine may share it. None: inside home."""
     listen: str | None
     """Multiaddr to listen on; None: any free port on all interfaces."""
-    device: DeviceKind
+    device: str
+    """What to train on, as torch calls it, or auto."""
     micro_batch: int | None
     """Sequences per forward pass; None: as many as fit."""
     threads: int | None
@@ -126,6 +126,8 @@ class PeerSettings:
     """For what it pauses while others want it."""
     low_priority: bool = False
     """Whether others of this machine get processor and disk first."""
+    helpers: tuple[str, ...] = ()
+    """Devices of this machine beside the first one, of its kind, that train the same path."""
 
 
 @dataclass(frozen=True)

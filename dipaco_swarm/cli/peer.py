@@ -11,6 +11,7 @@ from dipaco_swarm.cli.peer_home import COMMANDS
 from dipaco_swarm.cli.peer_home import app as besides
 from dipaco_swarm.cli.words import (
     answers_choice,
+    devices_choice,
     hours_choice,
     new_app,
     nickname_choice,
@@ -70,7 +71,12 @@ def peer(
         ),
     ] = None,
     device: Annotated[
-        Literal["auto", "cpu", "cuda"], typer.Option(help="What to train on.", rich_help_panel=MACHINE)
+        str,
+        typer.Option(
+            metavar="auto|cpu|cuda|cuda:0,cuda:1",
+            help="What to train on; several of a kind train the path together.",
+            rich_help_panel=MACHINE,
+        ),
     ] = "auto",
     micro_batch: Annotated[
         int | None,
@@ -184,7 +190,7 @@ def peer(
         from dipaco_swarm.run.reach import Reach
         from dipaco_swarm.settings import PeerSettings, default_home
 
-        address = RunAddress.parse(run)
+        address, devices = RunAddress.parse(run), devices_choice(device)
         settings = PeerSettings(
             address=address,
             path=path_choice(path),
@@ -198,7 +204,8 @@ def peer(
             reach=Reach(data_root, fenced=True),
             own=_own(own_data, own_share, home or default_home(address.name, "peer")),
             answers=answers_choice(answers),
-            device=device,
+            device=devices[0],
+            helpers=devices[1:],
             micro_batch=micro_batch,
             threads=threads,
             nickname=nickname_choice(name),

@@ -5,6 +5,7 @@
                              130  interrupted
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -73,6 +74,22 @@ def nickname_choice(text: str) -> str:
         return nickname_of(text)
     except ValueError as error:
         raise UsageError(f"--name {text[:60]!r} cannot be shown to others: {error}") from None
+
+
+MOST_DEVICES = 16
+
+
+def devices_choice(text: str) -> tuple[str, ...]:
+    """`--device`: one, or several of a kind, with commas. Raises UsageError."""
+    devices = tuple(text.split(","))
+    kinds = {device.partition(":")[0] for device in devices}
+    known = all(re.fullmatch(r"cpu|cuda(:[0-9]{1,2})?", device) for device in devices) and len(kinds) == 1
+    if text == "auto" or (known and len(devices) <= MOST_DEVICES):
+        return devices
+    raise UsageError(
+        f"--device={text[:60]} is not known; give auto, cpu, cuda, cuda:1, or several of a kind that train one path "
+        f"together: cuda:0,cuda:1 or cpu,cpu, up to {MOST_DEVICES}"
+    )
 
 
 YIELDS: "tuple[Yields, ...]" = ("cpu", "gpu", "battery")

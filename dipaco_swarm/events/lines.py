@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from dipaco_swarm.events import (
     attendance,
     going_back,
+    helping,
     joining,
     operator,
     pausing,
@@ -28,7 +29,7 @@ from dipaco_swarm.events import (
 from dipaco_swarm.events.event import EVENTS, Event
 
 FAMILIES = (
-    attendance, going_back, joining, operator, pausing, pushing, reading, training, usage, volunteer, watching
+    attendance, going_back, helping, joining, operator, pausing, pushing, reading, training, usage, volunteer, watching
 )  # fmt: skip
 """Importing them has put their events into `EVENTS`."""
 

@@ -97,14 +97,21 @@ class GpuOfOthers:
             log.debug("the GPU says nothing of processes: %s", error)
             return 0.0
         self._seen = max((sample.timeStamp for sample in samples), default=self._seen)
-        return share_of_others({sample.pid: sample.smUtil / 100 for sample in samples}, os.getpid())
+        return share_of_others({sample.pid: sample.smUtil / 100 for sample in samples}, _our_processes())
 
 
-def share_of_others(used: dict[int, float], ours: int) -> float:
+def _our_processes() -> set[int]:
+    import psutil
+
+    me = psutil.Process()
+    return {me.pid, *(child.pid for child in me.children(recursive=True))}
+
+
+def share_of_others(used: dict[int, float], ours: set[int]) -> float:
     """`used`: of each process. In a container the driver's numbers are not ours: then nobody can say who is who."""
-    if ours not in used and len(used) == 1:
+    if not ours & used.keys() and len(used) == 1:
         return 0.0  # it may be ourselves, under another number
-    return min(1.0, sum(share for process, share in used.items() if process != ours))
+    return min(1.0, sum(share for process, share in used.items() if process not in ours))
 
 
 class BatteryOfThisMachine:

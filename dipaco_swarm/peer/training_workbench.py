@@ -23,6 +23,8 @@ from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.settings import Own, PeerSettings
 from dipaco_swarm.training.documents import documents_to_train_on
 from dipaco_swarm.training.early import score_agreed
+from dipaco_swarm.training.gradients import Gradients
+from dipaco_swarm.training.helper import HelperSettings
 from dipaco_swarm.training.inner import Batches, InnerTrainer, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.own import OwnSequences, Sequences, WithOwn, look_at
@@ -34,6 +36,7 @@ from dipaco_swarm.training.routed import load_routing, shard_recipe
 from dipaco_swarm.training.scoring import Scores, rows_of, sample_from_bytes, score_sample
 from dipaco_swarm.training.shards import Shard, build_shard
 from dipaco_swarm.training.terms import check_memory, terms_of
+from dipaco_swarm.training.together import Together
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 
 MAX_WHY = 200
@@ -86,7 +89,7 @@ class TrainingWorkbench:
         manifest, fetch, tell = wanted.manifest, wanted.fetch, wanted.tell
         if self._settings.threads is not None:
             torch.set_num_threads(self._settings.threads)
-        terms = terms_of(manifest, fetch, self._settings.device)
+        terms = terms_of(manifest, fetch, self._settings.device, len(self._settings.helpers))
         if terms != self._told:  # before anything is read or allocated; a stage may read something else
             check_memory(terms)
             tell(terms)
@@ -186,7 +189,18 @@ class TrainingBench:
 
     @cached_property
     def trainer(self) -> InnerTrainer:
-        return InnerTrainer(self.model, self._config.inner, self._settings)
+        helped = self._helped() if self._settings.helpers else None
+        return InnerTrainer(self.model, self._config.inner, self._settings, helped)
+
+    def _helped(self) -> Together:
+        """Gradients by several devices."""
+        config, settings = self._config, self._settings
+        micro_batch, autocast = settings.micro_batch or config.inner.batch_sequences, settings.uses_autocast
+        helper = HelperSettings(
+            config.model, self._vocabulary, tuple(config.levels), micro_batch, settings.threads, autocast
+        )
+        ours = Gradients(self.model, micro_batch, autocast=autocast)
+        return Together(self.model, ours, helper, settings.helpers)
 
     def rest(self, *, resting: bool) -> None:
         """Hold what reads, or let it go on."""
@@ -194,9 +208,11 @@ class TrainingBench:
             self._stream.rest(resting=resting)
 
     def close(self) -> None:
-        """End what reads."""
+        """End what reads, and what computes beside us."""
         if self._stream is not None:
             self._stream.close()
+        if "trainer" in vars(self):  # a stage that was prepared and never entered has none
+            self.trainer.close()
 
     def batches(self, seed: int, consumed: int) -> Batches:
         return self._sequences.batches(self._config.inner.batch_sequences, seed, consumed)
@@ -245,9 +261,11 @@ class OwnScorer:
 
 def workbench_of(settings: PeerSettings) -> TrainingWorkbench:
     """This machine's workbench as its volunteer wants it. Raises UsageError when torch does not find the device."""
-    device = device_of(settings.device)
-    cache = settings.cache or settings.home / "cache"
-    training = TrainingSettings(device, settings.threads, settings.micro_batch)
+    device, *helpers = (device_of(each) for each in (settings.device, *settings.helpers))
+    cache, threads = settings.cache or settings.home / "cache", settings.threads
+    if helpers and device == "cpu" and threads is None:
+        threads = max(1, torch.get_num_threads() // (1 + len(helpers)))
+    training = TrainingSettings(device, threads, settings.micro_batch, helpers=tuple(helpers))
     if settings.own is not None:
         look_at(settings.own)  # before anything slow
     return TrainingWorkbench(ReadingRoom(cache, training, settings.disk, settings.reach), settings.own)
@@ -257,6 +275,8 @@ def device_of(choice: str) -> str:
     """What torch calls the device of `--device`. Raises UsageError when it is not there."""
     if choice == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if choice == "cuda" and not torch.cuda.is_available():
-        raise UsageError("--device cuda: torch finds no CUDA device here; use --device cpu, or check the driver")
+    if choice.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError(f"--device {choice}: torch finds no CUDA device here; use --device cpu, or check the driver")
+    if ":" in choice and int(choice.partition(":")[2]) >= torch.cuda.device_count():
+        raise UsageError(f"--device {choice}: torch finds {torch.cuda.device_count()} here, counted from cuda:0")
     return choice

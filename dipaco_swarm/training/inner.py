@@ -10,16 +10,15 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dipaco_swarm.errors import DataError, TrainingError, UsageError
 from dipaco_swarm.run.config import InnerConfig
+from dipaco_swarm.training.gradients import GradientMaker, Gradients
 from dipaco_swarm.training.modules import PathModel
 
 log = logging.getLogger(__name__)
@@ -27,9 +26,6 @@ log = logging.getLogger(__name__)
 Batches = Iterator[Tensor | None]
 """Training batches, int64 (batch_sequences, sequence_length). None: the next one is not there yet; asked again, after a
 moment of waiting, it may be."""
-
-IGNORED = -100
-"""Target of a position that has none; what cross_entropy leaves out."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +39,8 @@ class TrainingSettings:
     """Sequences in one forward pass; None tries the whole batch. Halved when the device's memory is too small."""
     autocast: bool | None = None
     """bf16 activations; None: on CUDA devices that have bf16. On the CPU fp32, for the sake of equal bytes."""
+    helpers: tuple[str, ...] = ()
+    """Devices beside that one, of its kind, each with a process that computes its part of each step."""
     eight_bit: bool | None = None
     """bitsandbytes' 8-bit AdamW instead of torch's; None: on CUDA."""
 
@@ -120,13 +118,20 @@ class InnerTrainer:
     The model's parameters may be replaced between calls (`PathModel.load`): the optimizer keeps its moments.
     """
 
-    def __init__(self, model: PathModel, config: InnerConfig, settings: TrainingSettings) -> None:
+    def __init__(
+        self,
+        model: PathModel,
+        config: InnerConfig,
+        settings: TrainingSettings,
+        gradients: GradientMaker | None = None,
+    ) -> None:
+        """`gradients`: who makes them; None: the device of the settings alone."""
         self.model = model
         self.config = config
         self.settings = settings
         self._steps_done = 0
-        self._micro_batch = settings.micro_batch or config.batch_sequences
-        self._recomputes_activations = False
+        micro_batch = settings.micro_batch or config.batch_sequences
+        self._gradients = gradients or Gradients(model, micro_batch, autocast=settings.uses_autocast)
         self._optimizer: torch.optim.Optimizer | None = None
         self._interrupted: Tensor | None = None
 
@@ -203,12 +208,16 @@ class InnerTrainer:
         self._steps_done = state.steps_done
         self._interrupted = None
 
+    def close(self) -> None:
+        """End what works for it; it trains no more."""
+        self._gradients.close()
+
     # one step --------------------------------------------------------------------------------------------------------
 
     def _step(self, optimizer: torch.optim.Optimizer, batch: Tensor, stop: Callable[[], bool]) -> StepReport | None:
         """Gradients, clipping, AdamW. None when `stop` interrupted it."""
         started = perf_counter()
-        total = self._gradients(batch, stop)
+        total = self._gradients.make(batch, stop)
         if total is None:
             optimizer.zero_grad()
             self._interrupted = batch
@@ -232,54 +241,6 @@ class InnerTrainer:
         optimizer.zero_grad()
         self._steps_done += 1
         return StepReport(self._steps_done, loss, rate, batch.numel(), perf_counter() - started)
-
-    def _gradients(self, batch: Tensor, stop: Callable[[], bool]) -> Tensor | None:
-        """Leave the gradient of the batch's mean loss in the parameters; returns that loss, on the device."""
-        while True:
-            # The retry is outside of the handler: as long as the exception lives, so do the activations it reports.
-            with suppress(torch.cuda.OutOfMemoryError):
-                return self._accumulate(batch, stop)
-            self._save_memory()
-
-    def _accumulate(self, batch: Tensor, stop: Callable[[], bool]) -> Tensor | None:
-        tokens = batch.to(self.model.device)
-        targets = F.pad(tokens[:, 1:], (0, 1), value=IGNORED)  # (sequences, sequence_length)
-        total = torch.zeros((), device=tokens.device)
-        for start in range(0, len(tokens), self._micro_batch):
-            if start and stop():
-                return None
-            rows = slice(start, start + self._micro_batch)
-            share = torch.tensor(len(tokens[rows]) / len(tokens), device=tokens.device)
-            loss = self._loss(tokens[rows], targets[rows])
-            loss.backward(share)  # type: ignore[no-untyped-call]
-            total += loss.detach() * share
-        return total
-
-    def _loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy of a micro-batch, in nats per token."""
-        with torch.autocast(tokens.device.type, dtype=torch.bfloat16, enabled=self.settings.uses_autocast):
-            logits = self.model.network(input_ids=tokens, use_cache=False).logits  # (sequences, length, vocabulary)
-            return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
-
-    def _save_memory(self) -> None:
-        """After the device ran out of memory: half the micro-batch; at one, recompute activations in the backward."""
-        self.model.network.zero_grad()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        if self._micro_batch > 1:
-            self._micro_batch = (min(self._micro_batch, self.config.batch_sequences) + 1) // 2
-            log.warning(
-                "%s is out of memory: %d sequences at a time from now on", self.settings.device, self._micro_batch
-            )
-        elif not self._recomputes_activations:
-            self._recomputes_activations = True
-            self.model.network.gradient_checkpointing_enable({"use_reentrant": False})
-            log.warning("%s is out of memory: recomputing activations, about a third slower", self.settings.device)
-        else:
-            raise TrainingError(
-                f"{self.settings.device} has too little memory for one sequence of this run's model; close other "
-                "programs that use it, or train on another device (--device cpu)"
-            )
 
     # the optimizer ---------------------------------------------------------------------------------------------------
 

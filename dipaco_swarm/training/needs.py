@@ -13,6 +13,8 @@ MEMORY_BYTES = 38
 """A parameter of a path, at most, beside activations: on a CPU, in a round, while a checkpoint is written..."""
 GPU_BYTES, BESIDE_GPU_BYTES = 10, 22
 """... and with a GPU, which has the parameters, their gradients, and their moments in eight bits."""
+HELPER_BYTES = 16
+"""Of each process that helps, beside the program: parameters, gradients, and both on their way, here and there."""
 DISK_BYTES = 96
 """The checkpoint, and the next one; two agreed states, and the next one; averages of six rounds."""
 NODE_DISK_BYTES = 8 + 16 + 5
@@ -30,6 +32,8 @@ class PathNeeds:
     memory_beside_gpu: int
     gpu: int
     disk: int
+    helper: int
+    """Of memory, for each device beside the first."""
 
     @classmethod
     def of(cls, parameters: int) -> "PathNeeds":
@@ -39,6 +43,7 @@ class PathNeeds:
             memory_beside_gpu=PROGRAM_BYTES + BESIDE_GPU_BYTES * parameters,
             gpu=GPU_BYTES * parameters,
             disk=DISK_BYTES * parameters,
+            helper=PROGRAM_BYTES + HELPER_BYTES * parameters,
         )
 
 

@@ -17,9 +17,9 @@ MOST_NAMED = 6
 """Sources of a mixture that are said whole."""
 
 
-def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str) -> Terms:
-    """What a path asks of this machine. `fetch`: blobs by digest. Raises what that raises, and DataError or
-    ManifestError for a tokenizer or model that is none."""
+def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str, helpers: int = 0) -> Terms:
+    """What a path asks of this machine. `fetch`: blobs by digest. `helpers`: devices beside the first. Raises
+    what `fetch` raises, and DataError or ManifestError for a tokenizer or model that is none."""
     config = manifest.rules
     sizes = level_sizes(config.model, config.levels, vocabulary_size(load_tokenizer(fetch(manifest.tokenizer))))
     parameters = sum(sizes)
@@ -28,7 +28,7 @@ def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str) -> 
         source=config.data.called,
         reads=_read_by(config.data),
         parameters=parameters,
-        memory=needs.memory if device == "cpu" else needs.memory_beside_gpu,
+        memory=(needs.memory if device == "cpu" else needs.memory_beside_gpu) + helpers * needs.helper,
         disk=needs.disk,
         sends=round_bytes(config.wire.codec, parameters),
         admission=config.admission.kind,

@@ -21,7 +21,8 @@ from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import ManifestError, TrainingError
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.training.evaluation import SEQUENCES_PER_BATCH, token_log_likelihoods
-from dipaco_swarm.training.inner import IGNORED, learning_rate_at
+from dipaco_swarm.training.gradients import IGNORED
+from dipaco_swarm.training.inner import learning_rate_at
 from dipaco_swarm.training.modules import build_network
 from dipaco_swarm.training.pieces import EvaluationSet
 

@@ -20,9 +20,10 @@ from typer.testing import CliRunner
 from dipaco_swarm.cli import bootstrap as bootstrap_cli
 from dipaco_swarm.cli import peer as peer_cli
 from dipaco_swarm.cli import swarm as swarm_cli
+from dipaco_swarm.cli.words import devices_choice
 from dipaco_swarm.client.exporting import Wanted
 from dipaco_swarm.dashboard.views import Evaluation, SwarmStatus
-from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.errors import UnreachableError, UsageError
 from dipaco_swarm.machine.manners import Hours
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.file import read_run_file
@@ -229,7 +230,7 @@ def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
     options = ["--path", "3", "--home", str(tmp_path), "--listen", "/ip4/127.0.0.1/tcp/0", "--cache", "c"]
     options += [
         "--device",
-        "cpu",
+        "cpu,cpu",
         "--micro-batch",
         "2",
         "--threads",
@@ -258,7 +259,16 @@ def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
     listen = "/ip4/127.0.0.1/tcp/0"
     whole = PeerSettings(address, 3, tmp_path, Path("c"), listen, "cpu", 2, 1, True, 5, "none", "no", 2.5e6, 0.4)
     whole = replace(whole, reach=Reach(Path("texts"), fenced=True), answers=2)
-    assert got == [replace(whole, hours=Hours(time(22), time(7)), yields=frozenset({"cpu", "battery"}))]
+    assert got == [
+        replace(whole, hours=Hours(time(22), time(7)), yields=frozenset({"cpu", "battery"}), helpers=("cpu",))
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["", "gpu", "cpu:0", "cuda:x", "cpu,cuda:0", "auto,cpu", ",".join(["cpu"] * 17)])
+def test_devices_that_cannot_train_together_are_refused(wrong: str) -> None:
+    with pytest.raises(UsageError, match="--device="):
+        devices_choice(wrong)
+    assert devices_choice("cuda:0,cuda:1") == ("cuda:0", "cuda:1")
 
 
 def test_a_peer_has_calm_defaults(program: Install) -> None:

@@ -142,10 +142,10 @@ def test_this_machine_says_something_sensible() -> None:
 
 
 def test_of_the_gpu_our_own_share_does_not_count_nor_what_nobody_can_name() -> None:
-    assert share_of_others({1: 0.5, 2: 0.3, 3: 0.1}, 1) == pytest.approx(0.4)
-    assert share_of_others({}, 1) == 0
-    assert share_of_others({77: 0.9}, 1) == 0
-    assert share_of_others({1: 0.1, 2: 0.9, 3: 0.9}, 1) == 1
+    assert share_of_others({1: 0.5, 2: 0.3, 3: 0.1}, {1}) == pytest.approx(0.4)
+    assert share_of_others({}, {1}) == 0
+    assert share_of_others({77: 0.9}, {1}) == 0
+    assert share_of_others({1: 0.1, 2: 0.9, 3: 0.9}, {1}) == 1
 
 
 class Used:

@@ -21,7 +21,7 @@ from dipaco_swarm.run.config import (
 )
 from dipaco_swarm.run.stage import StageConfig
 from dipaco_swarm.training.evaluation import token_log_likelihoods
-from dipaco_swarm.training.inner import IGNORED
+from dipaco_swarm.training.gradients import IGNORED
 from dipaco_swarm.training.modules import build_network
 from dipaco_swarm.training.pieces import EvaluationSet
 from dipaco_swarm.training.window_router import (
