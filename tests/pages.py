@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
+from importlib.resources import files
 from typing import Any
 
 import pytest
@@ -55,6 +56,25 @@ def chromium() -> Iterator[Any]:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield opened
         opened.close()
+
+
+SERIOUS = ("serious", "critical")
+
+
+def barriers(page: Any) -> list[str]:
+    """What axe-core finds on a page as it is shown that keeps somebody from using it: rule, element, and why.
+
+    axe is a package of its own, as the browser is; without it the test is skipped.
+    """
+    pytest.importorskip("axe_playwright_python")
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
+    found = page.evaluate("() => axe.run({resultTypes: ['violations']})")
+    return [
+        f"{rule['id']}: {node['target']}: {node['failureSummary']}"
+        for rule in found["violations"]
+        if rule["impact"] in SERIOUS
+        for node in rule["nodes"]
+    ]
 
 
 class OpenPage:

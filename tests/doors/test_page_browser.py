@@ -12,7 +12,7 @@ from benchmarks.page import Crowd, manifest_of, watch_of
 from dipaco_swarm.page.history import Contributor
 from dipaco_swarm.page.serving import serving
 from dipaco_swarm.settings import Web
-from tests.pages import OpenPage, chromium, in_a_browser
+from tests.pages import OpenPage, barriers, chromium, in_a_browser
 
 MARKUP = "<img src=x onerror=\"document.title='broken'\">"
 
@@ -76,6 +76,15 @@ def test_it_draws_itself_asks_nobody_else_and_complains_of_nothing(
     page.wait_for_function("before => document.getElementById('figures').innerText !== before", arg=before)
     assert visit.complaints == []
     assert {address for address in visit.asked if not address.startswith(url)} == set()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser: Any, served: tuple[str, int], theme: str) -> None:
+    page = Visit(browser, served[0], viewport={"width": 360, "height": 800}, color_scheme=theme).page
+    assert barriers(page) == []
+    page.locator("#people tbody tr a").first.click()
+    page.wait_for_selector("#detail-title")
+    assert barriers(page) == []
 
 
 def test_a_name_with_markup_stays_text_and_has_a_page(browser: Any, served: tuple[str, int]) -> None:

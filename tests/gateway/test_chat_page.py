@@ -16,7 +16,7 @@ from dipaco_swarm.gateway.gateway import Gateway
 from dipaco_swarm.page.statics import SECURITY
 from dipaco_swarm.training.chat import template_of
 from tests.gateway.scripted import Script, gateway_of, served
-from tests.pages import OpenPage, addresses_in, chromium, in_a_browser, sources_of
+from tests.pages import OpenPage, addresses_in, barriers, chromium, in_a_browser, sources_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -155,6 +155,17 @@ def test_a_text_goes_on_in_the_colours_of_its_paths(opened: Open, script: Script
     assert page.evaluate("document.documentElement.scrollWidth") <= width  # nothing hangs over the side
     assert visit.complaints == []
     assert {address for address in visit.asked if not address.startswith("http://127.0.0.1:")} == set()
+
+
+@in_a_browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(opened: Open, script: Script, theme: str) -> None:
+    script.text, script.turns = "abcdef" * 8, [3, 1, 1]
+    visit = opened({"asks_peers": True}, color_scheme=theme)
+    visit.page.locator("#how-button").click()
+    visit.write("0123456789")
+    visit.is_ready()
+    assert barriers(visit.page) == []
 
 
 @in_a_browser
