@@ -306,14 +306,27 @@ def doctor(
     listen: Annotated[
         str | None, typer.Option(metavar="MADDR", help="What dipaco-peer will be given.  [default: any free port]")
     ] = None,
+    trial: Annotated[
+        bool, typer.Option("--trial/--no-trial", help="Train a path of the run for ten seconds, or not.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Can this machine take part, can others dial it? Every check says what to do if not."""
+    """Can this machine take part, how fast, can others dial it? Every check says what to do if not."""
     with worded_failures():
         from dipaco_swarm.doctor import examine
         from dipaco_swarm.run.address import RunAddress
 
-        report = examine(RunAddress.parse(run) if run is not None else None, listen)
-        _print(report)
+        address = RunAddress.parse(run) if run is not None else None
+        if trial and address is not None:
+            from dipaco_swarm.client import visits
+
+            report = examine(address, listen, visits.prospect)
+        else:
+            report = examine(address, listen)
+        if as_json:
+            typer.echo(report.to_json())
+        else:
+            _print(report)
     raise typer.Exit(0 if report.ok else 1)
 
 

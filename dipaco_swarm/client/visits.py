@@ -24,7 +24,8 @@ from dipaco_swarm.training.evaluation import RoutedScore, evaluate_rerouted, eva
 from dipaco_swarm.training.inference import Sampling, generate_rerouted, generate_tokens
 from dipaco_swarm.training.pieces import EvaluationSet, evaluation_pieces, together
 from dipaco_swarm.training.terms import terms_of
-from dipaco_swarm.training.tokenizer import end_of_text_id, prompt_ids
+from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, prompt_ids, vocabulary_size
+from dipaco_swarm.training.trial import Trial
 from dipaco_swarm.training.window_router import WindowRouter
 
 Tell = Callable[[str], None]
@@ -80,6 +81,13 @@ def terms(address: RunAddress, device: str) -> Terms:
     """What the run asks of a machine that takes part with this device."""
     with at_the_door(address) as (swarm, manifest):
         return terms_of(manifest, partial(insist, swarm), device)
+
+
+def prospect(address: RunAddress) -> tuple[Trial, SwarmStatus]:
+    """What a machine would train, and how far the others are."""
+    with visit(address) as (swarm, manifest):
+        vocabulary = vocabulary_size(load_tokenizer(insist(swarm, manifest.tokenizer)))
+        return Trial(manifest.rules, vocabulary), status_of(swarm, manifest)
 
 
 def check_window(window: int | None) -> None:

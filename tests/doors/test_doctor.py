@@ -1,6 +1,7 @@
 """The doctor says what it saw, and what to do if that is not enough."""
 
 import io
+import json
 import socket
 import subprocess
 from dataclasses import replace
@@ -10,11 +11,24 @@ import pytest
 from rich.console import Console
 
 from dipaco_swarm import doctor
-from dipaco_swarm.doctor import Check, Report, examine
+from dipaco_swarm.dashboard.views import SwarmStatus
+from dipaco_swarm.doctor import examine, of_run
+from dipaco_swarm.doctor.of_run import (
+    as_a_guest,
+    congestion_control,
+    joining_check,
+    path_check,
+    round_check,
+    stage_check,
+)
+from dipaco_swarm.doctor.report import Check, Report
 from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.libp2p import outside
 from dipaco_swarm.swarm.libp2p.outside import Outside, RunPath
+from dipaco_swarm.training.trial import Trial
+from tests.doors.examples_of_views import small_status
+from tests.doors.test_manifest import manifest
 
 LARGE = RunPath(parameters=150_000_000, round_bytes=300_000_000)
 SEEN = Outside(
@@ -120,21 +134,24 @@ def test_another_version_a_taken_port_and_a_silent_node_come_with_advice(monkeyp
 
 def test_a_path_that_fits_says_what_it_takes_and_one_that_does_not_says_of_what_there_is_too_little() -> None:
     gib = doctor.GIB
-    roomy, tight = doctor._path(LARGE, 8 * gib, 20 * gib, None), doctor._path(LARGE, 4 * gib, 2 * gib, None)
+    roomy, tight = path_check(LARGE, 8 * gib, 20 * gib, None), path_check(LARGE, 4 * gib, 2 * gib, None)
     assert (roomy.verdict, tight.verdict) == ("ok", "bad")
     assert roomy.seen.startswith("150 million parameters: 6.2 GB of memory, 14.4 GB of disk")
     assert "too little memory and disk:" in tight.advice
-    on_gpu = doctor._path(LARGE, 5 * gib, 20 * gib, 1 * gib)
+    on_gpu = path_check(LARGE, 5 * gib, 20 * gib, 1 * gib)
     assert on_gpu.seen.startswith("150 million parameters: 1.5 GB on the GPU, 3.8 GB of memory")
     assert "too little memory of the GPU:" in on_gpu.advice
-    assert doctor._path(LARGE, None, 20 * gib, None).verdict == "ok"
+    assert path_check(LARGE, None, 20 * gib, None).verdict == "ok"
 
 
 def test_a_round_takes_as_long_as_the_line_needs() -> None:
-    assert doctor._round(LARGE, 2.5e6, "cubic") == Check(
-        "a round", "ok", "sends up to 300 MB: 2 min at the 20.0 Mbit/s that this line sends now"
+    check = round_check(LARGE, 2.5e6, "cubic")
+    assert (check.verdict, check.seen) == (
+        "ok",
+        "sends up to 300 MB: 2 min at the 20.0 Mbit/s that this line sends now",
     )
-    slow, unknown = doctor._round(LARGE, 1e5, None), doctor._round(LARGE, None, None)
+    assert check.figures["sending_seconds"] == 120
+    slow, unknown = round_check(LARGE, 1e5, None), round_check(LARGE, None, None)
     assert (slow.verdict, unknown.verdict) == ("note", "note")
     assert "50 min at the 0.8 Mbit/s" in slow.seen
     assert slow.advice.startswith("others may make rounds without this machine")
@@ -142,11 +159,11 @@ def test_a_round_takes_as_long_as_the_line_needs() -> None:
 
 
 def test_who_is_slow_is_told_of_another_way_to_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "CONGESTION_CONTROL", tmp_path / "congestion")
-    assert doctor._congestion_control() is None
+    monkeypatch.setattr(of_run, "CONGESTION_CONTROL", tmp_path / "congestion")
+    assert congestion_control() is None
     for said, is_told in (("cubic\n", True), ("reno\n", True), ("bbr\n", False)):
-        doctor.CONGESTION_CONTROL.write_text(said)
-        slow = doctor._round(LARGE, 1e5, doctor._congestion_control())
+        of_run.CONGESTION_CONTROL.write_text(said)
+        slow = round_check(LARGE, 1e5, congestion_control())
         assert ("tcp_congestion_control=bbr" in slow.advice) == is_told
         assert "others may make rounds without this machine" in slow.advice
 
@@ -186,3 +203,62 @@ def test_the_report_ends_with_the_answer() -> None:
     text = console.export_text()
     assert "set it" in text
     assert text.rstrip().endswith("Not yet: see the red lines.")
+
+
+def test_joining_takes_as_long_as_the_line_takes_in() -> None:
+    check = joining_check(LARGE, 1e6)
+    assert (check.verdict, check.seen) == (
+        "ok",
+        "fetches up to 600 MB: 10 min at the 8.0 Mbit/s that this line takes in now",
+    )
+    assert check.figures["joining_seconds"] == 600
+    slow, unknown = joining_check(LARGE, 1e4), joining_check(LARGE, None)
+    assert (slow.verdict, unknown.verdict) == ("note", "note")
+    assert slow.advice
+    assert unknown.advice
+
+
+def a_look(_: RunAddress) -> tuple[Trial, SwarmStatus]:
+    return Trial(manifest().rules, 512), small_status()
+
+
+def test_a_machine_is_tried_on_the_run_s_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, float]] = []
+
+    def tried(trial: Trial, device: str, seconds: float) -> float:
+        asked.append((device, seconds))
+        return trial.round_tokens / 120
+
+    monkeypatch.setattr(Trial, "tokens_per_second", tried)
+    speed, stage = as_a_guest(address(1), a_look, "cpu")
+    assert asked == [("cpu", 10.0)]
+    assert speed.figures["round_seconds_alone"] == pytest.approx(120)
+    assert speed.seen.endswith("tokens/s on cpu; a path alone makes a round in 2 min")
+    assert stage.name == "stage"
+
+    def nobody(_: RunAddress) -> tuple[Trial, SwarmStatus]:
+        raise UnreachableError("nobody of it answers")
+
+    (check,) = as_a_guest(address(1), nobody, "cpu")
+    assert (check.verdict, check.seen) == ("note", "not measured: nobody of it answers")
+    assert check.advice
+
+
+def test_the_end_of_a_stage_is_said_by_the_pace_of_those_who_train_or_by_ours() -> None:
+    status = replace(small_status(), target_version=20, round_seconds=60.0, peers=3, finished=False)
+    left = (20 - status.version_min) * 60
+    theirs = stage_check(status, 600.0)
+    assert theirs.figures["stage_seconds_left"] == left
+    assert theirs.seen.endswith("left at the pace of 3 peers")
+    alone = stage_check(replace(status, round_seconds=None), 600.0)
+    assert alone.figures["stage_seconds_left"] == 10 * left
+    assert alone.seen.endswith("at the pace of this machine, as nobody trains now")
+    assert "when the operator says so" in stage_check(replace(status, target_version=None), 600.0).seen
+    assert stage_check(replace(status, finished=True), 600.0).verdict == "note"
+
+
+def test_programs_are_told_all_of_it_with_figures() -> None:
+    told = json.loads(Report((Check("clock", "bad", "1970", "set it"), joining_check(LARGE, 1e6))).to_json())
+    assert told["ok"] is False
+    assert told["checks"][0] == {"name": "clock", "verdict": "bad", "seen": "1970", "advice": "set it"}
+    assert told["figures"]["bytes_down_per_second"] == 1e6

@@ -31,6 +31,8 @@ VISIT_SECONDS = 40.0
 RELAY_SECONDS = 5.0
 """A bootstrap node that relays takes a peer in within a second."""
 PATH_SECONDS = 8.0
+DOWN_BYTES, DOWN_STEP, DOWN_SECONDS = 8 << 20, 1 << 16, 3.0
+"""So much is asked of a node at most, to see how fast it comes, and for so long."""
 LOADS = (1, 2, 4, 8)
 """So often the ballast of a question is sent at once, more and more of it..."""
 LOADED_SECONDS = 0.5
@@ -67,6 +69,8 @@ class Outside:
     """Bytes a second that our line sends to it, at least; None: it took too long."""
     path: RunPath | None
     """None: it does not say."""
+    bytes_down: float | None = None
+    """Bytes a second that our line takes in from it, at least; None: nobody can say."""
 
 
 def look_from_outside(address: RunAddress, listen: str) -> Outside | None:
@@ -102,7 +106,10 @@ async def _look(address: RunAddress, listen: str) -> Outside | None:
             else:
                 return None
             bytes_up = await _bytes_up(node, place)
-            path = await _path(node, name_in(place), address.fingerprint)
+            path, largest = await _path(node, name_in(place), address.fingerprint) or (None, None)
+            bytes_down = None
+            if largest is not None:
+                bytes_down = await _bytes_down(node, name_in(place), address.fingerprint, largest)
             # knocking takes as long as it takes, so the clock is asked before
             knocks = [said for said in await asyncio.gather(*(node.ask(p, ports) for p in address.bootstraps)) if said]
         told = [said.reached for said in knocks if said.reached is not None]
@@ -117,6 +124,7 @@ async def _look(address: RunAddress, listen: str) -> Outside | None:
             our_version=our_version(),
             bytes_up=bytes_up,
             path=path,
+            bytes_down=bytes_down,
         )
 
 
@@ -136,8 +144,28 @@ async def _bytes_up(node: Node, place: str) -> float | None:
     return load * MAX_BALLAST / max(took, 0.01)
 
 
-async def _path(node: Node, peer: str, run: str) -> RunPath | None:
-    """What is trained in a run. The seed of a module has four bytes for each of its parameters."""
+async def _bytes_down(node: Node, peer: str, run: str, digest: str) -> float | None:
+    """How fast some of this blob comes; what it is, nobody looks at."""
+    now = asyncio.get_running_loop().time
+    room, came, began = memoryview(bytearray(DOWN_STEP)), 0, now()
+    try:
+        async with asyncio.timeout(PATH_SECONDS), node.dial(peer, store_protocol(run)) as stream:
+            await stream.send(AskBlob(digest=digest))
+            said = await stream.receive()
+            if not isinstance(said, BlobFollows):
+                return None
+            began = now()
+            while came < min(said.size, DOWN_BYTES) and now() - began < DOWN_SECONDS:
+                step = room[: min(DOWN_STEP, said.size - came)]
+                await stream.receive_into(step)
+                came += len(step)
+    except (*UNREACHED, RemoteDataError) as error:
+        log.debug("%s sends no more: %s", peer[-8:], error)
+    return came / max(now() - began, 0.001) if came else None
+
+
+async def _path(node: Node, peer: str, run: str) -> tuple[RunPath, str] | None:
+    """What is trained in a run, and its largest file. A module's seed has four bytes for each of its parameters."""
 
     async def ask(question: Message) -> Message:
         async with node.dial(peer, store_protocol(run)) as stream:
@@ -160,7 +188,8 @@ async def _path(node: Node, peer: str, run: str) -> RunPath | None:
     if len(sizes) < len(modules):
         return None
     codec = codec_of(manifest.rules.wire.codec)
-    return RunPath(sum(sizes), 2 * sum(map(codec.most_bytes, sizes)))
+    largest = stage.seeds[modules[sizes.index(max(sizes))]]
+    return RunPath(sum(sizes), 2 * sum(map(codec.most_bytes, sizes))), largest
 
 
 async def _is_relayed(identity: Identity, address: RunAddress, settings: NodeSettings) -> bool:

@@ -15,23 +15,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
+from dipaco_swarm.doctor.of_run import (
+    LookAtRun,
+    as_a_guest,
+    congestion_control,
+    joining_check,
+    path_check,
+    round_check,
+)
+from dipaco_swarm.doctor.report import Check, Report
 from dipaco_swarm.errors import NodeError, UnreachableError
-from dipaco_swarm.events import words
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.settings import default_home
 from dipaco_swarm.swarm.timing import Timing
-from dipaco_swarm.training.needs import PathNeeds
-
-if TYPE_CHECKING:
-    from dipaco_swarm.swarm.libp2p.outside import RunPath
 
 GIB = 2**30
 DISK_GIB = 5  # checkpoints of a 150M path with optimizer state take 2-3, the token cache the rest
@@ -40,56 +38,25 @@ KNOCK_SECONDS = 5.0
 HELP_SECONDS = 20.0
 ANYWHERE = "/ip4/0.0.0.0/tcp/0"
 CLOCK_NOTE_SECONDS = 5.0
-LONG_ROUND_SECONDS = 600.0
-CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
-"""How this machine's TCP finds out how fast it may send: "cubic" takes every lost packet for a line that is full."""
-
-Verdict = Literal["ok", "note", "bad"]
 
 
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    verdict: Verdict
-    """note: works, but worth knowing. bad: this machine cannot take part like this."""
-    seen: str
-    advice: str = ""
-
-
-@dataclass(frozen=True)
-class Report:
-    """All checks."""
-
-    checks: tuple[Check, ...]
-
-    @property
-    def ok(self) -> bool:
-        return all(check.verdict != "bad" for check in self.checks)
-
-    def __rich__(self) -> RenderableType:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, style="bold")
-        table.add_column()
-        signs = {"ok": Text("✓", "green"), "note": Text("•", "yellow"), "bad": Text("✗", "red")}
-        for check in self.checks:
-            table.add_row(signs[check.verdict], check.name, check.seen)
-            if check.advice:
-                table.add_row("", "", Text(check.advice, "yellow" if check.verdict == "note" else "red"))
-        table.add_row()
-        end = ("This machine can take part.", "bold green") if self.ok else ("Not yet: see the red lines.", "bold red")
-        table.add_row("", "", Text(*end))
-        return table
-
-
-def examine(address: RunAddress | None, listen: str | None = None) -> Report:
+def examine(address: RunAddress | None, listen: str | None = None, look: LookAtRun | None = None) -> Report:
     """Look at everything; with an address, also ask the run's bootstrap nodes how this machine looks from there.
 
-    `listen`: the multiaddr that the peer would be given; None: any free port.
+    `listen`: the multiaddr that the peer would be given; None: any free port. `look`: with it, this machine trains a
+    path of the run for ten seconds.
     """
-    return Report(tuple(_checks(address, listen or ANYWHERE)))
+    checks = list(_checks(address, listen or ANYWHERE))
+    if address is not None and look is not None and all(check.verdict != "bad" for check in checks):
+        checks += as_a_guest(address, look, _device())
+    return Report(tuple(checks))
+
+
+def _device() -> str:
+    """What `--device auto` would take."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _checks(address: RunAddress | None, listen: str) -> Iterator[Check]:
@@ -297,8 +264,9 @@ def _from_outside(address: RunAddress, listen: str) -> Iterator[Check]:
     yield _version(outside.our_version, outside.version)
     if outside.path is not None:
         home = default_home(address.name, "peer")
-        yield _path(outside.path, _available_memory(), shutil.disk_usage(_there(home)).free, _free_on_gpu())
-        yield _round(outside.path, outside.bytes_up, _congestion_control())
+        yield path_check(outside.path, _available_memory(), shutil.disk_usage(_there(home)).free, _free_on_gpu())
+        yield round_check(outside.path, outside.bytes_up, congestion_control())
+        yield joining_check(outside.path, outside.bytes_down)
     yield _dialling_in(outside.seen_at, outside.port, tried=outside.tried, relayed=outside.relayed, listen=listen)
 
 
@@ -307,49 +275,6 @@ def _version(ours: str, theirs: str) -> Check:
         return Check("version", "ok", f"{ours}, as the bootstrap node")
     advice = "peers of different versions may not understand each other: install the run's, or ask the operator"
     return Check("version", "note", f"{ours} here, {theirs} at the bootstrap node", advice)
-
-
-def _path(path: "RunPath", available: int | None, free: int, on_gpu: int | None) -> Check:
-    """Whether a path of the run fits. Bytes of memory, of disk, and of the GPU's; None: unknown, or there is none."""
-    needs = PathNeeds.of(path.parameters)
-    memory = needs.memory if on_gpu is None else needs.memory_beside_gpu
-    said = f"{words.size(memory)} of memory, {words.size(needs.disk)} of disk"
-    if on_gpu is not None:
-        said = f"{words.size(needs.gpu)} on the GPU, {said}"
-    seen = f"{words.count(path.parameters)} parameters: {said}, and what a batch takes"
-    places = (("memory", available, memory), ("disk", free, needs.disk), ("memory of the GPU", on_gpu, needs.gpu))
-    small = [what for what, there, needed in places if there is not None and there < needed]
-    if small:
-        advice = f"too little {' and '.join(small)}: make room, or take another machine for this run"
-        return Check("path", "bad", seen, advice)
-    return Check("path", "ok", seen)
-
-
-def _round(path: "RunPath", bytes_up: float | None, congestion_control: str | None) -> Check:
-    """How long this machine's line needs for a round, in which training goes on."""
-    sends = f"sends up to {words.size(path.round_bytes)}"
-    if bytes_up is None:
-        return Check("a round", "note", sends, "how fast this line is could not be told: the node took too long")
-    seconds = path.round_bytes / bytes_up
-    seen = f"{sends}: {words.how_long(seconds)} at the {bytes_up * 8 / 1e6:.1f} Mbit/s that this line sends now"
-    if seconds > LONG_ROUND_SECONDS:
-        advice = "others may make rounds without this machine, and it brings its part to the next: a faster line helps"
-        if congestion_control not in (None, "bbr"):
-            advice = (
-                "if this line should be faster, packets get lost on the way, and TCP takes that for a full line: "
-                "`sudo sysctl net.ipv4.tcp_congestion_control=bbr`, and a start of the peer after it, may make it many "
-                f"times as fast. Else {advice}"
-            )
-        return Check("a round", "note", seen, advice)
-    return Check("a round", "ok", seen)
-
-
-def _congestion_control() -> str | None:
-    """None where that is not told."""
-    try:
-        return CONGESTION_CONTROL.read_text().strip()
-    except OSError:
-        return None
 
 
 def _free_on_gpu() -> int | None:
