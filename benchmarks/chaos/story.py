@@ -174,6 +174,8 @@ class Story:
         self.cpu_share = 100
         self.prelude: Callable[[], None] | None = None
         """What the processes of peers do before they are peers."""
+        self.peers_leave = True
+        """Peers end by themselves when the run is over."""
         self.line = "loopback"
         """Of the scenario that is played on several."""
         self._floor: dict[str, int] = {}
@@ -228,9 +230,8 @@ class Story:
             "1",
             "--cpu-share",
             str(self.cpu_share),
-            "--until-finished",
         ]
-        member = self.crew.add(name, host, "peer", [*arguments, *more])
+        member = self.crew.add(name, host, "peer", [*arguments, *["--until-finished"] * self.peers_leave, *more])
         member.prelude = self.prelude
         member.start()
         return member
