@@ -116,6 +116,9 @@ def evaluate(
     ] = None,
     best: Best = False,
     reroute: Reroute = None,
+    ask_peers: Annotated[
+        bool, typer.Option("--ask-peers", help="With --run: who trains a path scores its documents; no download.")
+    ] = False,
     lm_eval: Annotated[
         str | None,
         typer.Option("--lm-eval", metavar="TASKS", help="Tasks of lm-evaluation-harness, or .yaml files, by commas."),
@@ -132,6 +135,8 @@ def evaluate(
     with worded_failures():
         source = _source(run, home)
         _check_evaluation(lm_eval, data=data, reroute=reroute, path=path, limit=limit)
+        if ask_peers:
+            _check_peers_can_score(source, best=best, reroute=reroute, lm_eval=lm_eval)
         if lm_eval is not None:
             harness = _harness()
             found = harness.run_tasks(source, [name.strip() for name in lm_eval.split(",")], path, limit, best=best)
@@ -140,10 +145,16 @@ def evaluate(
             else:
                 _print(found)
             return
-        from dipaco_swarm.client import visits
         from dipaco_swarm.dashboard.drawing import draw
 
-        result = visits.evaluate(source, data, window=reroute, best=best, tell=_tell)
+        if ask_peers and not isinstance(source, Path):
+            from dipaco_swarm.gateway.scoring import evaluate_by_peers
+
+            result = evaluate_by_peers(source, data, _tell)
+        else:
+            from dipaco_swarm.client import visits
+
+            result = visits.evaluate(source, data, window=reroute, best=best, tell=_tell)
         if as_json:
             typer.echo(result.to_json())
         else:
@@ -160,6 +171,22 @@ def _check_evaluation(
         raise UsageError("--path and --limit are for --lm-eval; without it every document is scored by its own path")
     if lm_eval is not None and (data is not None or reroute is not None):
         raise UsageError("--lm-eval brings its own documents, and each keeps its path; leave out --data and --reroute")
+
+
+def _check_peers_can_score(
+    source: "RunAddress | Path", *, best: bool, reroute: int | None, lm_eval: str | None
+) -> None:
+    """Raises UsageError for what peers are not asked."""
+    from dipaco_swarm.errors import UsageError
+
+    if isinstance(source, Path):
+        raise UsageError("--ask-peers asks the peers of a live run; give --run ADDRESS, or leave it out")
+    given = [name for name, is_given in (("--best", best), ("--reroute", reroute), ("--lm-eval", lm_eval)) if is_given]
+    if given:
+        raise UsageError(
+            f"--ask-peers scores whole documents with the newest modules of their paths; leave out {given[0]}, or have "
+            "the modules fetched without --ask-peers"
+        )
 
 
 def _harness() -> "ModuleType":

@@ -93,7 +93,7 @@ def _routed(run: TrainedRun) -> Routed:
             f"the router of stage {manifest.stage.index} is a {type(router).__name__}, which an exported model does "
             "not know; export its paths one by one, with --each"
         )
-    vocabulary = vocabulary_size(run.routing().tokenizer)
+    vocabulary = vocabulary_size(run.tokenizer)
     window = None if manifest.window_router is None or config.rerouting is None else config.rerouting.window
     return Routed(
         paths=(),

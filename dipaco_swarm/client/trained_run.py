@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
@@ -11,9 +13,10 @@ from dipaco_swarm.errors import UsageError
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.bank import load_path
 from dipaco_swarm.training.early import Snapshot, load_into
+from dipaco_swarm.training.features import one_or_full
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.routed import Routing, load_routing
-from dipaco_swarm.training.tokenizer import vocabulary_size
+from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter, window_router_from_bytes
 
 
@@ -34,13 +37,18 @@ class TrainedRun:
     def table(self) -> PathTable:
         return PathTable(self.manifest.stage.table)
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.fetch(self.manifest.tokenizer))
+
     def routing(self) -> Routing:
-        return load_routing(self.manifest, self.manifest.stage, self.fetch)
+        """What routes texts: of one text alone it takes no longer than reading it."""
+        return load_routing(self.manifest, self.manifest.stage, self.fetch, batch=one_or_full)
 
     def model(self) -> PathModel:
         """A network of the run's shape; `load_path` fills it."""
         config = self.manifest.config
-        vocabulary = vocabulary_size(self.routing().tokenizer)
+        vocabulary = vocabulary_size(self.tokenizer)
         return PathModel(build_network(config.model, vocabulary, config.seed), config.levels)
 
     def window_router(self) -> WindowRouter:
@@ -55,7 +63,7 @@ class TrainedRun:
                 else "its training failed, as the bootstrap node's log says"
             )
             raise UsageError(f"the run {manifest.config.name} has no window router: {reason}; leave out --reroute")
-        vocabulary = vocabulary_size(self.routing().tokenizer)
+        vocabulary = vocabulary_size(self.tokenizer)
         data = self.fetch(manifest.window_router)
         return window_router_from_bytes(data, manifest.config, vocabulary, self.table.num_paths)
 

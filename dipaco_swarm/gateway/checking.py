@@ -9,7 +9,7 @@ import logging
 import queue
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -127,7 +127,7 @@ class Checks:
     def _is_small(self) -> bool:
         """Whether all states of a path may be fetched for a check."""
         config = self._run.manifest.rules
-        sizes = level_sizes(config.model, config.levels, vocabulary_size(self._run.routing().tokenizer))
+        sizes = level_sizes(config.model, config.levels, vocabulary_size(self._run.tokenizer))
         return 8 * sum(sizes) <= SMALL_BYTES
 
     @cached_property
@@ -137,21 +137,26 @@ class Checks:
 
     def fault(self, answered: Answered) -> str | None:
         """What is wrong with an answer; None: nothing, or it cannot be known."""
-        task, origin = answered.task, answered.origin
-        modules = self._run.table.modules_of(task.path)
-        if {str(module) for module in modules} != set(origin.modules):
-            return "named other modules than the path has"
-        model = self._model
-        for module in modules:
-            digest = origin.modules[str(module)].partition(":")[2]
-            state = self._state_of(module, digest)
-            if state is None:
-                log.debug("nobody has the state of %s that an answer was written with; it is not checked", module)
-                return None
-            model.load(module.level, state.params)
+        task, model = answered.task, self._model
+        why = states_into(model, self._run.table.modules_of(task.path), answered.origin, self._state_of)
+        if why != "":
+            return why
         asked = task.asked
         text = (*task.text, *answered.tokens)
         found = differences(model.network, text, len(answered.tokens), asked.sampling, asked.seed, task.drawn)
         if found is None or found <= len(answered.tokens) // TOKENS_FOR_A_DIFFERENCE:
             return None
         return f"{found} of {len(answered.tokens)} tokens are not what path {task.path} writes from the states named"
+
+
+def states_into(model: PathModel, modules: Sequence[ModuleId], origin: Origin, state_of: StateOf) -> str | None:
+    """Load what an answer was made with. What is wrong with its word; empty: nothing; None: nobody has the states."""
+    if {str(module) for module in modules} != set(origin.modules):
+        return "named other modules than the path has"
+    for module in modules:
+        state = state_of(module, origin.modules[str(module)].partition(":")[2])
+        if state is None:
+            log.debug("nobody has the state of %s that an answer was made with; it is not checked", module)
+            return None
+        model.load(module.level, state.params)
+    return ""

@@ -31,7 +31,7 @@ class OwnPaths:
 
     def __init__(self, run: TrainedRun) -> None:
         self._run = run
-        self._end_of_text = end_of_text_id(run.routing().tokenizer)
+        self._end_of_text = end_of_text_id(run.tokenizer)
         self._loaded: OrderedDict[PathIndex, _Loaded] = OrderedDict()
         self._loading = Lock()
 

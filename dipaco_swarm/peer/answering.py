@@ -1,13 +1,13 @@
 """A peer answers questions beside training: texts are gone on with as its path would, from the newest agreed states.
 
-One thread writes a token of each question in turn. Beside training it may take a small share of the time, in bursts;
-when that is used up, new questions are sent elsewhere. What is written comes from agreed states, and not from what this
-peer has trained since: so everybody who has them can write it again, or go on with it.
+One thread writes a token of each question in turn; turns go round askers. Beside training it may take a small share of
+the time, in bursts (`shares.py`); when that is used up, new questions are sent elsewhere. What is written comes from
+agreed states, and not from what this peer has trained since: so everybody who has them can write it again, or go on
+with it.
 """
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,6 +16,7 @@ from typing import Protocol
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.clock import Clock
+from dipaco_swarm.peer.shares import Allowance, Turns
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.asking import Say
 from dipaco_swarm.swarm.questions import MAX_BATCH, AskText, Begins, NotNow, TextEnds, Tokens
@@ -26,41 +27,12 @@ from dipaco_swarm.training.writing import Written, think, write
 
 log = logging.getLogger(__name__)
 
-SHARE = 0.05
-"""Of the time beside training that answers may take, in the long run..."""
-BURST_SECONDS = 20.0
-"""... and so much at once, after some minutes without any."""
 SECONDS_OF_ONE = 60.0
 """Of computing for one question; who wants more asks again, perhaps somebody else."""
 PAUSED_SECONDS = 60.0
 """Whoever asks a peer whose machine is needed otherwise may ask again after this."""
-WAITING = 4
-"""Questions that wait until one of those that are being answered is over."""
-
-
-class Allowance:
-    """Seconds of computing: `BURST_SECONDS` at most, refilled by a share of the time that passes."""
-
-    def __init__(self, clock: Clock, share: float = SHARE, burst: float = BURST_SECONDS) -> None:
-        self._clock = clock
-        self._share = share
-        self._burst = burst
-        self._left = burst
-        self._at = clock.monotonic()
-
-    @property
-    def left(self) -> float:
-        now = self._clock.monotonic()
-        self._left, self._at = min(self._burst, self._left + self._share * (now - self._at)), now
-        return self._left
-
-    @property
-    def seconds_until_some(self) -> float:
-        """Until a twentieth of a burst can be taken."""
-        return max(0.0, (self._burst / 20 - self.left) / self._share)
-
-    def spend(self, seconds: float) -> None:
-        self._left = self.left - seconds
+OTHERS_SECONDS = 10.0
+"""Whoever has several questions here and loses one to another asker may ask again after this."""
 
 
 class InTraining(Protocol):
@@ -93,6 +65,7 @@ class _Post:
 @dataclass(eq=False)
 class _Question:
     asked: AskText
+    asker: str
     say: Say
     spent: float = 0.0
     tokens: Iterator[Written] | None = None
@@ -120,11 +93,10 @@ class AnswerDesk:
         """`at_once`: questions that are answered at the same time; others wait, or are sent elsewhere."""
         self._clock = clock
         self._device = device
-        self._at_once = at_once
         self._allowance = Allowance(clock)
         self._changed = threading.Condition()
         self._post: _Post | None = None
-        self._questions: deque[_Question] = deque()
+        self._questions: Turns[_Question] = Turns(at_once)
         self._loaded: _Loaded | None = None
         """Of the thread."""
         self._thread: threading.Thread | None = None
@@ -151,14 +123,20 @@ class AnswerDesk:
 
     # who asks --------------------------------------------------------------------------------------------------------
 
-    def take(self, asked: AskText, say: Say) -> Callable[[], None]:
-        question = _Question(asked, say)
+    def take(self, asked: AskText, asker: str, say: Say) -> Callable[[], None]:
+        question = _Question(asked, asker, say)
         with self._changed:
-            refusal = self._refusal(asked)
+            refusal = self._refusal(asked, asker)
             if refusal is not None:
                 say(refusal)
                 return lambda: None
-            self._questions.append(question)
+            waiting = len(self._questions)
+            for gone in self._questions.add(question):
+                gone.ended = True
+                if gone is question:
+                    gone.say(NotNow(reason=f"{waiting} questions are waiting", seconds=5.0))
+                    return lambda: None
+                gone.say(NotNow(reason="it is the turn of somebody else", seconds=OTHERS_SECONDS))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
                 self._thread.start()
@@ -174,7 +152,7 @@ class AnswerDesk:
         with self._changed:
             self._resting = resting
 
-    def _refusal(self, asked: AskText) -> NotNow | None:
+    def _refusal(self, asked: AskText, asker: str) -> NotNow | None:
         post = self._post
         if self._resting:
             return NotNow(reason="its machine is needed otherwise", seconds=PAUSED_SECONDS)
@@ -184,9 +162,7 @@ class AnswerDesk:
             return NotNow(reason=f"trains path {post.peer.path} of stage {post.manifest.stage.index}")
         if max(asked.text) >= post.vocabulary:
             return NotNow(reason=f"the model has tokens 0 to {post.vocabulary - 1} only")
-        if len(self._questions) >= self._at_once + WAITING:
-            return NotNow(reason=f"{len(self._questions)} questions are waiting", seconds=5.0)
-        if not post.peer.is_done and (seconds := self._allowance.seconds_until_some) > 0:
+        if not post.peer.is_done and (seconds := self._allowance.seconds_until_some(asker)) > 0:
             return NotNow(reason="has answered as much as it may beside training", seconds=seconds)
         return None
 
@@ -205,21 +181,16 @@ class AnswerDesk:
             question.spent += seconds
             with self._changed:
                 if self._post is not None and not self._post.peer.is_done:
-                    self._allowance.spend(seconds)
+                    self._allowance.spend(seconds, question.asker)
+                self._questions.spent(question, seconds)
                 if not goes_on:
                     self._questions.remove(question)
 
     def _next(self) -> _Question | None:
         """Whose turn it is; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._questions)
-            if self._closing:
-                return None
-            question = self._questions[0]
-            begun = min(len(self._questions), self._at_once)
-            self._questions.remove(question)  # to the end of those that are being answered
-            self._questions.insert(begun - 1, question)
-            return question
+            self._changed.wait_for(lambda: self._closing or len(self._questions))
+            return None if self._closing else self._questions.next()
 
     def _go_on(self, question: _Question) -> bool:
         """Write its next token; whether there is more to do."""

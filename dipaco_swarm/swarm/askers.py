@@ -65,6 +65,11 @@ class Askers:
         self._now += Counter()  # forget who asks nothing now
 
 
+def counted_under(name: str, address: str) -> str:
+    """Where that comes from, unless a relay is in between; else its name, of which everybody can have many."""
+    return _keys(name, address)[-1]
+
+
 def _keys(name: str, address: str) -> list[str]:
     """What a question is counted under: its asker, and where that comes from unless a relay is in between."""
     found = _HOST.match(address)

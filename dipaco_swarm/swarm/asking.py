@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.askers import Askers
+from dipaco_swarm.swarm.askers import Askers, counted_under
 from dipaco_swarm.swarm.calls import Calls
 from dipaco_swarm.swarm.door import Door
 from dipaco_swarm.swarm.questions import AskText, Begins, NotNow, Said, TextEnds, Tokens
@@ -27,8 +27,11 @@ Say = Callable[[Said], None]
 class Desk(Protocol):
     """Where questions are answered."""
 
-    def take(self, asked: AskText, say: Say) -> Callable[[], None]:
-        """Begin to answer, and return at once: called in the loop. The result ends it early; from any thread."""
+    def take(self, asked: AskText, asker: str, say: Say) -> Callable[[], None]:
+        """Begin to answer, and return at once: called in the loop. The result ends it early; from any thread.
+
+        `asker`: whom the question is counted under, an address or a name.
+        """
         ...
 
 
@@ -147,13 +150,13 @@ class Asking:
             return
         self._askers.begin(name, address)
         try:
-            await self._answer(self._desk, stream, asked)
+            await self._answer(self._desk, stream, asked, counted_under(name, address))
         finally:
             self._askers.end(name, address)
 
-    async def _answer(self, desk: Desk, stream: Stream, asked: AskText) -> None:
+    async def _answer(self, desk: Desk, stream: Stream, asked: AskText, asker: str) -> None:
         said: asyncio.Queue[Said] = asyncio.Queue()
-        end = desk.take(asked, lambda word: self._portal.soon(said.put_nowait, word))
+        end = desk.take(asked, asker, lambda word: self._portal.soon(said.put_nowait, word))
         leaves = asyncio.ensure_future(stream.receive_piece_header())  # who asks says nothing more, but may go
         tells = asyncio.ensure_future(_tell(stream, said))
         try:

@@ -25,6 +25,11 @@ def small_batch(prefixes: int) -> int:
     return min(FULL_BATCH, max(1, -(-prefixes // BATCH_STEP)) * BATCH_STEP)
 
 
+def one_or_full(prefixes: int) -> int:
+    """A prompt alone, for whose path somebody waits, takes one row and not 256; documents are routed as in training."""
+    return 1 if prefixes == 1 else FULL_BATCH
+
+
 def prefix_features(network: nn.Module, prefixes: Prefixes, batch: int = FULL_BATCH) -> Floats:
     """Mean over the prefix of the last hidden state of a transformers causal LM: (docs, tokens) -> fp32 (docs, hidden).
 

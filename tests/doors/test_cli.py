@@ -333,12 +333,20 @@ def test_eval_hands_tasks_to_the_harness(program: Install, tmp_path: Path) -> No
         (["--limit", "2"], "--path and --limit are for --lm-eval"),
         (["--lm-eval", "x", "--reroute", "8"], "leave out --data and --reroute"),
         (["--lm-eval", "x", "--data", "*.txt"], "leave out --data and --reroute"),
+        (["--ask-peers"], "--ask-peers asks the peers of a live run; give --run ADDRESS"),
     ],
 )
 def test_options_of_eval_that_do_not_go_together(more: list[str], words: str, tmp_path: Path) -> None:
     ended = runner.invoke(swarm_cli.app, ["eval", "--home", str(tmp_path), *more])
     assert ended.exit_code == 2
     assert words in " ".join(ended.output.split())
+
+
+@pytest.mark.parametrize("more", [["--best"], ["--reroute", "8"], ["--lm-eval", "x"]])
+def test_what_peers_are_not_asked_to_score_is_said(more: list[str]) -> None:
+    ended = runner.invoke(swarm_cli.app, ["eval", "--run", ADDRESS, "--ask-peers", *more])
+    assert ended.exit_code == 2
+    assert f"leave out {more[0]}" in " ".join(ended.output.split())
 
 
 def test_without_the_harness_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

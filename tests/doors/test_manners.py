@@ -287,12 +287,12 @@ def test_without_systemd_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
 def test_who_is_asked_in_a_pause_sends_the_asker_elsewhere() -> None:
     desk, said = AnswerDesk(SystemClock(), "cpu", 1), list[Said]()
     desk.rest(resting=True)
-    desk.take(cast(AskText, None), said.append)
+    desk.take(cast(AskText, None), "somebody", said.append)
     (answer,) = said
     assert isinstance(answer, NotNow)
     assert "needed otherwise" in answer.reason
     desk.rest(resting=False)
-    desk.take(cast(AskText, None), said.append)
+    desk.take(cast(AskText, None), "somebody", said.append)
     assert isinstance(said[-1], NotNow)
     assert "not ready" in said[-1].reason
     desk.close()

@@ -33,8 +33,9 @@ from dipaco_swarm.gateway.live import LiveGateway
 from dipaco_swarm.gateway.once import Once, checked
 from dipaco_swarm.gateway.own_paths import OwnPaths
 from dipaco_swarm.gateway.program import on_this_machine
+from dipaco_swarm.gateway.scoring import scored
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
-from dipaco_swarm.peer.answering import BURST_SECONDS, Allowance, AnswerDesk
+from dipaco_swarm.peer.answering import AnswerDesk
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.run.signature import signer_of
 from dipaco_swarm.simulate import simulate
@@ -43,7 +44,6 @@ from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.questions import AskText, Begins, NotNow, Tokens
 from dipaco_swarm.training.inference import Sampling
-from tests.clocks import HandClock
 from tests.hub import Hub, until
 
 from .conftest import Commands, write_run_file
@@ -245,21 +245,21 @@ def test_two_of_four_go_in_the_middle_and_every_text_is_what_it_would_have_been(
 class LyingDesk(AnswerDesk):
     """Says other tokens than its path writes."""
 
-    def take(self, asked: AskText, say: Say):  # type: ignore[no-untyped-def]
+    def take(self, asked: AskText, asker: str, say: Say):  # type: ignore[no-untyped-def]
         def lie(word):  # type: ignore[no-untyped-def]
             say(Tokens(tokens=tuple((t + 1) % 500 for t in word.tokens)) if isinstance(word, Tokens) else word)
 
-        return super().take(asked, lie)
+        return super().take(asked, asker, lie)
 
 
 class BoastingDesk(AnswerDesk):
     """Names states that its path does not have."""
 
-    def take(self, asked: AskText, say: Say):  # type: ignore[no-untyped-def]
+    def take(self, asked: AskText, asker: str, say: Say):  # type: ignore[no-untyped-def]
         def boast(word):  # type: ignore[no-untyped-def]
             say(Begins(modules=(("L0M7", 99, "0" * 64),)) if isinstance(word, Begins) else word)
 
-        return super().take(asked, boast)
+        return super().take(asked, asker, boast)
 
 
 @pytest.mark.parametrize("kind", [LyingDesk, BoastingDesk])
@@ -355,10 +355,46 @@ def test_what_peers_do_not_take_is_said_before_anybody_is_asked(
         next(Once(local).text(how.pop("prompt"), **how))
 
 
+# ------------------------------------------------------------------------------------------------- scores of documents
+
+
+class WrongScoresDesk(AnswerDesk):
+    """Says that its path thinks better of texts than it does."""
+
+    def take(self, asked: AskText, asker: str, say: Say):  # type: ignore[no-untyped-def]
+        def lie(word):  # type: ignore[no-untyped-def]
+            if isinstance(word, Tokens):
+                word = word.model_copy(update={"logprobs": tuple(p and 0.9 * p for p in word.logprobs)})
+            say(word)
+
+        return super().take(asked, asker, lie)
+
+
+def test_peers_score_documents_as_this_machine_does_and_one_that_does_not_is_left_out(
+    trained: Trained, answerers: Answerers
+) -> None:
+    pieces = use.held_out(trained.run)
+    ours, documents = use.score(trained.run, pieces)
+    for path in range(3):
+        answerers.add(f"peer-{path}", path)
+    answerers.add("liar", 0, WrongScoresDesk(SYSTEM_CLOCK, "cpu", 4))
+    live = answerers.gateway()
+    told: list[str] = []
+    found = scored(trained.run, live._swarm, pieces, None, told.append)
+    assert {path.path: path.documents for path in found.paths} == documents
+    for each in found.paths:
+        assert each.tokens == ours.by_path[PathIndex(each.path)].tokens
+        assert each.loss == pytest.approx(ours.by_path[PathIndex(each.path)].loss, rel=1e-5)
+    assert [line for line in told if "no peer answers for path 3" in line]
+    assert [line for line in told if "liar is asked nothing more" in line]
+    by_peers = sum(documents[PathIndex(path)] for path in range(3))
+    assert f"{by_peers} of {len(pieces.domains)} documents scored by 3 peers" in told[-1]
+
+
 # ------------------------------------------------------------------------------------------------------------ a desk
 
 
-def hear(desk: AnswerDesk, question: AskText) -> list[object]:
+def hear(desk: AnswerDesk, question: AskText, asker: str = "somebody") -> list[object]:
     """All that it says."""
     said: list[object] = []
     over = threading.Event()
@@ -368,7 +404,7 @@ def hear(desk: AnswerDesk, question: AskText) -> list[object]:
         if not isinstance(word, Begins | Tokens):
             over.set()
 
-    desk.take(question, say)
+    desk.take(question, asker, say)
     assert over.wait(30)
     return said
 
@@ -409,7 +445,7 @@ def test_a_text_is_written_to_its_end_with_the_states_that_it_was_begun_with(tra
         if not isinstance(word, Begins | Tokens):
             over.set()
 
-    desk.take(QUESTION.model_copy(update={"most_tokens": 20}), say)
+    desk.take(QUESTION.model_copy(update={"most_tokens": 20}), "somebody", say)
     assert over.wait(30)
     assert said == before
     after = hear(desk, QUESTION)
@@ -430,27 +466,10 @@ def test_who_moves_leaves_the_rest_to_others(trained: Trained) -> None:
         if isinstance(word, NotNow):
             over.set()
 
-    desk.take(QUESTION.model_copy(update={"most_tokens": 1000}), say)
+    desk.take(QUESTION.model_copy(update={"most_tokens": 1000}), "somebody", say)
     assert over.wait(30)
     assert "moved" in said[-1].reason  # type: ignore[attr-defined]
     desk.close()
-
-
-def test_answers_take_a_small_share_of_the_time(trained: Trained) -> None:
-    clock = HandClock()
-    allowance = Allowance(clock, share=0.05, burst=20.0)
-    taken = 0.0
-    for _ in range(10_000):  # somebody who asks all the time
-        if allowance.seconds_until_some == 0:
-            allowance.spend(1.0)
-            clock.now += 1.0
-            taken += 1.0
-        else:
-            clock.now += 1.0
-    assert taken <= 20.0 + 0.05 * clock.now + 2.0
-    assert taken >= 0.9 * 0.05 * clock.now
-    clock.now += 10_000
-    assert allowance.left == BURST_SECONDS
 
 
 def test_checks_know_a_text_that_was_drawn_otherwise(trained: Trained, local: Gateway) -> None:
@@ -513,7 +532,7 @@ def test_peers_that_train_answer_and_one_that_is_killed_is_replaced(commands: Co
 
     first = client.completions.create(max_tokens=10, **how)
     assert first.usage is not None
-    assert first.usage.completion_tokens == 10
+    assert 1 <= first.usage.completion_tokens <= 10  # what is trained just now may end a text early
     (author,) = authors(first)
     assert author in peers
     with client.completions.create(max_tokens=2000, stream=True, **how) as stream:

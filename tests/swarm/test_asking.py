@@ -37,7 +37,7 @@ class Counter:
         self.asked: list[AskText] = []
         self.ended = threading.Event()
 
-    def take(self, asked: AskText, say: Say) -> Callable[[], None]:
+    def take(self, asked: AskText, asker: str, say: Say) -> Callable[[], None]:
         self.asked.append(asked)
         threading.Thread(target=lambda: deque(map(say, self.words), 0)).start()
         return self.ended.set

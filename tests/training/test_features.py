@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from dipaco_swarm.errors import ManifestError
-from dipaco_swarm.training.features import prefix_features, remembered_features, small_batch
+from dipaco_swarm.training.features import one_or_full, prefix_features, remembered_features, small_batch
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,10 @@ def test_remembered_features_are_computed_once_and_come_back_exactly(tmp_path: P
         file.write_bytes(file.read_bytes()[:20])  # the disk was full
     assert (again(prefixes(5)) == expected).all()
     assert asked == [5, 5, 5]
+
+
+def test_a_prompt_alone_takes_one_row_and_many_documents_full_batches() -> None:
+    assert [one_or_full(n) for n in (1, 2, 256, 5000)] == [1, 256, 256, 256]
 
 
 def test_a_small_batch_holds_all_and_is_never_more_than_a_full_one() -> None:
