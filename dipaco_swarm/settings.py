@@ -148,6 +148,25 @@ class Push:
 
 
 @dataclass(frozen=True)
+class Tracking:
+    """An experiment tracker that is told how the run goes."""
+
+    project: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Tracking":
+        """`trackio:PROJECT`. Raises UsageError, also where it is not installed."""
+        found = re.fullmatch(r"trackio:([A-Za-z0-9][A-Za-z0-9._-]{0,79})", text)
+        if found is None:
+            raise UsageError(
+                f"--log {text[:80]!r} is not known; give trackio:PROJECT, with letters, digits, dots and dashes"
+            )
+        if find_spec("trackio") is None:
+            raise UsageError(f"--log {text} needs trackio, not installed here: pip install 'dipaco-swarm[trackio]'")
+        return cls(found[1])
+
+
+@dataclass(frozen=True)
 class BootstrapSettings:
     """How this machine keeps the door of a run open."""
 
@@ -164,6 +183,8 @@ class BootstrapSettings:
     """Where browsers find the run's page; None: nowhere."""
     push: Push | None = None
     """Where the model goes now and then; None: nowhere."""
+    tracking: Tracking | None = None
+    """Where its curves go as well; None: nowhere."""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,9 @@ def serve(
         str | None, typer.Option(metavar="OWNER/NAME", help="Upload the model to the Hugging Face hub now and then.")
     ] = None,
     push_every: Annotated[int, typer.Option(metavar="N", min=1, help="Versions between two uploads.")] = 50,
+    log: Annotated[
+        str | None, typer.Option(metavar="trackio:PROJECT", help="Have an experiment tracker draw the curves as well.")
+    ] = None,
     screen: Annotated[
         Literal["live", "plain", "none"] | None,
         typer.Option(help="What to show.  [default: live on a terminal, else plain]"),
@@ -86,7 +89,7 @@ def serve(
     """Publish the run, keep its modules, drive its stages; prints the run address that volunteers need."""
     with worded_failures(ctrl_c_is_ordinary=True):
         from dipaco_swarm.run.file import read_run_file
-        from dipaco_swarm.settings import BootstrapSettings, Push, default_home
+        from dipaco_swarm.settings import BootstrapSettings, Push, Tracking, default_home
 
         push = None if push_best is None else Push.parse(push_best, push_every)
         config = read_run_file(run_file)  # before anything heavy: a typo should cost no waiting
@@ -99,6 +102,7 @@ def serve(
             screen=screen_choice(screen),
             web=web_choice(web),
             push=push,
+            tracking=None if log is None else Tracking.parse(log),
         )
         from dipaco_swarm.operator.program import serve as serve_run  # torch and hivemind load only when needed
 

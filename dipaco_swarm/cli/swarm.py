@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # only for signatures that typer never reads
     from collections.abc import Iterator
     from types import ModuleType
 
+    from dipaco_swarm.dashboard.views import SwarmStatus
     from dipaco_swarm.run.address import RunAddress
 
 app = new_app("Look at a DiPaCo run, use what it has learned, or try all of it on this machine.")
@@ -71,22 +72,37 @@ def simulate(
 
 @app.command()
 def status(
-    run: Annotated[str, typer.Option(metavar="ADDRESS", help="The run address.")],
+    run: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The run address: joins as a guest.")] = None,
+    page: Annotated[str | None, typer.Option(metavar="URL", help="Or the run's page, which answers at once.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Who trains what: coverage of the path table, versions, pace, and which modules are in danger."""
     with worded_failures():
-        from dipaco_swarm.run.address import RunAddress
-
-        address = RunAddress.parse(run)
-        from dipaco_swarm.client import visits
         from dipaco_swarm.dashboard.drawing import draw
 
-        seen = visits.status(address)
+        seen = _status(run, page)
         if as_json:
             typer.echo(seen.to_json())
         else:
             _print(draw(seen))
+
+
+def _status(run: str | None, page: str | None) -> "SwarmStatus":
+    """Raises UsageError unless exactly one of both is given."""
+    from dipaco_swarm.errors import UsageError
+    from dipaco_swarm.run.address import RunAddress
+
+    if run is not None and page is None:
+        address = RunAddress.parse(run)
+        from dipaco_swarm.client import visits
+
+        return visits.status(address)
+    if page is not None and run is None:
+        from dipaco_swarm.client.page_status import status_at
+
+        return status_at(page)
+    given = "both were given" if run is not None else "neither was given"
+    raise UsageError(f"say whose status: --run ADDRESS (joins the swarm) or --page URL (asks its page); {given}")
 
 
 @app.command()

@@ -14,6 +14,7 @@ from dipaco_swarm.operator.home import OperatorHome, load_operator_key, load_sta
 from dipaco_swarm.operator.node import BootstrapNode
 from dipaco_swarm.operator.pushing import PushingScreen
 from dipaco_swarm.page.opening import open_page
+from dipaco_swarm.page.tracking import tracked
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import read_run_file
@@ -55,13 +56,16 @@ def _run(
     share_heaps()
     network = NodeSettings(settings.listen, settings.announce)
     until_finished = isinstance(settings, BootstrapSettings) and settings.until_finished
+    tracking = settings.tracking if isinstance(settings, BootstrapSettings) else None
     with (
         stopping_on_signals() as stop,
         open_screen(settings.screen) as shown,
+        tracked(tracking, address.name) as on_sample,
         open_page(address, recorded(shown, settings.home), settings.home, settings.web) as (screen, watch),
     ):
         if isinstance(settings, BootstrapSettings) and settings.push is not None:
             screen = PushingScreen(screen, settings.home, settings.push)
+        watch.on_sample = on_sample
         node = BootstrapNode(address, key, OperatorHome(settings.home), screen, config)
 
         def keep_it_going(stop: Stopping) -> bool:

@@ -90,6 +90,8 @@ class Watch:
         self.seen: Seen | None = None
         self.address: str | None = None
         """Of the run, as people are given it."""
+        self.on_sample: Callable[[Sample], None] = lambda sample: None
+        """Who else is told what the history has."""
         self._fingerprint = fingerprint
         self._roots = roots
         self._look_up = look_up
@@ -200,7 +202,9 @@ class Watch:
         self.seen = Seen(status, pace, dict(self._heldout), self._trained)
         if now - self._sampled >= SAMPLE_SECONDS:
             self._sampled = now
-            self.history.note(self._sample(status, pace, at))
+            sample = self._sample(status, pace, at)
+            self.history.note(sample)
+            self.on_sample(sample)
         self._put(status, pace, manifest)
 
     def _newest(self, swarm: Swarm) -> Manifest | None:
