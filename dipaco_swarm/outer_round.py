@@ -230,7 +230,7 @@ def _adopt_without_us(
     if progress.given_at == progress.version:
         progress = replace(progress, given_at=None, part=None)
     peer.progress[module] = progress
-    rebase(peer, module, state, local)
+    _take(peer, module, *rebased(progress, state, local), carried=progress.tokens)
 
 
 def rebase(peer: PathInTraining, module: ModuleId, state: ModuleState, local: Tensor) -> None:
@@ -238,7 +238,7 @@ def rebase(peer: PathInTraining, module: ModuleId, state: ModuleState, local: Te
 
     `local`: a copy of the module's parameters, `PathInTraining.local`, which is used up.
     """
-    _take(peer, module, *rebased(peer.progress[module], state, local))
+    _take(peer, module, *rebased(peer.progress[module], state, local), carried=peer.carried(module))
 
 
 def drop_progress(peer: PathInTraining, module: ModuleId) -> int:
@@ -248,11 +248,11 @@ def drop_progress(peer: PathInTraining, module: ModuleId) -> int:
     return dropped
 
 
-def _take(peer: PathInTraining, module: ModuleId, progress: ModuleProgress, vector: Tensor) -> None:
+def _take(peer: PathInTraining, module: ModuleId, progress: ModuleProgress, vector: Tensor, carried: int = 0) -> None:
     peer.model.load(module.level, vector)
     peer.progress[module] = progress
     before = peer.paces.get(module, Pace(0.0))
-    peer.paces[module] = replace(before, since=peer.swarm.clock.monotonic())
+    peer.paces[module] = replace(before, since=peer.swarm.clock.monotonic(), carried=min(carried, progress.tokens))
     peer.swarm.hold(peer.stage, module, progress.base)
 
 
@@ -336,7 +336,7 @@ def announce(peer: PathInTraining) -> None:
                     version=peer.progress[module].version,
                     digest=peer.progress[module].base.digest,
                     work=peer.progress[module].base.work,
-                    tokens=peer.progress[module].tokens,
+                    tokens=peer.fresh(module),
                     tokens_per_second=peer.tokens_per_second,
                     loss=peer.loss,
                     moves=peer.moves,

@@ -49,6 +49,7 @@ def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:
         path=peer.path,
         version=progress.version,
         tokens=progress.tokens,
+        carried=peer.carried(module),
         failed_at=progress.failed_at,
         gathering=peer.swarm.is_gathering(peer.stage, module, progress.version),
         others=tuple(

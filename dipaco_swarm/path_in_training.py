@@ -62,6 +62,8 @@ class Pace:
     """Seconds from one version to the next, when several peers last made one; 0: they have not."""
     put_off: float = -math.inf
     """The last version whose round was put off for somebody who was behind."""
+    carried: int = 0
+    """Tokens that a round was to have, and left out: the next one has them, and is due no sooner for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +180,15 @@ class PathInTraining:
     def taken_back(self) -> frozenset[ModuleId]:
         """Modules whose states here the operator has taken back; those that count since are not here yet."""
         return taken_back(self.base, self.generations)
+
+    def carried(self, module: ModuleId) -> int:
+        """Tokens of our progress with a module that a round was to have, and left out."""
+        pace = self.paces.get(module)
+        return 0 if pace is None else pace.carried
+
+    def fresh(self, module: ModuleId) -> int:
+        """The others."""
+        return self.progress[module].tokens - self.carried(module)
 
     def local(self, module: ModuleId) -> Tensor:
         """A copy of the module's last agreed state with all on top that was trained since: fp32 (parameters,).

@@ -27,7 +27,7 @@ Records (hivemind's Kademlia DHT; a dictionary a key; subkey = name of the signe
     RUN/topic/TOPIC          a statement of up to 512 bytes: where scores of the routing sample or a snapshot are, or
                              which parts of the corpus a peer has routed (`sharing.py`), and its addresses
     The four nodes nearest to a key have its records. Who has asked them once remembers them, and from then on reads
-    from one of them; a large group the less often, the more there is to read.
+    from one of them; a large group the less often, the more there is to read, a stranger's record an eighth of it.
     A value is msgpack [payload, signature]; the signature covers key, expiration and payload. Every node refuses what
     is unsigned, longer than 2 KiB, without a subkey, or meant to live longer than 2.5 minutes.
 
@@ -115,7 +115,8 @@ Against whom
     else they send: every number has a range (`fields.py`), and an error in what one peer sent costs that peer its
     stream (`border.py`), whose lines in the log are few. Averages and states that are not numbers: nobody takes them.
     Who has never contributed: its tokens do not make a round due, its call not before half of one is trained, and it
-    is waited for in one of 80 versions at most. A fast line: no reducer has more than twice an equal part. Members
+    is waited for in one of 80 versions at most; it leads only where nobody known can, and is asked where it is for a
+    second, and once. A fast line: no reducer has more than twice an equal part. Members
     that send nothing, reducers that do not answer, leaders that stall, or send us to states that nobody sends: after
     two rounds nobody waits for them and others lead, each time for twice as long. A scaled contribution is clipped to
     `norm_clip` times the median length. What the others of a group of three or more point away from, and noise, does

@@ -24,6 +24,8 @@ MISSED_WORDS = 3
 """A peer that is silent for this many of its usual intervals counts as asleep."""
 READ_BYTES_A_SECOND = 500.0
 """Of one group: a large one is read less often."""
+STRANGERS_SHARE = 0.125
+"""Of a stranger's record, in that: fifty names that anybody can make up would keep members from hearing each other."""
 OVERHEAD_BYTES = 130
 """Of a record, besides its payload: its writer, its signature, its expiration."""
 
@@ -75,6 +77,8 @@ class Directory:
         self._allows = allows
         self.max_members = MAX_MEMBERS
         """Announcements about one module that are listened to."""
+        self.knows: Callable[[str], bool] = lambda peer: True
+        """Whether a peer is no stranger."""
         self._announcing = Announcing(transport, run)
         self._readings: dict[Key, Reading] = {}
         self._heard: dict[Key, dict[PeerName, Heard]] = {}
@@ -156,13 +160,16 @@ class Directory:
         """
         found = await self._transport.records.read(records.group_key(self._run, stage, module), thorough=thorough)
         key, now = (stage, module), self._clock.boottime()
-        size = sum(len(record.payload) + OVERHEAD_BYTES for record in found.values())
-        by_size = size / READ_BYTES_A_SECOND
+        by_size = sum(self._weight(peer, record) for peer, record in found.items()) / READ_BYTES_A_SECOND
         before, last = self._known(key), self._readings.get(key)
         self._take(key, found, now, late=max(0.0, by_size - self._timing.calm))
         since = last.since if last is not None and self._known(key) == before else now
         pause = max(self._timing.pause(now - since), by_size)
         self._readings[key] = Reading(since, now + pause, pause)
+
+    def _weight(self, peer: PeerName, record: Record) -> float:
+        """Bytes that reading a record counts for."""
+        return (len(record.payload) + OVERHEAD_BYTES) * (1.0 if self.knows(peer) else STRANGERS_SHARE)
 
     def _known(self, key: Key) -> dict[PeerName, object]:
         """Where everybody in a group stands, without what changes with every step."""

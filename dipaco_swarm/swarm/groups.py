@@ -1,12 +1,13 @@
 """Our module groups: how their paths weigh, where we stand in each, and which of them somebody gathers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.directory import Directory
 from dipaco_swarm.swarm.door import Door
-from dipaco_swarm.swarm.interface import Announcement, Contribution, ModuleGroup, PeerName
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, PeerName
 from dipaco_swarm.swarm.round.standing import Member, Standing
 from dipaco_swarm.swarm.vouching import Vouching
 
@@ -14,12 +15,18 @@ from dipaco_swarm.swarm.vouching import Vouching
 class Groups:
     """What the rounds of a peer ask about its groups, from what it announces and what the directory hears."""
 
-    def __init__(self, peer: PeerName, directory: Directory) -> None:
+    def __init__(self, peer: PeerName, directory: Directory, knows: Callable[[str], bool]) -> None:
+        """`knows`: whether a peer is no stranger."""
         self._peer = peer
         self._directory = directory
+        self._knows = knows
         self._groups: dict[tuple[int, ModuleId], ModuleGroup] = {}
         self._called: dict[tuple[int, ModuleId, int], set[bool]] = {}
         """Stage, module and version of rounds that somebody gathers, and whether those who do are strangers."""
+        self._left_out: dict[tuple[int, ModuleId], frozenset[str]] = {}
+        """Of the last round of a module that we made: who was in its roster, and not in most of its average."""
+        self.waits_for: Callable[[str], bool] = lambda peer: True
+        """Whether a peer has not kept rounds waiting lately."""
 
     def standing(self, vouching: Vouching, door: Door) -> Standing:
         """The same, as the rounds ask for it. `vouching`: which claims are believed. `door`: who may take part."""
@@ -37,7 +44,8 @@ class Groups:
             leaders_of=self._leaders_of,
             group_of=lambda stage, module: self._groups.get((stage, module)),
             called=self._note_call,
-            knows=vouching.knows,
+            heeds=self.heeds,
+            is_strange=lambda peer: not self._knows(peer),
             lately=self._directory.lately,
             heard=self._heard,
             look=self._directory.look,
@@ -49,6 +57,11 @@ class Groups:
             is_believed=is_believed,
             ask_about=ask_about,
         )
+
+    def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
+        """Live announcements about a module, and whether the word of each counts."""
+        found = self._directory.members(stage, module)
+        return tuple(replace(said, known=self.heeds(stage, module, said.peer)) for said in found)
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup]) -> None:
         """From now on these are ours. A gathering of a version that is behind us is forgotten."""
@@ -63,6 +76,18 @@ class Groups:
 
     def _note_call(self, stage: int, module: ModuleId, version: int, by_strangers: bool) -> None:
         self._called.setdefault((stage, module, version), set()).add(by_strangers)
+
+    def heeds(self, stage: int, module: ModuleId, peer: str) -> bool:
+        """Whether a peer is no stranger, and rounds have of it what it says: else its word makes none due.
+
+        From any thread.
+        """
+        left_out = self._left_out.get((stage, module), frozenset())
+        return peer == self._peer or (self._knows(peer) and self.waits_for(peer) and peer not in left_out)
+
+    def agreed(self, group: ModuleGroup, outcome: Agreed) -> None:
+        """A round of ours is made; all who were in it see alike who was left out."""
+        self._left_out[group.stage, group.module] = frozenset(outcome.left_out) - outcome.tokens.keys()
 
     def enter(self, contributions: Sequence[Contribution]) -> None:
         """We take part in rounds of these groups, announced or not."""

@@ -10,7 +10,6 @@ Calls       from the thread of a program into the loop (calls.py)
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
@@ -125,7 +124,7 @@ class NetworkedSwarm:
         self._patience = patience
         self._calls = Calls(portal)
         self._telling = Tasks()
-        self._groups = Groups(transport.peer, directory)
+        self._groups = Groups(transport.peer, directory, vouching.knows)
         self._vouching = vouching
         self.door = door
         self.sharing = Sharing(portal, transport, directory, store, address.fingerprint)
@@ -169,6 +168,7 @@ class NetworkedSwarm:
             self._calls.run(self._rounds.stop(), NEARBY_SECONDS)
         standing = self._groups.standing(self._vouching, self.door)
         self._rounds = Rounds(self._transport, self._address.fingerprint, codec_of(codec), norm_clip, standing)
+        self._groups.waits_for = self._rounds.waits_for
         self._calls.run(self._rounds.serve(), NEARBY_SECONDS)
 
     # who is there ------------------------------------------------------------------------------------------------
@@ -183,9 +183,7 @@ class NetworkedSwarm:
         self._portal.soon(self._directory.refresh, holds)
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
-        found = self._directory.members(stage, module)
-        late = {said.peer for said in found if self._rounds is not None and not self._rounds.waits_for(said.peer)}
-        return tuple(replace(s, known=self._vouching.knows(s.peer) and s.peer not in late) for s in found)
+        return self._groups.members(stage, module)
 
     def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float, thorough: bool = True) -> None:
         """Read the announcements about these modules from the DHT now; `members` then answers for them."""
@@ -225,6 +223,7 @@ class NetworkedSwarm:
         if not isinstance(outcome, Agreed):
             return outcome
         group = contribution.group
+        self._groups.agreed(group, outcome)
         self._vouching.contributed(group.stage, group.module, contribution.digest, outcome.contributors)
         if older is None:
             return outcome
@@ -379,6 +378,7 @@ async def networked_swarm(
     store = Store(transport, address.fingerprint, blobs)
     await store.serve()
     vouching = Vouching(portal, transport, address, directory, circle or Circle())
+    directory.knows = vouching.knows
     swarm = NetworkedSwarm(portal, transport, address, directory, store, vouching, door, met_before, patience)
     background = Tasks()
     background.start(directory.run())

@@ -52,6 +52,10 @@ def beside(*others: Other, **changes: object) -> GroupView:
         (beside(replace(BESIDE, version=19), BESIDE, tokens=140), True),  # another on its path is here
         # of a stranger's word nothing depends: neither its tokens nor its path count, and its call only at half a round
         (beside(STRANGER, tokens=99), False),
+        # what a round was to have and left out makes the next one due no sooner, and is brought when somebody gathers
+        (beside(BESIDE, tokens=1139, carried=1000), False),
+        (beside(BESIDE, tokens=1140, carried=1000), True),
+        (beside(BESIDE, tokens=1000, carried=1000, gathering=True), True),
         (beside(STRANGER, tokens=100), True),
         (beside(STRANGER, tokens=49, asked=True), False),
         (beside(STRANGER, tokens=50, asked=True), True),
@@ -71,6 +75,7 @@ def test_a_version_was_put_off_when_it_took_two_rounds_of_training() -> None:
     assert not was_put_off(replace(ALONE, tokens=199))
     assert was_put_off(replace(ALONE, tokens=200))
     assert was_put_off(beside(replace(BESIDE, tokens=390), tokens=10))
+    assert not was_put_off(replace(ALONE, tokens=1199, carried=1000))
 
 
 def test_a_synchronous_round_is_due_whatever_others_have_after_exactly_its_steps() -> None:

@@ -136,7 +136,7 @@ def test_a_reducer_that_makes_two_averages_is_banned_by_all_in_the_round_in_whic
 def test_a_member_that_keeps_others_waiting_is_waited_for_twice(make: Callable[[], Role], tmp_path: Path) -> None:
     attack = play(make(), tmp_path)
     assert sum(seconds > 1.25 * mean(attack.before) for seconds in attack.during) <= 2
-    assert attack.pace > 0.9
+    assert 0.9 < attack.pace < 1.3, "what it has not given makes no round due"
     assert not attack.forks
     assert not any(attack.banned.values()), "lines break as well"
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm import records
-from dipaco_swarm.swarm.directory import OVERHEAD_BYTES, READ_BYTES_A_SECOND
+from dipaco_swarm.swarm.directory import OVERHEAD_BYTES, READ_BYTES_A_SECOND, STRANGERS_SHARE
 from dipaco_swarm.swarm.interface import Announcement, PeerName
 from dipaco_swarm.swarm.transport import Record
 from tests.clocks import HandClock
@@ -126,3 +126,14 @@ def test_a_large_group_is_read_by_its_size_and_nobody_in_it_is_forgotten_or_slee
         assert len(there) == len(crowd)
         assert all(said.awake for said in there)
     assert reads == 200 * TIMING.heartbeat // pause
+
+
+def test_names_that_anybody_can_make_up_do_not_keep_members_from_hearing_each_other() -> None:
+    """Fifty of them in a group of two: it is read as often as without them."""
+    world = World()
+    world.directory.knows = lambda peer: peer == "a friend"
+    world.others("a friend", *(f"nobody {number}" for number in range(50)))
+    size = sum(len(record.payload) + OVERHEAD_BYTES for record in world.records.found.values())
+    assert size / READ_BYTES_A_SECOND > 2 * TIMING.heartbeat
+    assert size * STRANGERS_SHARE / READ_BYTES_A_SECOND < TIMING.heartbeat
+    assert world.heartbeats(4)[1] == 4

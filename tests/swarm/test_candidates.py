@@ -43,6 +43,9 @@ def some(*peers: str) -> frozenset[str]:
         (Candidates(some(SECOND, THIRD), some(FIRST), demoted=some(SECOND)), THIRD),
         (Candidates(some(SECOND, THIRD), some(FIRST), demoted=some(SECOND, THIRD)), SECOND),
         (Candidates(some(SECOND, THIRD), some(FIRST), demoted=some(SECOND), doubted=some(THIRD)), SECOND),
+        (Candidates(some(SECOND, THIRD), some(FIRST), strangers=some(FIRST, SECOND)), THIRD),
+        (Candidates(some(SECOND, THIRD), some(FIRST), strangers=some(SECOND, THIRD)), SECOND),
+        (Candidates(some(SECOND, THIRD), some(FIRST), strangers=some(SECOND), demoted=some(THIRD)), SECOND),
     ],
 )
 def test_the_first_row_with_somebody_in_it_decides(candidates: Candidates, leader: str | None) -> None:

@@ -45,6 +45,21 @@ def test_silence_is_forgotten_or_two_that_were_parted_would_never_speak_again() 
     assert not detector.misses("a")
 
 
+def test_a_silence_is_known_for_long_of_those_who_are_asked_once() -> None:
+    clock, detector = clocked()
+    clock.now += 10
+    assert not detector.was_silent("a")
+    detector.silent("a", clock.now - 1)
+    clock.now += 10 * TIMING.forget_silence
+    assert detector.was_silent("a")
+    assert not detector.doubts("a")
+    detector.heard("a")
+    assert not detector.was_silent("a")
+    detector.silent("b", clock.now - 1)
+    clock.now += TIMING.long_ago
+    assert not detector.was_silent("b")
+
+
 def test_who_left_in_silence_is_not_remembered_for_ever() -> None:
     clock, detector = clocked()
     for i in range(1000):

@@ -48,7 +48,7 @@ def _group_has_enough(view: GroupView) -> bool:
 
 def was_put_off(view: GroupView) -> bool:
     """Whether a round that is made now comes so late that somebody must have been waited for."""
-    return max(view.group_tokens / view.target, view.tokens / view.round_tokens) >= 2
+    return max(view.group_tokens / view.target, view.fresh / view.round_tokens) >= 2
 
 
 def _runs_ahead(view: GroupView) -> bool:

@@ -47,6 +47,14 @@ class GroupView:
     """Whether strangers gather the round of this version."""
     since_put_off: float = math.inf
     """Versions since one was put off, for whomever."""
+    carried: int = 0
+    """Of its tokens: what the round before was to have, and left out."""
+
+    @property
+    def fresh(self) -> int:
+        """What the member itself has trained towards this round. Who is left out of each one would call all the others
+        to the next one at once, again and again."""
+        return self.tokens - self.carried
 
     @property
     def known(self) -> tuple[Other, ...]:
@@ -56,7 +64,7 @@ class GroupView:
     @property
     def group_tokens(self) -> int:
         """What all members at this version have trained since it came."""
-        return self.tokens + sum(other.tokens for other in self.known if other.version == self.version)
+        return self.fresh + sum(other.tokens for other in self.known if other.version == self.version)
 
     @property
     def target(self) -> int:

@@ -2,6 +2,7 @@
 
 who may lead (the first row with somebody in it)
 ---------------------------------------------------------------------------------------------------
+can be dialled, neither failed nor is doubted nor demoted, and is no stranger
 can be dialled, and neither failed nor is doubted nor demoted
 can be dialled, and neither failed nor is doubted
 can be dialled                                        better one of them than nobody
@@ -55,6 +56,8 @@ class Candidates:
     """Left our last question without an answer."""
     demoted: frozenset[str] = frozenset()
     """Have wasted rounds of ours lately, or kept them waiting."""
+    strangers: frozenset[str] = frozenset()
+    """Have contributed to nothing that we know of, while others have: there may be nobody behind these names."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -66,7 +69,8 @@ def next_leader(candidates: Candidates, stage: int, module: ModuleId, version: i
     """Who leads next, as far as this member knows; None when nobody is left. The table at the top of this file."""
     left = candidates.known - candidates.lost
     trusted = left - candidates.failed - candidates.doubted
-    order = leader_order(stage, module, version, sorted(trusted - candidates.demoted or trusted or left))
+    willing = trusted - candidates.demoted
+    order = leader_order(stage, module, version, sorted(willing - candidates.strangers or willing or trusted or left))
     return order[0] if order else None
 
 

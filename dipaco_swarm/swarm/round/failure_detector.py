@@ -48,6 +48,11 @@ class FailureDetector:
         """Whether it has left several questions without an answer: asleep, or gone. Nobody waits for it just now."""
         return self._unanswered(peer) > 1
 
+    def was_silent(self, peer: str) -> bool:
+        """Whether it has left a question without an answer not long ago, and was not heard since."""
+        silence = self._silences.get(peer, Silence())
+        return self._clock.monotonic() - silence.noticed < self._timing.long_ago
+
     def is_gone(self, peer: str) -> bool:
         """Whether it could not be dialled for `timing.max_silence` seconds. Who is only silent may be slow."""
         silence = self._silences.get(peer, Silence())

@@ -29,6 +29,8 @@ from dipaco_swarm.swarm.wire import Here, Join, Refuse
 
 MAX_GATHERINGS = 1024
 """Rounds that one peer leads at once, however many strangers open some."""
+STRANGERS_SECONDS = 1.0
+"""So long a stranger's answer is waited for; whoever has contributed before has all the time that answers take."""
 CLAIM_BELIEVED = 3
 """So often the word of one peer that there is a better state stops the round of a state."""
 
@@ -120,7 +122,7 @@ class Leader:
             self._gatherings[key] = gathering
             self._tasks.start(self._lead(gathering))
             if ours is not None and ours.claim == theirs:
-                self._standing.called(stage, module, version, not self._standing.knows(channel.peer))
+                self._standing.called(stage, module, version, not self._standing.heeds(stage, module, channel.peer))
         if gathering.closed:
             return Refuse(reason="came after the round had begun; the next one counts our progress", version=version)
         if len(gathering.seats) >= MAX_MEMBERS:
@@ -257,12 +259,23 @@ class Leader:
     async def _where_they_are(self, peers: Sequence[str], gathering: Gathering, seconds: float) -> list[Here | None]:
         """The answers of all, asked at once; None for those who have not answered by then."""
         where = self._questions.where
-        strangers = not any(map(self._standing.knows, gathering.seats))
+        strangers = not any(self._standing.heeds(*gathering.key[:2], peer) for peer in gathering.seats)
         asking = [
             asyncio.create_task(where(peer, gathering.key, gathering.base, for_strangers=strangers)) for peer in peers
         ]
+        known = [
+            question
+            for peer, question in zip(peers, asking, strict=True)
+            if gathering.group.whole or not self._standing.is_strange(peer)
+        ]
+        asked = self._clock.monotonic()
         try:
-            await asyncio.wait(asking, timeout=seconds)
+            await asyncio.wait(asking, timeout=min(seconds, STRANGERS_SECONDS))
+            if known:
+                await asyncio.wait(known, timeout=max(0.0, seconds - STRANGERS_SECONDS))
+            for peer, question in zip(peers, asking, strict=True):
+                if question not in known and not question.done():
+                    self._detector.silent(peer, asked)
             return [question.result() if question.done() else None for question in asking]
         finally:
             await end_all(*asking)

@@ -107,7 +107,7 @@ class Questions:
             self._gatherers.setdefault(key, set()).add(asking)
             for oldest in list(self._gatherers)[:-REMEMBERED_GATHERINGS]:
                 del self._gatherers[oldest]
-        by_strangers = question.for_strangers or not self._standing.knows(asking)
+        by_strangers = question.for_strangers or not self._standing.heeds(stage, module, asking)
         return self.here(key, Claim.of(question), by_strangers=by_strangers)
 
     def here(self, key: Key, base: Claim, *, by_strangers: bool) -> Here:

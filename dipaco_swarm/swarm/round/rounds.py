@@ -76,7 +76,7 @@ class Rounds:
         sealed = self._verdicts.seals_of
         self._questions = Questions(transport, protocol, self._detector, standing, self._whom_we_follow, sealed)
         self._inquiry = Inquiry(transport, run, self._questions, standing)
-        awake = replace(standing, members_of=self._members_awake)
+        awake = replace(standing, members_of=self._members_awake, lately=self._lately)
         self._leader = Leader(
             transport,
             norm_clip,
@@ -186,6 +186,7 @@ class Rounds:
 
     def _candidates(self, contribution: Contribution, lost: set[str]) -> Candidates:
         stage, module, us = contribution.group.stage, contribution.group.module, self._transport.peer
+        strange = self._standing.is_strange
         dialled = {*self._standing.leaders_of(stage, module)} | ({us} if self._transport.reachable else set())
         of_group = {us, *self._standing.members_of(stage, module)}
         now = self._transport.clock.monotonic()
@@ -197,6 +198,7 @@ class Rounds:
             failed=self._failures.failed(stage, module, contribution.version, now),
             doubted=frozenset() if contribution.group.whole else frozenset(doubted),
             demoted=frozenset() if contribution.group.whole else self._demotions.demoted(now),
+            strangers=frozenset() if contribution.group.whole else frozenset(filter(strange, dialled | of_group)),
         )
 
     def _lost_of(self, key: Key) -> frozenset[str]:
@@ -213,7 +215,17 @@ class Rounds:
         """Whom a gathering waits for: where it waits for everybody, also those who leave questions unanswered."""
         members = self._standing.members_of(stage, module)
         whole = self._standing.is_whole(stage, module)
-        return [peer for peer in members if whole or not self._detector.misses(peer)]
+        return [peer for peer in members if whole or not self._is_silent(peer)]
+
+    def _is_silent(self, peer: str) -> bool:
+        """Whether nobody waits for it just now. A stranger is asked once: there may be nobody behind that name."""
+        strange = self._standing.is_strange(peer)
+        return self._detector.was_silent(peer) if strange else self._detector.misses(peer)
+
+    def _lately(self, stage: int, module: ModuleId) -> list[str]:
+        """Who was there not long ago; strangers only where everybody is waited for."""
+        lately, whole = self._standing.lately(stage, module), self._standing.is_whole(stage, module)
+        return [peer for peer in lately if whole or not self._standing.is_strange(peer)]
 
     def _whom_we_follow(self, key: Key) -> str | None:
         # whom we have joined, also where others have joined us: they find each other there

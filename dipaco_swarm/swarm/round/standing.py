@@ -36,8 +36,10 @@ class Standing:
     group_of: Callable[[int, ModuleId], ModuleGroup | None]
     called: Callable[[int, ModuleId, int, bool], None]
     """Somebody gathers the round of this version; True: only strangers have asked for it so far."""
-    knows: Callable[[str], bool]
-    """Whether a peer is no stranger."""
+    heeds: Callable[[int, ModuleId, str], bool]
+    """Whether a peer's word makes rounds of a module due: it is no stranger, and rounds have had of it what it says."""
+    is_strange: Callable[[str], bool]
+    """Whether a peer has contributed to nothing that we know of, while others have."""
     lately: Callable[[int, ModuleId], Sequence[str]]
     """Members that were heard before and are not any more: gone, or cut off from us."""
     heard: Callable[[str, int, ModuleId, Member], None]

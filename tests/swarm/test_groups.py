@@ -1,0 +1,44 @@
+"""Whose word makes a round due: of those who say more than rounds have of them, nobody's."""
+
+from typing import cast
+
+import pytest
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.swarm.directory import Directory
+from dipaco_swarm.swarm.encoded_average import EncodedAverage
+from dipaco_swarm.swarm.groups import Groups
+from dipaco_swarm.swarm.interface import Agreed, ModuleGroup, PeerName
+
+MODULE, OTHER = ModuleId(0, 0), ModuleId(0, 1)
+GROUP = ModuleGroup(0, MODULE, {PathIndex(0): 1.0})
+US, BEN, CLEO = map(PeerName, ("ada", "ben", "cleo"))
+
+
+def agreed(tokens: dict[PeerName, int], *left_out: PeerName) -> Agreed:
+    return Agreed(cast(EncodedAverage, None), tuple(tokens), tokens, left_out)
+
+
+@pytest.fixture
+def groups() -> Groups:
+    return Groups(US, cast(Directory, None), lambda peer: peer != "stranger")
+
+
+def test_who_has_nothing_in_the_last_round_of_a_module_is_not_heeded_until_the_next(groups: Groups) -> None:
+    heeds = groups.heeds
+    assert heeds(0, MODULE, BEN)
+    groups.agreed(GROUP, agreed({US: 5, CLEO: 5}, BEN, CLEO))
+    assert not heeds(0, MODULE, BEN)
+    assert heeds(0, MODULE, CLEO), "most of it counted"
+    assert heeds(0, OTHER, BEN)
+    groups.agreed(GROUP, agreed({BEN: 5}, US))
+    assert heeds(0, MODULE, BEN)
+    assert heeds(0, MODULE, US), "it calls the others itself, by what it has trained since"
+
+
+def test_neither_a_stranger_nor_who_keeps_rounds_waiting_is_heeded(groups: Groups) -> None:
+    heeds = groups.heeds
+    assert not heeds(0, MODULE, "stranger")
+    groups.waits_for = lambda peer: peer != BEN
+    assert not heeds(0, MODULE, BEN)
+    assert heeds(0, MODULE, CLEO)
