@@ -28,6 +28,8 @@ TABLE = ((0, 0), (0, 1), (1, 0), (1, 1))
 PLAN = Plan((StagePlan(TABLE),), inner_steps=10)
 ALL = tuple(ModuleId(level, index) for level in (0, 1) for index in (0, 1))
 PATIENCE = 300.0
+BACK_SECONDS = 30.0
+"""Everybody has heard by then, and has what the operator has gone back to."""
 
 
 def world_of(seed: int, folder: Path, plan: Plan = PLAN) -> World:
@@ -118,6 +120,36 @@ def test_a_live_run_goes_back_and_nobody_is_restarted(tmp_path: Path, case: tupl
     assert not world.ledger.violations
     assert not world.failures()
     assert len(said) == 8, said  # each peer of each of its modules, once
+    assert {peer.lives for peer in world.peers.values()} == {1}
+
+
+@pytest.mark.parametrize(
+    "case",
+    cases(("paced", True, False), long=[("paced", True, True), ("paced", False, False), ("synchronous", False, True)]),
+)
+def test_who_waits_as_all_rounds_are_made_hears_of_it_as_well(tmp_path: Path, case: tuple[str, bool, bool]) -> None:
+    """In the moment of the last round, and when the run is known to be finished."""
+    rounds, (pacing, overlap, finished) = 6, case
+    plan = replace(PLAN, stages=(StagePlan(TABLE, rounds=rounds),), pacing=pacing, overlap=overlap)
+    world = world_of(51, tmp_path, plan)
+
+    async def story(world: World) -> None:
+        for path in range(4):
+            world.start(f"peer-{path}", path, Machine(step_seconds=1.0 + 0.1 * path))
+        await come_to(world, rounds)
+        assert not finished or await world.until(lambda: world.finished, PATIENCE)
+        order(world, anchors(world)[0])
+        assert await world.until(lambda: bool(world.operator.manifest and world.operator.manifest.stage.restored), 30)
+        ordered = world.now
+        link(world)
+        assert await world.until(lambda: not off_the_line(world, *ALL), PATIENCE), off_the_line(world, *ALL)
+        assert world.now - ordered < BACK_SECONDS
+        await come_to(world, rounds)  # and trains the rest again
+        assert await world.until(lambda: world.finished and world.is_one(), PATIENCE), world.apart()
+
+    world.play(story)
+    assert not world.ledger.violations
+    assert not world.failures()
     assert {peer.lives for peer in world.peers.values()} == {1}
 
 
