@@ -3,10 +3,11 @@
     python -m benchmarks.hostile --poison [--quick] [--seeds 2]      what poison does to a model, without a network
     python -m benchmarks.hostile --virtual [--seeds 20] [ROLE ..]    whole swarms in virtual time
     python -m benchmarks.hostile [--quick] [ROLE ..]                 real processes on this machine
+    python -m benchmarks.hostile --cost                              what the defences cost when nobody attacks
     python -m benchmarks.hostile --list
 
-The roles are those of `dipaco_swarm/testing/cast.py`. Prints a table and writes it to benchmarks/results/. Exit status
-1 where an aim is missed.
+`flip*2` is a role played by two names at once. The roles are those of `dipaco_swarm/testing/cast.py`. Prints a table
+and writes it to benchmarks/results/. Exit status 1 where an aim is missed.
 """
 
 import argparse
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--poison", action="store_true", help="rounds without a network, of a real small model")
     kind.add_argument("--virtual", action="store_true", help="whole swarms in virtual time")
+    kind.add_argument("--cost", action="store_true", help="signatures and averages, when nobody attacks")
     kind.add_argument("--list", action="store_true", help="the roles, and nothing else")
     parser.add_argument("--quick", action="store_true", help="the worst ones")
     parser.add_argument("--seeds", type=int, default=2, help="of --poison and --virtual")
@@ -41,11 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(f"{name:15} {role.about}" for name, role in ROLES.items()))
         return 0
-    if unknown := [name for name in options.role if name not in ROLES]:
+    from benchmarks.hostile.columns import is_role
+
+    if unknown := [name for name in options.role if not is_role(name)]:
         print(f"there is no role {unknown[0]!r}; see --list", file=sys.stderr)
         return 2
     if options.poison:
         return poison(options)
+    if options.cost:
+        return cost(options)
     return virtual(options) if options.virtual else real(options)
 
 
@@ -75,12 +81,13 @@ def real(options: argparse.Namespace) -> int:
 def virtual(options: argparse.Namespace) -> int:
     """The table of swarms in virtual time; whether an aim is missed."""
     from benchmarks.hostile import columns
-    from benchmarks.hostile.virtual import SIZES, rows
+    from benchmarks.hostile.virtual import CROWDS, rows
     from benchmarks.reduce import hardware
     from dipaco_swarm.testing.cast import ROLES
 
-    sizes = options.members or ((4,) if options.quick else SIZES)
-    found = rows(options.role or list(ROLES), sizes, options.seeds, options.jobs)
+    sizes = options.members or ((4,) if options.quick else ())
+    roles = options.role or [*(name for name in ROLES if name != "dead"), *([] if options.quick else CROWDS)]
+    found = rows(roles, sizes, options.seeds, options.jobs, lambda said: print(said, flush=True))
     about = (
         f"`python -m benchmarks.hostile --virtual --seeds {options.seeds}`: two paths that share a module, members in "
         "two and a half minutes before, during and after the attack of one of them, or of a stranger beside them."
@@ -103,6 +110,15 @@ def poison(options: argparse.Namespace) -> int:
     )
     missed = [row.attack for row in rows if row.missed]
     return written("poison", harm.page(rows, options.seeds, time.monotonic() - began), missed, len(rows), options)
+
+
+def cost(options: argparse.Namespace) -> int:
+    """The table of what the defences cost; whether an aim is missed."""
+    from benchmarks.hostile.cost import SIZES, cost_of, page
+
+    found = [cost_of(size) for size in options.members or SIZES]
+    print(text := page(found))
+    return written("cost", text, [str(one.members) for one in found if one.missed], len(found), options)
 
 
 def written(name: str, text: str, missed: Sequence[str], rows: int, options: argparse.Namespace) -> int:

@@ -2,20 +2,25 @@
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from benchmarks.hostile.columns import Columns
+from benchmarks.hostile.columns import Columns, kind_of, line
 from benchmarks.simulated import prepare, workplace
-from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.testing.cast import Process, enter
-from dipaco_swarm.testing.hostile import Claimer, Stranger
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.records import encode_announcement, group_key
+from dipaco_swarm.testing.cast import STRANGERS, Process, enter
+from dipaco_swarm.testing.directory import SimulatedRecords
+from dipaco_swarm.testing.hostile import A_LOT, Claimer, Stranger
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
-from dipaco_swarm.testing.run import Plan, StagePlan
+from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
+from dipaco_swarm.testing.saboteur import Saboteur
+from dipaco_swarm.testing.virtual_time import VirtualClock
 from dipaco_swarm.testing.world import World
 
 PLAN = Plan((StagePlan(((0, 0), (0, 1))),), inner_steps=10, parameters=6000)
@@ -26,7 +31,21 @@ WINDOW_SECONDS = 150.0
 """Before, during, and after the attack."""
 HEALING_SECONDS = 60.0
 """From the end of the attack until it is looked at again."""
+JOINING_SECONDS = 45.0
+"""Who takes part does so honestly for so long before it does anything else: it has standing then."""
 SIZES = (2, 4, 8)
+CROWDS = {
+    "flip*2": (5, 6),
+    "mixed*2": (5,),
+    "takeover*10": (4,),
+    "is-there*10": (4,),
+    "tarpit*10": (4,),
+    "dead*50": (4, 8),
+}
+"""Several at once: two colluders of five and of six, ten names of one machine, names with nobody behind them."""
+DEAD_SECONDS = 10.0
+"""So often what stands for dead names in the directory is written anew."""
+LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -35,37 +54,52 @@ class Window:
 
     versions: int
     """Of the shared module."""
+    late: int
+    """In the second half."""
     tokens: int
     """Trained on by the honest."""
+    stood_still: float
+    """The longest that one of the honest did, in seconds."""
 
 
-def play(role: str, size: int, seed: int, names: int = 1) -> Columns:
-    """`size` members of one group, of whom `names` are hostile if the role is that of members."""
+def play(role: str, size: int, seed: int) -> Columns:
+    """`size` members of one group, some of them hostile if the role is that of members; strangers come besides."""
     prepare()
     with tempfile.TemporaryDirectory(prefix="dipaco-hostile-", dir=workplace()) as folder:
-        return _play(World(seed, PLAN, Path(folder) / "world"), role, size, names)
+        plan = replace(PLAN, overlap=True)  # as runs have it unless they say otherwise
+        return _play(World(seed, plan, Path(folder) / "world"), role, size)
 
 
-def _play(world: World, role: str, size: int, names: int) -> Columns:
+def _play(world: World, role: str, size: int) -> Columns:
     chance = Random(f"{world.seed}/{role}/{size}")
-    hostile = [enter(world, f"hostile-{n}", role, n % 2, Machine(home_line(chance))) for n in range(names)]
-    count = size if isinstance(hostile[0], Stranger) else max(1, size - names)
+    kind, names = kind_of(role)
+    is_dead, is_stranger = kind == "dead", kind in STRANGERS
+    count = size if is_stranger else max(1, size - names)
     honest = [f"peer-{number}" for number in range(count)]
+    hostile = [
+        enter(world, f"hostile-{n}", kind, (count + n) % 2, Machine(home_line(chance)))
+        for n in range(0 if is_dead else names)
+    ]
     windows: list[Window] = []
-    made_with = 0
+    made_with, settled_from = 0, 0
     adopted: list[str] = []
 
     def so_far() -> Window:
         trained = (
             tokens for (who, place), tokens in world.ledger.trained.items() if who[:5] == "peer-" and place == SHARED
         )
-        return Window(len(world.ledger.versions[SHARED]), sum(trained))
+        return Window(len(world.ledger.versions[SHARED]), 0, sum(trained), 0.0)
 
     async def window() -> None:
+        nonlocal settled_from
         before = so_far()
-        await asyncio.sleep(WINDOW_SECONDS)
+        still = StandingStill(world, honest)
+        await still.watch(WINDOW_SECONDS / 2)
+        settled_from = so_far().versions
+        await still.watch(WINDOW_SECONDS / 2)
         after = so_far()
-        windows.append(Window(after.versions - before.versions, after.tokens - before.tokens))
+        late = after.versions - settled_from
+        windows.append(Window(after.versions - before.versions, late, after.tokens - before.tokens, still.longest))
 
     async def story(world: World) -> None:
         nonlocal made_with
@@ -74,7 +108,15 @@ def _play(world: World, role: str, size: int, names: int) -> Columns:
         await asyncio.sleep(WARM_UP_SECONDS)
         await window()
         for process in hostile:
+            if isinstance(process, Saboteur):
+                process.role.active = False
             process.start()
+        if not is_stranger:
+            await asyncio.sleep(JOINING_SECONDS)
+        for process in hostile:
+            if isinstance(process, Saboteur):
+                process.role.active = True
+        ghosts = asyncio.create_task(haunt(world, names)) if is_dead else None
         known = set(world.ledger.versions[SHARED])
         await window()
         made_with = sum(
@@ -83,6 +125,8 @@ def _play(world: World, role: str, size: int, names: int) -> Columns:
             if digest not in known
         )
         adopted.extend(forged_states_taken(world, hostile))
+        if ghosts is not None:
+            ghosts.cancel()
         for process in hostile:
             if process.is_alive:
                 process.kill()
@@ -100,7 +144,43 @@ def _play(world: World, role: str, size: int, names: int) -> Columns:
         counted=made_with / max(1, windows[1].versions),
         adopted=len(adopted),
         ended=len(failures),
+        settled=120 * windows[1].late / WINDOW_SECONDS,
+        held=(windows[0].stood_still, windows[1].stood_still),
     )
+
+
+async def haunt(world: World, names: int) -> None:
+    """Names in the directory that say that they train a path, with nobody behind them; until cancelled."""
+    ghosts = [f"dead-{number}" for number in range(names)]
+    records = [SimulatedRecords(world.directory, ghost, VirtualClock(world.loop)) for ghost in ghosts]
+    stage, module = SHARED
+    key = group_key(world.address.fingerprint, stage, module)
+    while True:
+        world.network.block([*world.peers, OPERATOR], ghosts)  # who dials them waits in vain
+        newest = max(world.ledger.versions[SHARED].values(), key=lambda version: version.number)
+        said = Announcement(
+            PeerName("dead"), stage, module, PathIndex(0), newest.number, newest.digest, newest.work, tokens=A_LOT
+        )
+        payload = encode_announcement(said, ())
+        await asyncio.gather(*(each.store(key, payload, world.plan.timing.lifetime) for each in records))
+        await asyncio.sleep(DEAD_SECONDS)
+
+
+class StandingStill:
+    """The longest that one of several peers took no inner step."""
+
+    def __init__(self, world: World, names: Sequence[str]) -> None:
+        self._world = world
+        self._peers = [world.peers[name] for name in names]
+        self.longest = 0.0
+
+    async def watch(self, seconds: float) -> None:
+        """Look for so long."""
+        until = self._world.now + seconds
+        while self._world.now < until:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = self._world.now
+            self.longest = max(self.longest, *(now - max(peer.step_ends, until - seconds) for peer in self._peers))
 
 
 def forged_states_taken(world: World, hostile: Sequence[Process]) -> list[str]:
@@ -114,12 +194,17 @@ def forged_states_taken(world: World, hostile: Sequence[Process]) -> list[str]:
     return [*at, *kept, *made]
 
 
-def rows(roles: Sequence[str], sizes: Sequence[int], seeds: int, jobs: int) -> dict[tuple[str, int], Columns]:
-    """Role and size -> its columns, the mean of the seeds; what must not be is added up."""
-    plan = [(role, size) for role in roles for size in sizes]
+def rows(
+    roles: Sequence[str], sizes: Sequence[int], seeds: int, jobs: int, tell: Callable[[str], None] = lambda line: None
+) -> dict[tuple[str, int], Columns]:
+    """Role and size -> its columns, the mean of the seeds; what must not be is added up. No sizes: each role's own."""
+    plan = [(role, size) for role in roles for size in (sizes or CROWDS.get(role, SIZES))]
     work = [(role, size, seed) for role, size in plan for seed in range(seeds)]
     if jobs == 1:
-        found = [play(*one) for one in work]
+        found = []
+        for role, size, seed in work:
+            found.append(play(role, size, seed))
+            tell(f"seed {seed}: {line(role, size, found[-1])}")
     else:
         with ProcessPoolExecutor(jobs) as pool:
             found = list(pool.map(play, *zip(*work, strict=True)))

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dipaco_swarm.testing import hostile
+from dipaco_swarm.testing import hostile, sabotage, saboteur
 from dipaco_swarm.testing.hostile import HostilePeer, Stranger
 from dipaco_swarm.testing.poison import POISONS, Poisoner
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.roles import Member, Outsider, Role
+from dipaco_swarm.testing.saboteur import Saboteur
 
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
@@ -22,19 +23,29 @@ STRANGERS: dict[str, Role] = {
     "on-its-way": Role("says that it catches up, for ever", partial(hostile.PretendsToBeThere, hostile.is_on_its_way)),
     "is-there": Role("says that it trains a path, and never comes", hostile.PretendsToBeThere),
     "calls": Role("calls a round twice a second", hostile.CallsRounds),
+    "dead": Role("says that it trains a path, and nobody is behind that name", hostile.PretendsToBeThere),
+    "tarpit": Role("says that it trains a path; takes every call, and never says a word", hostile.Tarpit),
 }
 """Who is in no round."""
 
-MEMBERS: dict[str, Role] = {}
-"""Who takes part and does not do what it should; poison below."""
+SABOTEURS: dict[str, Role] = {
+    "mute": Role("is in every round and contributes nothing", sabotage.Mute),
+    "mute-reducer": Role("takes contributions, and sends nobody an average (dishonest reducer)", sabotage.MuteReducer),
+    "equivocator": Role("as a reducer makes two averages (dishonest reducer)", sabotage.Equivocator),
+    "other-digest": Role("says that it holds another average than it does", sabotage.OtherDigest),
+    "asker": Role("asks in the middle of a round how it ended", sabotage.Asker),
+    "staller": Role("gathers a round and never begins it (dishonest leader)", sabotage.StallingLeader),
+    "refuser": Role("sends all to a state that there is not (dishonest leader)", sabotage.RefusingLeader),
+}
+"""Who takes part and makes rounds fail, or last; poison below."""
 
 ROLES: dict[str, Role] = {
     **STRANGERS,
-    **MEMBERS,
+    **SABOTEURS,
     **{name: Role(poison.about, partial(Poisoner, poison)) for name, poison in POISONS.items()},
 }
 
-Process = Stranger | HostilePeer
+Process = Stranger | HostilePeer | Saboteur
 
 
 def enter(world: "World", name: str, role: str, path: int, machine: Machine) -> Process:
@@ -46,5 +57,7 @@ def enter(world: "World", name: str, role: str, path: int, machine: Machine) -> 
         peer = HostilePeer(world, name, path, machine, played)
         world.peers[name] = peer
         return peer
+    if isinstance(played, saboteur.Role):
+        return Saboteur(world, name, path, played, machine)
     assert isinstance(played, Outsider)
     return Stranger(world, name, machine, played, path)

@@ -3,6 +3,7 @@
 What one does is an `Outsider` (`roles.py`), and real processes do it too; `Stranger` is one in a simulated swarm.
 """
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.standing import Key
+from dipaco_swarm.swarm.transport import Stream
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
 from dipaco_swarm.testing.program import Program
 from dipaco_swarm.testing.roles import Member, Outsider, Surroundings
@@ -175,6 +177,19 @@ class CallsRounds(PretendsToBeThere):
 
     async def _where(self, questions: Questions, peer: str, key: Key, base: Claim) -> None:
         await questions.where(peer, key, base)
+
+
+class Tarpit(PretendsToBeThere):
+    """The same, and whoever comes to it for a round is let in and told nothing, for as long as it waits."""
+
+    def live(self, swarm: NetworkedSwarm, around: Surroundings) -> None:
+        for protocol in ("round", "exchange"):
+            name = f"dipaco/1/{around.fingerprint}/{protocol}"
+            swarm._portal.soon(lambda name=name: swarm._telling.start(swarm._transport.serve(name, self._keep)))
+        super().live(swarm, around)
+
+    async def _keep(self, stream: Stream) -> None:
+        await asyncio.Event().wait()
 
 
 class Stranger(SimulatedProcess):

@@ -3,8 +3,9 @@
     member      a volunteer like any other, but for what its swarm does: `Role.bend` is given the swarm of a peer that
                 has just joined, before any round, and returns what the volunteer is to use instead
     outsider    no volunteer at all: `Outsider.live` is all that it does in the swarm, until it is asked to stop
+    saboteur    a volunteer like any other, whose streams are bent (`saboteur.py`): it says and sends something else
 
-To add a role: a small class that is one of the two, and a line in ROLES. Nothing else knows what a role does.
+To add a role: a small class that is one of these, and a line in ROLES. Nothing else knows what a role does.
 """
 
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from random import Random
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.testing import saboteur
 
 
 @dataclass(frozen=True)
@@ -51,5 +53,5 @@ class Role:
 
     about: str
     """What it does, in a few words for a table."""
-    make: Callable[[], Member | Outsider]
+    make: Callable[[], Member | Outsider | saboteur.Role]
     """A new one, for one peer."""

@@ -3,13 +3,15 @@
 import gc
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.hostile import virtual
-from benchmarks.hostile.columns import Columns
+from benchmarks.hostile.columns import Columns, is_role
+from benchmarks.hostile.cost import cost_of
 from benchmarks.hostile.pure import SETTINGS, Bench, Defence, play
 from dipaco_swarm.testing.cast import ROLES
 
@@ -59,3 +61,25 @@ def test_aims_that_are_missed_are_named() -> None:
         "a stranger counts",
     ]
     assert Columns.mean([fine, bad]).adopted == 1
+    settled = replace(bad, adopted=0, ended=0, versions=(4.0, 1.0, 4.0), settled=4.0)
+    assert not settled.missed("flip*2"), "who takes part has half of the time to be found in"
+    assert replace(settled, settled=8.0).missed("mute") == ["rounds come early"]
+    assert replace(fine, held=(0.5, 1.6)).missed("tarpit*10") == ["training held up"]
+    assert not replace(fine, held=(0.5, 1.4)).missed("tarpit")
+
+
+@pytest.mark.parametrize(
+    ("role", "exists"),
+    [("flip", True), ("flip*2", True), ("flop", False), ("flip*", False), ("flip*0", False), ("flip*99", False)],
+)
+def test_a_row_is_a_role_or_several_names_that_play_it(role: str, exists: bool) -> None:
+    assert is_role(role) == exists
+
+
+def test_what_the_defences_cost_is_measured_of_the_real_functions() -> None:
+    found = cost_of(4, parameters=4 << 16, times=3)
+    assert found.signing_ms > 0
+    assert found.robust_ms > 0
+    assert found.sealed_bytes == 3 * (16 + 64)
+    assert found.missed == ["bytes"] * (found.sealed_bytes > 0.03 * found.sent_bytes)
+    assert replace(found, members=8, signing_ms=6.0, certificate=2001).missed == ["signatures", "certificate"]
