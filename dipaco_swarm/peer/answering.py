@@ -35,6 +35,10 @@ OTHERS_SECONDS = 10.0
 """Whoever has several questions here and loses one to another asker may ask again after this."""
 
 
+TELL_SECONDS = 0.03
+"""Tokens that come closer together than this are told together: each message costs a token's time a part of itself."""
+
+
 class InTraining(Protocol):
     """What the desk looks at of a path in training, from its own thread."""
 
@@ -70,8 +74,20 @@ class _Question:
     spent: float = 0.0
     tokens: Iterator[Written] | None = None
     """None: it has not begun."""
+    untold: list[Written] = field(default_factory=list)
+    told_at: float = float("-inf")
     ended: bool = False
     """Nobody listens any more."""
+
+    def tell(self) -> None:
+        """What is written and was not told yet."""
+        if self.untold:
+            self.say(_said(self.untold, self.asked))
+            self.untold = []
+
+    def end(self, word: TextEnds | NotNow) -> None:
+        self.tell()
+        self.say(word)
 
 
 @dataclass(eq=False)
@@ -197,14 +213,14 @@ class AnswerDesk:
         if question.ended:
             return False
         if self._resting:
-            question.say(NotNow(reason="its machine is needed otherwise", seconds=PAUSED_SECONDS))
+            question.end(NotNow(reason="its machine is needed otherwise", seconds=PAUSED_SECONDS))
             return False
         if question.spent > SECONDS_OF_ONE:
-            question.say(NotNow(reason=f"it took more than {SECONDS_OF_ONE:.0f} s"))
+            question.end(NotNow(reason=f"it took more than {SECONDS_OF_ONE:.0f} s"))
             return False
         loaded = self._load(begins=question.tokens is None)
         if loaded is None:
-            question.say(NotNow(reason="has moved on", seconds=5.0))
+            question.end(NotNow(reason="has moved on", seconds=5.0))
             return False
         if question.tokens is None:
             question.say(Begins(modules=tuple((str(m), s.version, s.digest) for m, s in loaded.states.items())))
@@ -215,10 +231,14 @@ class AnswerDesk:
             return True
         written = next(question.tokens, None)
         if written is None:
-            question.say(TextEnds())
+            question.end(TextEnds())
             return False
         self.tokens += 1
-        question.say(_said([written], question.asked))
+        question.untold.append(written)
+        now = self._clock.monotonic()
+        if now - question.told_at >= TELL_SECONDS or len(question.untold) == MAX_BATCH:
+            question.tell()
+            question.told_at = now
         return True
 
     def _load(self, *, begins: bool) -> _Loaded | None:

@@ -35,6 +35,7 @@ from dipaco_swarm.gateway.own_paths import OwnPaths
 from dipaco_swarm.gateway.program import on_this_machine
 from dipaco_swarm.gateway.scoring import scored
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
+from dipaco_swarm.peer import answering
 from dipaco_swarm.peer.answering import AnswerDesk
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.run.signature import signer_of
@@ -210,9 +211,10 @@ def test_where_no_peer_is_this_machine_writes(local: Gateway, answerers: Answere
 
 
 def test_two_of_four_go_in_the_middle_and_every_text_is_what_it_would_have_been(
-    local: Gateway, answerers: Answerers
+    local: Gateway, answerers: Answerers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 prompts, four peers that answer for two paths; two are killed while they write."""
+    monkeypatch.setattr(answering, "TELL_SECONDS", 0.0)  # so that there is a middle
     draw = random.Random(5)
     path = local.path_of(local.ids_of(PROMPTS[0]))
     for name in ("one", "two", "three", "four"):
@@ -395,18 +397,22 @@ def test_peers_score_documents_as_this_machine_does_and_one_that_does_not_is_lef
 
 
 def hear(desk: AnswerDesk, question: AskText, asker: str = "somebody") -> list[object]:
-    """All that it says."""
+    """All that it says, with the tokens one by one: how many are told together is a matter of time."""
     said: list[object] = []
     over = threading.Event()
 
     def say(word: object) -> None:
-        said.append(word)
+        said.extend(one_by_one(word))
         if not isinstance(word, Begins | Tokens):
             over.set()
 
     desk.take(question, asker, say)
     assert over.wait(30)
     return said
+
+
+def one_by_one(word: object) -> list[object]:
+    return [Tokens(tokens=(token,)) for token in word.tokens] if isinstance(word, Tokens) else [word]
 
 
 QUESTION = AskText(stage=1, path=2, text=(60, 61, 62), most_tokens=3, seed=1)
@@ -439,8 +445,8 @@ def test_a_text_is_written_to_its_end_with_the_states_that_it_was_begun_with(tra
     over = threading.Event()
 
     def say(word: object) -> None:
-        said.append(word)
-        if len(said) == 5:
+        said.extend(one_by_one(word))
+        if len(said) == 2:  # it has its first token
             standing.base = new
         if not isinstance(word, Begins | Tokens):
             over.set()
