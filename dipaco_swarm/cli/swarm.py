@@ -189,20 +189,15 @@ def _check_evaluation(
         raise UsageError("--lm-eval brings its own documents, and each keeps its path; leave out --data and --reroute")
 
 
-def _check_peers_can_score(
-    source: "RunAddress | Path", *, best: bool, reroute: int | None, lm_eval: str | None
-) -> None:
-    """Raises UsageError for what peers are not asked."""
+def _check_peers_can_score(source: "RunAddress | Path", **others: object) -> None:
+    """Raises UsageError for what peers are not asked. `others`: options, of which none may be given."""
     from dipaco_swarm.errors import UsageError
 
     if isinstance(source, Path):
         raise UsageError("--ask-peers asks the peers of a live run; give --run ADDRESS, or leave it out")
-    given = [name for name, is_given in (("--best", best), ("--reroute", reroute), ("--lm-eval", lm_eval)) if is_given]
-    if given:
-        raise UsageError(
-            f"--ask-peers scores whole documents with the newest modules of their paths; leave out {given[0]}, or have "
-            "the modules fetched without --ask-peers"
-        )
+    if given := [name for name, value in others.items() if value]:
+        name = f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"--ask-peers scores documents with the newest modules of their paths; leave out {name}")
 
 
 def _harness() -> "ModuleType":
