@@ -1,6 +1,6 @@
 """What several processes on one path are worth: one process against two, on the cores of this machine.
 
-    python -m benchmarks.together [--quick] [--devices cpu,cpu]
+    python -m benchmarks.together [--quick] [--devices cpu,cpu] [--repetitions N]
 
 The same parameters, batches and optimizer; `--device cpu` with the threads that torch takes, then with one thread, then
 the devices that are asked for, which share the threads among them. Rows are taken in turns. Before anything is timed,
@@ -130,11 +130,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.together", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="some seconds; prints and writes nothing")
     parser.add_argument("--devices", type=devices_choice, default=("cpu", "cpu"), help="default cpu,cpu")
+    parser.add_argument("--repetitions", type=int, default=15, metavar="N", help="default 15")
     arguments = parser.parse_args()
     measured = []
     for case in cases(quick=arguments.quick):
         batched = replace(case, sequences=SEQUENCES)
-        measured.append((batched, measure(batched, arguments.devices, 3 if arguments.quick else 15)))
+        measured.append((batched, measure(batched, arguments.devices, 3 if arguments.quick else arguments.repetitions)))
     text = report(measured)
     print(text)
     if not arguments.quick:
