@@ -8,10 +8,13 @@ from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.peer import program
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
-from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.libp2p import opening
+from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm
 from dipaco_swarm.testing.cast import ROLES
 from dipaco_swarm.testing.hostile import Claimer
 from dipaco_swarm.testing.roles import Member, Outsider, Surroundings
+from dipaco_swarm.testing.saboteur import Role as Saboteur
+from dipaco_swarm.testing.saboteur import bend
 
 FORGED_FILE = "forged.txt"
 """In its home: digests of states that it has made up, one a line."""
@@ -42,14 +45,32 @@ class _Acting:
         self._outsider.live(self._swarm, self._around)
 
 
+def _bend(role: Saboteur) -> None:
+    """What this process says over its streams goes through the role from here on."""
+
+    def bent(portal: Any, node: Any, *rest: Any, **more: Any) -> Any:
+        return networked_swarm(portal, bend(node, role), *rest, **more)
+
+    setattr(opening, "networked_swarm", bent)  # noqa: B010  # for good, as below
+
+
 def act(role: str) -> None:
     """From here on a peer that this process starts has this role."""
 
-    def volunteer(settings: PeerSettings, swarm: Any, screen: Any, stop: Stopping, *rest: Any) -> Volunteer | _Acting:
+    bent = ROLES[role].make()
+    if isinstance(bent, Saboteur):
+        _bend(bent)
+
+    def volunteer(
+        settings: PeerSettings, swarm: Any, screen: Any, stop: Stopping, *rest: Any, **more: Any
+    ) -> Volunteer | _Acting:
         around = Surroundings(stop, Random(), settings.path or 0, settings.address.fingerprint)
-        played = ROLES[role].make()
+        played = bent
+        if isinstance(played, Saboteur):
+            played.swarm = swarm
+            return Volunteer(settings, swarm, screen, stop, *rest, **more)
         if isinstance(played, Member):
-            return Volunteer(settings, played.bend(swarm, around), screen, stop, *rest)
+            return Volunteer(settings, played.bend(swarm, around), screen, stop, *rest, **more)
         if isinstance(played, Claimer):
             played.forged = _Written(settings.home / FORGED_FILE)
         assert isinstance(played, Outsider)

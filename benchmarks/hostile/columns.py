@@ -35,6 +35,8 @@ class Columns:
     """Versions a minute in the second half of the attack, when a culprit should be out; None: not measured."""
     held: tuple[float, float] | None = None
     """The longest that somebody honest stood still, in seconds, before and during; None: not measured."""
+    grain: float = 0.0
+    """What one version more or less is in these figures, where that is much: a window of seconds has few."""
 
     @classmethod
     def mean(cls, several: Sequence["Columns"]) -> "Columns":
@@ -58,11 +60,11 @@ class Columns:
         if not is_stranger and self.settled is not None:
             during = self.settled
         found = ["state adopted"] * bool(self.adopted) + ["process ended"] * bool(self.ended)
-        if during < PACE * before:
+        if during + self.grain < PACE * before:
             found.append("slower meanwhile")
         if self.settled is not None and during > EARLY * before:
             found.append("rounds come early")
-        if after < PACE * before:
+        if after + self.grain < PACE * before:
             found.append("slower afterwards")
         if is_stranger and self.counted:
             found.append("a stranger counts")

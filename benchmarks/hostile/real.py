@@ -17,15 +17,19 @@ from dipaco_swarm.operator.home import OperatorHome
 
 SHARED = ModuleId(0, 0)
 START_SECONDS = 300.0
+STARTING_SECONDS = 10.0
+"""Until who plays a role has started: that costs the honest their processors, and is no attack."""
 WORST = (
     "takeover",
     "not-a-number",
     "claims-tokens",
     "calls",
-    "on-its-way",
+    "tarpit",
     "flip",
     "noise",
-    "tokens",
+    "mute",
+    "staller",
+    "equivocator",
 )
 """What --quick plays."""
 
@@ -45,7 +49,8 @@ def rows(
         story.bootstrap(until_finished=False)
         honest = [story.peer(f"peer-{number}", 0) for number in range(size)]
         story.until(lambda: Facts.of(honest).newest().get(str(SHARED), 0) >= 2, "two versions", START_SECONDS)
-        for role in roles:
+        story.pause(window)
+        for role in roles:  # what is after one is before the next
             try:
                 found[role, size + 1] = _one(story, honest, role, window)
             except Disappointed as broken:
@@ -54,19 +59,22 @@ def rows(
 
 
 def _one(story: Story, honest: Sequence[Member], role: str, window: float) -> Columns:
-    story.pause(window)
     story.prelude = partial(act, role)
-    began = time.time()
+    before = time.time()
     hostile = story.peer(f"hostile-{role}", 0)
     story.prelude = None
+    story.pause(STARTING_SECONDS)
+    began = time.time()
     story.pause(window)
     ended = time.time()
+    if not hostile.running:  # it was to be there all the time
+        raise Disappointed(f"who plays {role} has ended by itself: {hostile.log.read_text()[-400:]!r}")
     hostile.kill()
     story.pause(10)  # who it was waited for is waited for no more
     after = time.time()
     story.pause(window)
     now = time.time()
-    spans = ((began - window, began), (began, ended), (after, now))
+    spans = ((before - window, before), (began, ended), (after, now))
     forged = _forged(hostile)
     facts = Facts.of(honest)
     made = {one.digest for one in facts.made}
@@ -83,6 +91,7 @@ def _one(story: Story, honest: Sequence[Member], role: str, window: float) -> Co
         counted=sum(one.contributors > len(honest) for one in with_it) / max(1, len(with_it)),
         adopted=len(forged & made) + (kept is not None and kept.digest in forged),
         ended=len(dead),
+        grain=60 / window,
     )
 
 
