@@ -18,8 +18,9 @@ over their lines. `--answers` is what it is by default (auto: two answers at onc
 may answer for a twentieth of its time, and 20 seconds at once. What they do not answer the gateway writes itself: "of
 peers" is the share of writers that were peers.
 
-Then a fifth peer comes, which lies; the operator ends the run, so that states stay as they are and peers have all their
-time for answers; two are killed in the middle of texts, and each text is compared with what `generate` writes.
+A fifth peer lies, and has to be found before anything is measured. Then the operator ends the run, so that states stay
+as they are and peers have all their time for answers ("the run is over"); last two are killed in the middle of texts,
+and each text is compared with what `generate` writes.
 
 Last ("beside"), one peer that really trains, on one thread, and four askers that ask it and nobody else: its speed
 before, while it gives what it has saved up, in the long run, and after.
@@ -47,8 +48,8 @@ from benchmarks.serving.size import Size
 
 RESULTS = Path(__file__).parents[1] / "results"
 PARTS = ("alone", "swarm", "beside")
-FULL = {1: 24, 4: 32, 16: 64}
-QUICK = {1: 12, 4: 16}
+FULL = {1: 16, 4: 32, 16: 64}
+QUICK = {1: 8, 4: 12}
 """Clients at once, and answers in all."""
 
 
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     size = Size(options.hidden, options.tokens, FULL, 60.0, 200)
     if options.quick:
-        size = Size(options.hidden, options.tokens, QUICK, 25.0, 60)
+        size = Size(options.hidden, options.tokens, QUICK, 15.0, 60)
     found = Results()
     crews.prepare()
     print(HEAD)
@@ -96,9 +97,16 @@ def _swarm(folder: Path, size: Size, found: Results, seed: int) -> None:
     missing = Lab.missing()
     if missing is not None:
         found.left_out.append(f"No rows of home lines: {missing}.")
-    with Lab() if missing is None else nullcontext() as lab, swarms.swarm_of(folder / "live", size, lab) as swarm:
-        _note(found, swarms.rows(swarm, size, lines=lab is not None))
-        found.killed = swarms.killed(swarm, size, seed)
+    with (
+        Lab() if missing is None else nullcontext() as lab,
+        swarms.swarm_of(folder / "live", size, lab) as swarm,
+        swarm.served() as door,
+    ):
+        of_the_liar = swarms.texts_of_the_liar(swarm, door)
+        _note(found, swarms.rows(swarm, door, size, lines=lab is not None))
+        swarm.end()
+        _note(found, swarms.rows_after_the_end(door, size))
+        found.killed = swarms.killed(swarm, door, size, seed, of_the_liar)
 
 
 def _note(found: Results, rows: Iterable[Row]) -> None:

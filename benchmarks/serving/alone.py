@@ -41,21 +41,23 @@ def in_a_loop(home: Path, size: Size) -> Iterator[Row]:
         ids = [gateway.ids_of(prompt) for prompt in PROMPTS]
         wider = {"hidden_size": 3 * size.hidden, "intermediate_size": 3 * size.wide}
         dense = build_network(config.model.model_copy(update=wider), gateway.vocabulary, 0).eval()
-        yield _loop(GENERATED, size, ids, lambda i: gateway.answer(Asked(i, Sampling(1.0, None), 7, size.tokens)))
-        yield _loop(DENSE, size, ids, lambda i: islice(write(dense, i, Sampling(1.0, None), 7), size.tokens))
+        yield _loop(
+            GENERATED, size.answers[1], ids, lambda i: gateway.answer(Asked(i, Sampling(1.0, None), 7, size.tokens))
+        )
+        yield _loop(DENSE, 6, ids, lambda i: islice(write(dense, i, Sampling(1.0, None), 7), size.tokens))
 
 
 def _loop(
-    way: str, size: Size, prompts: Sequence[tuple[int, ...]], answer: Callable[[tuple[int, ...]], Iterator[object]]
+    way: str, answers: int, prompts: Sequence[tuple[int, ...]], answer: Callable[[tuple[int, ...]], Iterator[object]]
 ) -> Row:
     for prompt in prompts:
         next(answer(prompt))
-    answers = []
-    for i in range(size.answers[1]):
+    found = []
+    for i in range(answers):
         begun = time.monotonic()
         count = len(list(answer(prompts[i % len(prompts)])))
-        answers.append(Answer(0.0, time.monotonic() - begun, count))
-    return Row(way, 1, answers, sum(each.seconds for each in answers), streams=False)
+        found.append(Answer(0.0, time.monotonic() - begun, count))
+    return Row(way, 1, found, sum(each.seconds for each in found), streams=False)
 
 
 def by_serve(home: Path, size: Size, folder: Path) -> Iterator[Row]:

@@ -12,6 +12,7 @@ SLOWER_AIM = 0.05
 """Of its training, that a peer's answers cost."""
 
 GENERATED, SERVED_HERE, SERVED_BY_PEERS = "generate", "serve, here", "serve, peers"
+SERVED_AFTER = "serve, peers, the run is over"
 DENSE_TIMES = 9
 DENSE, TRANSFORMERS = f"a dense model, {DENSE_TIMES} x the parameters", "transformers serve, one path"
 HEAD = (
@@ -110,14 +111,14 @@ class Killed:
     """Tokens that had come of a text when its writer was killed."""
     handed_over: int
     """Texts with more than one writer."""
-    wrong_before: int
-    """Texts of the liar that came before it was found out."""
+    of_the_liar: int
+    """Texts that it had a part in before it was found out."""
     found: bool
     """Whether the liar, and nobody else, is asked nothing more."""
 
     def __str__(self) -> str:
         at = " and ".join(map(str, self.killed_at))
-        lies = f"{self.wrong_before} wrong text{'s' if self.wrong_before != 1 else ''} had come from it"
+        lies = f"{self.of_the_liar} text{'s' if self.of_the_liar != 1 else ''} had come from it"
         return (
             f"Four peers on two paths, two of them killed in the middle of texts, after {at} tokens of them: "
             f"{self.identical} of {self.prompts} texts are what `generate` writes from the same modules; "
@@ -156,7 +157,7 @@ class Results:
         ]
         local = next((row.tokens_a_second for row in self.rows if row.way == GENERATED), None)
         for row in self.rows:
-            if row.clients != 1 or row.way not in (SERVED_HERE, SERVED_BY_PEERS):
+            if row.clients != 1 or row.way not in (SERVED_HERE, SERVED_BY_PEERS, SERVED_AFTER):
                 continue
             where = f"{row.way}, {row.line}, one client"
             if local is not None and row.line == "no delay" and row.tokens_a_second < LOCAL_AIM * local:
@@ -174,7 +175,7 @@ class Results:
         speed = {row.way: row.tokens_a_second for row in self.rows if row.clients == 1 and row.line == "no delay"}
         found = [
             f"With one client `{way}` has {speed[way] / speed[GENERATED]:.0%} of a loop's tokens a second."
-            for way in (SERVED_HERE, SERVED_BY_PEERS, TRANSFORMERS)
+            for way in (SERVED_HERE, SERVED_BY_PEERS, SERVED_AFTER, TRANSFORMERS)
             if way in speed and GENERATED in speed
         ]
         if GENERATED in speed and DENSE in speed:

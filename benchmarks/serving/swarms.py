@@ -1,8 +1,8 @@
 """Answers of a swarm: four peers on two paths, a gateway on a machine of its own, lines without delay and home lines.
 
 The peers train by sleeping, so that four of them on two cores are as if each had a machine; what they may give beside
-training is bounded as ever. When rows are done a fifth comes, which lies; the operator ends the run, all states stay as
-they are, peers answer with all their time, and two are killed.
+training is bounded as ever. A fifth lies, and has to be found before anything is measured. In the end the operator ends
+the run: all states stay as they are, peers answer with all their time, and two are killed.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.chaos.crew import Crew, Here, Member
 from benchmarks.chaos.lab import Host, Lab, Link
 from benchmarks.chaos.story import Story, Verdict
-from benchmarks.serving.clients import PROMPTS, Door, Heard, row_of, served, stream, warm_up
-from benchmarks.serving.rows import SERVED_BY_PEERS, Killed, Row
+from benchmarks.serving.clients import PROMPTS, Door, Heard, row_of, served, stream, warm_up, within
+from benchmarks.serving.rows import SERVED_AFTER, SERVED_BY_PEERS, Killed, Row
 from benchmarks.serving.size import Size
 from benchmarks.utilisation import LINES, RENTED, compute_by_sleeping, to_stderr
 from dipaco_swarm.client.sources import open_run
@@ -32,25 +32,28 @@ from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.swarm.questions import Tokens
 from dipaco_swarm.training.inference import Sampling
 
-READY_SECONDS = 240.0
-STEP_SECONDS, STEPS = 0.2, 100
+READY_SECONDS = 400.0
+STEP_SECONDS, STEPS = 1.0, 20
 """Of an inner step; of a round."""
 MOST_LIES = 40
 """The liar is to be found within so many questions."""
-KILL_AT_ONCE, KILL_TOKENS = 4, 16
+KILL_AT_ONCE, KILL_TOKENS = 4, 24
 """Clients that ask while peers are killed; tokens of each of their texts."""
 
 
 class Swarm:
-    """Four peers and who they can be asked by."""
+    """Four peers, a liar, and who they are asked by."""
 
-    def __init__(self, story: Story, node: Member) -> None:
+    def __init__(self, story: Story, node: Member, liar: Member) -> None:
         self.story = story
         self.node = node
+        self.liar = liar
         self.asker = story.lab.host("asker")
+        self.names = {peer.reported(Joined)[-1].peer: peer for peer in story.peers}
 
-    def served(self, name: str) -> contextlib.AbstractContextManager[Door]:
-        log = self.story.crew.folder / f"{name}.log"
+    def served(self) -> contextlib.AbstractContextManager[Door]:
+        """A gateway."""
+        log = self.story.crew.folder / "gateway.log"
         return served("serving", log, "--run", self.story.address, host=self.asker)
 
     def all_on(self, line: Link) -> None:
@@ -60,10 +63,23 @@ class Swarm:
             host.change(line)
         self.node.line.change(Link() if line == Link() else RENTED)
 
+    def end(self) -> None:
+        """The operator ends the run; states stay as they are, and peers are there for answers alone."""
+        kept = OperatorHome(self.node.home)
+        kept.tell_to_advance()
+        fingerprint = RunAddress.parse(self.story.address).fingerprint
+
+        def is_over() -> bool:
+            manifest = kept.manifest(fingerprint)
+            return manifest is not None and manifest.finished
+
+        self.story.until(is_over, "the run is over", READY_SECONDS)
+        self.story.pause(5.0)  # until all have heard of it
+
 
 @contextlib.contextmanager
 def swarm_of(folder: Path, size: Size, lab: Lab | None) -> Iterator[Swarm]:
-    """Each path has two peers, which have made a round. `lab`: where they are; None: on this machine."""
+    """Each path has two honest peers, which have made a round. `lab`: where they are; None: on this machine."""
     folder.mkdir()
     with Crew(folder) as crew:
         config = parse_run_file(size.run_file(rounds=100_000, steps=STEPS))
@@ -73,25 +89,10 @@ def swarm_of(folder: Path, size: Size, lab: Lab | None) -> Iterator[Swarm]:
         story.prelude = partial(compute_by_sleeping, STEP_SECONDS)
         for number in range(4):
             story.peer(f"peer-{number}", number % 2)
+        story.prelude = lie_by_sleeping
+        liar = story.peer("liar", 0)
         story.until(lambda: all(peer.reported(Round) for peer in story.peers), "everybody makes a round", READY_SECONDS)
-        yield Swarm(story, node)
-
-
-def rows(swarm: Swarm, size: Size, *, lines: bool) -> Iterator[Row]:
-    """What clients see without a delay, and, with `lines`, when everybody has a home line."""
-    with swarm.served("gateway") as door:
-        warm_up(door)
-        for clients, answers in size.answers.items():
-            yield row_of(SERVED_BY_PEERS, door, clients, answers, size.tokens)
-        if not lines:
-            return
-        swarm.all_on(LINES["home"])
-        for clients in (1, max(size.answers)):
-            yield row_of(SERVED_BY_PEERS, door, clients, size.answers[clients], size.tokens, "home line")
-        swarm.all_on(Link())
-
-
-# -------------------------------------------------------------------------------------------------------- killing
+        yield Swarm(story, node, liar)
 
 
 def lie_by_sleeping() -> None:
@@ -108,102 +109,106 @@ def lie_by_sleeping() -> None:
     setattr(answering, "_said", lie)  # noqa: B010  # in a process of its own
 
 
-def killed(swarm: Swarm, size: Size, seed: int) -> Killed:
-    """A liar is found, two peers are killed while they write, and all texts are what they would have been."""
-    story = swarm.story
-    story.prelude = lie_by_sleeping
-    liar = story.peer("liar", 0)
-    story.until(lambda: bool(liar.reported(Round)), "the liar makes a round", READY_SECONDS)
-    OperatorHome(swarm.node.home).tell_to_advance()
-    fingerprint = RunAddress.parse(story.address).fingerprint
-    kept = OperatorHome(swarm.node.home)
+def texts_of_the_liar(swarm: Swarm, door: Door) -> int:
+    """Ask until somebody is asked nothing more; how many texts the liar had written until then."""
+    name = swarm.liar.reported(Joined)[-1].peer
 
-    def is_over() -> bool:
-        manifest = kept.manifest(fingerprint)
-        return manifest is not None and manifest.finished
+    def ask() -> int:
+        count = 0
+        for i in range(MOST_LIES):
+            if accused(door):
+                return count
+            heard = Heard()
+            for heard in stream(door, door.body(prompt_of(i), KILL_TOKENS, i)):  # noqa: B007  # the last one
+                pass
+            count += name in heard.by
+        return count
 
-    story.until(is_over, "the run is over", READY_SECONDS)
-    story.pause(5.0)  # until all have heard of it
-    names = {peer.reported(Joined)[-1].peer: peer for peer in story.peers}
-    own = Undisturbed(swarm.node.home, size)
-    with swarm.served("checked") as door:
-        wrong = _until_found(door, own)
-        found = [line for line in door.said().splitlines() if "asked nothing more" in line]
-        liars = [name for name in names if any(name[-8:] in line for line in found)]
-        texts, at, handed_over = _while_killing(door, story, names, size, seed)
-        more = [line for line in door.said().splitlines() if "asked nothing more" in line]
-    identical = sum(text == own.text(i) for i, text in enumerate(texts))
-    is_right = [names[name] for name in liars] == [liar] and len(more) == 1
-    return Killed(len(texts), identical, at, handed_over, wrong, is_right)
+    found: int = within(door, ask)
+    return found
 
 
-class Undisturbed:
+def accused(door: Door) -> list[str]:
+    """What a gateway has said of peers that it asks nothing more."""
+    return [line for line in door.said().splitlines() if "asked nothing more" in line]
+
+
+def rows(swarm: Swarm, door: Door, size: Size, *, lines: bool) -> Iterator[Row]:
+    """What clients see without a delay, and, with `lines`, when everybody has a home line. Who asks alone asks first:
+    later peers may have given what they had saved up."""
+    warm_up(door)
+    many = [clients for clients in size.answers if clients > 1]
+    yield _row(door, size, 1, "no delay")
+    if lines:
+        swarm.all_on(LINES["home"])
+        yield _row(door, size, 1, "home line")
+        yield _row(door, size, max(many), "home line")
+        swarm.all_on(Link())
+    for clients in many:
+        yield _row(door, size, clients, "no delay")
+
+
+def _row(door: Door, size: Size, clients: int, line: str) -> Row:
+    return row_of(SERVED_BY_PEERS, door, clients, size.answers[clients], size.tokens, line)
+
+
+def rows_after_the_end(door: Door, size: Size) -> Iterator[Row]:
+    """The same of peers that train no more."""
+    for clients, answers in size.answers.items():
+        yield row_of(SERVED_AFTER, door, clients, answers, size.tokens)
+
+
+# -------------------------------------------------------------------------------------------------------- killing
+
+
+def killed(swarm: Swarm, door: Door, size: Size, seed: int, of_the_liar: int) -> Killed:
+    """Of a run that is over: two peers are killed while they write, and all texts are what they would have been."""
+    own = _undisturbed(swarm.node.home, size)
+    found, at = _while_killing(swarm, door, size, seed)
+    identical = sum(heard.reason is not None and heard.text == text for heard, text in zip(found, own, strict=True))
+    said, liar = accused(door), swarm.liar.reported(Joined)[-1].peer
+    several = sum(len(heard.by) > 1 for heard in found)
+    return Killed(len(found), identical, at, several, of_the_liar, len(said) == 1 and liar[-8:] in said[0])
+
+
+def _undisturbed(home: Path, size: Size) -> list[str]:
     """What `generate` writes on this machine with the modules that the operator has."""
-
-    def __init__(self, home: Path, size: Size) -> None:
-        self._home = home
-        self._size = size
-        self._texts: dict[int, str] = {}
-
-    def text(self, number: int) -> str:
-        """Of the prompt with this number. They are written together, when the first one is wanted."""
-        if not self._texts:
-            with open_run(self._home) as run:
-                gateway = on_this_machine(run)
-                for i in range(max(self._size.prompts, MOST_LIES)):
-                    ids = gateway.ids_of(prompt_of(i))
-                    asked = Asked(ids, Sampling(1.0, None), i, KILL_TOKENS)
-                    words = Words(gateway.tokenizer, ids, ())
-                    pieces = [words.take(piece.written.token) for piece in gateway.answer(asked)]
-                    self._texts[i] = "".join(pieces) + words.rest()
-        return self._texts[number]
+    texts = []
+    with open_run(home) as run:
+        gateway = on_this_machine(run)
+        for i in range(size.prompts):
+            ids = gateway.ids_of(prompt_of(i))
+            words = Words(gateway.tokenizer, ids, ())
+            pieces = gateway.answer(Asked(ids, Sampling(1.0, None), i, KILL_TOKENS))
+            texts.append("".join([words.take(piece.written.token) for piece in pieces]) + words.rest())
+    return texts
 
 
 def prompt_of(number: int) -> str:
     return f"{PROMPTS[number % len(PROMPTS)]}{number}"
 
 
-def _until_found(door: Door, own: Undisturbed) -> int:
-    """Ask until somebody is asked nothing more; how many texts were wrong until then."""
-    texts: list[str] = []
-
-    def ask() -> None:
-        for i in range(MOST_LIES):
-            if "asked nothing more" in door.said():
-                return
-            for heard in stream(door, door.body(prompt_of(i), KILL_TOKENS, i)):
-                text = heard.text
-            texts.append(text)
-
-    with ThreadPoolExecutor(1, initializer=door.enter) as pool:
-        pool.submit(ask).result()
-    return sum(text != own.text(i) for i, text in enumerate(texts))
-
-
-def _while_killing(
-    door: Door, story: Story, names: dict[str, Member], size: Size, seed: int
-) -> tuple[list[str], list[int], int]:
-    """All texts; after how many tokens of theirs two writers were killed; how many texts had several writers."""
+def _while_killing(swarm: Swarm, door: Door, size: Size, seed: int) -> tuple[list[Heard], list[int]]:
+    """All texts; and after how many tokens of theirs two writers were killed."""
     draw = random.Random(seed)
     third = size.prompts // 3
-    victims = {draw.randrange(a, a + third): draw.randrange(1, KILL_TOKENS) for a in (third // 2, third // 2 + third)}
+    plan = [
+        (draw.randrange(a, a + third), draw.randrange(1, KILL_TOKENS // 3)) for a in (third // 2, third // 2 + third)
+    ]
     lock, gone, at = threading.Lock(), set[str](), list[int]()
 
     def text_of(number: int) -> Heard:
         heard = Heard()
         for heard in stream(door, door.body(prompt_of(number), KILL_TOKENS, number)):
-            due = victims.get(number)
-            if due is None or heard.tokens < due or not heard.by or heard.reason is not None:
-                continue
             with lock:
-                writer = heard.by[-1]
-                if writer in names and writer not in gone:
+                writer = heard.by[-1] if heard.by and heard.reason is None else ""
+                is_due = bool(plan) and number >= plan[0][0] and heard.tokens >= plan[0][1]
+                if is_due and writer in swarm.names and writer not in gone:
+                    del plan[0]
                     gone.add(writer)
                     at.append(heard.tokens)
-                    story.kill(names[writer])
-            del victims[number]
+                    swarm.story.kill(swarm.names[writer])
         return heard
 
     with ThreadPoolExecutor(KILL_AT_ONCE, initializer=door.enter) as pool:
-        found = list(pool.map(text_of, range(size.prompts)))
-    return [heard.text if heard.reason else "" for heard in found], at, sum(len(heard.by) > 1 for heard in found)
+        return list(pool.map(text_of, range(size.prompts))), at
