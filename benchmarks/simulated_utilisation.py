@@ -1,21 +1,28 @@
 """What share of the time a peer trains, at a community's ratio of line to model, in virtual time.
 
     python -m benchmarks.simulated_utilisation [--groups two grid] [--minutes 1 5 30] [--lines home far] [--rounds 12]
+                                               [--life 10] [--overlapped]
 
 A path of 150 million parameters that trains for T minutes between two rounds is played as one of 150 / SCALE million
 that trains for T / SCALE: the lines are the true ones, so what takes a fixed time (dialling, a directory read) weighs
 SCALE times as much as it would. The protocol is the real one, computing takes no time, a module's two levels are alike.
+`--life`: peers come and go; each lives for so many times the training of a round, on average, is killed or stopped by
+Ctrl+C, and comes back after as long as a round trains. Then the time trained is also what they are away.
 """
 
 import argparse
 import asyncio
+import math
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from random import Random
 
 from benchmarks.simulated import prepare, workplace
+from dipaco_swarm.testing.faults import KINDS, Fault
 from dipaco_swarm.testing.network import Line, Traffic
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
@@ -36,8 +43,9 @@ GROUPS = {
     "two": ((0, 0), (0, 1)),
     "four": ((0, 0), (0, 1), (0, 2), (0, 3)),
     "grid": ((0, 0), (0, 1), (1, 0), (1, 1)),
+    "grid4": tuple(product(range(4), repeat=2)),
 }
-"""Path tables: two and four peers that share one module and have one of their own; and two by two."""
+"""Path tables: two and four peers that share one module and have one of their own; two by two; four by four."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,30 @@ class Row:
     forks: int
 
 
-def play(group: str, line: str, minutes: float, *, overlap: bool, rounds: int) -> Row:
+async def come_and_go(world: World, name: str, random: Random, life: float, away: float) -> None:
+    """A peer's lives, of so many seconds on average, and between them so many seconds without it. Until cancelled."""
+    while True:
+        await asyncio.sleep(random.expovariate(1 / life))
+        kind = random.choice(("kill", "leave"))
+        await KINDS[kind](world, Fault(world.now, kind, away, (name,)))
+
+
+@asynccontextmanager
+async def churn(world: World, life: float | None, away: float) -> AsyncIterator[None]:
+    """While it is open, every peer comes and goes; none without a `life`."""
+    if life is None:
+        yield
+        return
+    world.ledger.calm_from = math.inf
+    tasks = [asyncio.ensure_future(come_and_go(world, name, Random(name), life, away)) for name in sorted(world.peers)]
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def play(group: str, line: str, minutes: float, *, overlap: bool, rounds: int, life: float | None = None) -> Row:
+    """One run. `rounds`, `life`: in times of the training of a round."""
     table = GROUPS[group]
     plan = Plan(
         (StagePlan(table),),
@@ -81,7 +112,9 @@ def play(group: str, line: str, minutes: float, *, overlap: bool, rounds: int) -
         await world.until(lambda: min(world.at_versions().values(), default=0) >= 1, FIRST_SECONDS)
         trained, at, began = dict(world.ledger.trained), world.at_versions(), world.now
         before = world.network.snapshot()
-        await asyncio.sleep(rounds * 60 * minutes / SCALE)
+        training = 60 * minutes / SCALE
+        async with churn(world, None if life is None else life * training, training):
+            await asyncio.sleep(rounds * training)
         passed = world.now - began
         for (trainer, place), tokens in sorted(world.ledger.trained.items()):
             if place[1].level == 0:
@@ -113,8 +146,8 @@ def play(group: str, line: str, minutes: float, *, overlap: bool, rounds: int) -
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     for line, group, minutes in product(options.lines, options.groups, options.minutes):
-        for overlap in (False, True):
-            yield play(group, line, minutes, overlap=overlap, rounds=options.rounds)
+        for overlap in (True,) if options.overlapped else (False, True):
+            yield play(group, line, minutes, overlap=overlap, rounds=options.rounds, life=options.life)
 
 
 def line_of(row: Row) -> str:
@@ -141,6 +174,8 @@ def main() -> None:
     parser.add_argument("--lines", nargs="+", choices=list(LINES), default=["home"])
     parser.add_argument("--minutes", nargs="+", type=float, default=[1, 5, 30])
     parser.add_argument("--rounds", type=int, default=12, help="so many times the training of a round is played")
+    parser.add_argument("--life", type=float, help="of a peer, on average, in times of the training of a round")
+    parser.add_argument("--overlapped", action="store_true", help="no rows of blocking rounds")
     options = parser.parse_args()
     prepare()
     print(

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -55,11 +55,14 @@ INNER_STEPS = 30
 PARAMETERS = 15.8e6
 """Of a path: two levels of 7.9 million."""
 MODEL = {"hidden_size": 768, "intermediate_size": 2048, "num_attention_heads": 4}
+FAR = Link(up_mbit=10, down_mbit=10, round_trip_ms=200, loss_percent=2)
 LINES = {
     "home": Link(up_mbit=20, down_mbit=100, round_trip_ms=50),
-    "far": Link(up_mbit=10, down_mbit=10, round_trip_ms=200, loss_percent=2),
+    "far": FAR,
+    "far-bbr": replace(FAR, congestion_control="bbr"),
     "1000": Link(up_mbit=1000, down_mbit=1000, round_trip_ms=10),
 }
+"""`far-bbr`: as the doctor recommends on such a line."""
 RENTED = Link(up_mbit=1000, down_mbit=1000, round_trip_ms=10)
 """Where a bootstrap node is."""
 GROUPS = {"two": None, "four": None, "grid": ((0, 0), (0, 1), (1, 0), (1, 1))}
@@ -123,7 +126,7 @@ class Row:
 
     @property
     def trained_aim(self) -> float:
-        if self.line == "far":
+        if self.line.startswith("far"):
             return FAR_TRAINED_AIM
         return TRAINED_AIM if self.minutes >= LONG_MINUTES else SHORT_TRAINED_AIM
 
@@ -178,7 +181,7 @@ def play(line: str, group: str, minutes: float, rounds: int, codec: str, *, over
         with crews.Crew(folder) as crew:
             story = Story(lab, crew, config, 0, folder / "cache", Verdict(), to_stderr)
             story.prelude = partial(compute_by_sleeping, 60 * minutes / SCALE / INNER_STEPS)
-            node = story.bootstrap(RENTED)
+            node = story.bootstrap(replace(RENTED, congestion_control=LINES[line].congestion_control))
             paths = range(PEERS[group])
             peers = [story.peer(f"peer-{i}", 0 if table is None else i, LINES[line]) for i in paths]
             story.until(lambda: story.version() >= 1, "every module has its first version", BEGIN_SECONDS)

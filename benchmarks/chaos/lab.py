@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import count, permutations
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 MAX_HOSTS: Final = 24
 QUEUE_SECONDS: Final = 0.08
@@ -66,6 +66,8 @@ class Link:
     """Of packets, each way."""
     nat: bool = False
     """Behind a home router that masquerades and lets nothing in."""
+    congestion_control: Literal["cubic", "bbr"] = "cubic"
+    """Of TCP, for what the host sends: as most people have it; bbr, of some servers, hardly minds losses."""
 
     def __post_init__(self) -> None:
         rates = [rate for rate in (self.up_mbit, self.down_mbit) if rate is not None]
@@ -287,8 +289,7 @@ class Lab:
                 "link set lo up",
                 f"address add {home}.2/30 dev eth0",
                 "link set eth0 up",
-                # TCP as most people have it: BBR, the default of some servers, hardly minds lost packets
-                f"route add default via {home}.1 congctl cubic",
+                f"route add default via {home}.1 congctl {host.link.congestion_control}",
             ],
         )
         _ip(

@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reading", action="store_true", help="instead: rows that differ in how documents are read")
     parser.add_argument("--sorted", action="store_true", help="with --reading: a file for each kind of documents")
     parser.add_argument("--long", action="store_true", help="with --reading: documents of 22 sequences, not of two")
+    parser.add_argument("--half", action="store_true", help="with --reading: a stage ends half-way through its shards")
     parser.add_argument("--at-once", type=int, default=2, help="rows at a time, of one thread each")
     parser.add_argument("--seeds", type=int, nargs="+", help="instead of the scale's own")
     parser.add_argument("--rows", nargs="+", default=[], help="names of rows, * and ? as in file names")
@@ -57,14 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.quality.corpus import build_corpus, mixed
     from benchmarks.quality.measure import Workshop
     from benchmarks.quality.overlap import overlap_page, overlap_rows
-    from benchmarks.quality.reading import CHARACTERS, READING, reading_page, reading_rows
+    from benchmarks.quality.reading import CHARACTERS, READING, half, reading_page, reading_rows
     from benchmarks.quality.robust import robust_page, robust_rows
     from benchmarks.quality.rows import FULL, OVERLAP, SMALL, chosen_rows, rows_of
 
     scale = OVERLAP if options.overlap else SMALL if options.small or options.robust else FULL
     every = overlap_rows() if options.overlap else robust_rows() if options.robust else rows_of(scale)
     if options.reading:
-        scale, every = READING, reading_rows()
+        scale, every = half() if options.half else READING, reading_rows()
     rows = chosen_rows(every, options.rows)
     if options.list or not rows:
         print("\n".join(row.name for row in every))
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         characters = None if options.long else CHARACTERS
         corpus = corpus if options.sorted else mixed(corpus, characters=characters)
         folder /= "sorted" if options.sorted else "long" if options.long else "short"
+        folder = folder.with_name(f"{folder.name}-half") if options.half else folder
     workshop = Workshop(scale, folder, corpus)
     workshop.prepare()
     began = time.monotonic()
@@ -88,9 +90,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = "robust" if options.robust else scale.name
     command = (
         f"python -m benchmarks.quality{'' if scale is FULL else f' --{name}'}{' --sorted' if options.sorted else ''}"
-        f"{' --long' if options.long else ''}"
+        f"{' --long' if options.long else ''}{' --half' if options.half else ''}"
     )
     name += "-sorted" if options.sorted else "-long" if options.long else ""
+    name += "-half" if options.half else ""
     intro = f"`{command}`: {len(waiting)} results in {seconds:.0f} s, load average at the end {load:.1f}"
     page = overlap_page if options.overlap else robust_page if options.robust else report.page
     page = reading_page if options.reading else page
