@@ -11,7 +11,7 @@ from dipaco_swarm.algorithm.generations import generation_of
 from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim, better_claim
-from dipaco_swarm.algorithm.progress import ModuleProgress, resumed
+from dipaco_swarm.algorithm.progress import ModuleProgress, resumed, weight_at
 from dipaco_swarm.algorithm.stages import generations, last_versions, outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.events.training import Fetched, Loss, RestoredNotThere, StateNotSent
@@ -92,7 +92,9 @@ class Entering:
         rules = _rules(manifest)
         follow, fetch = partial(follow_averages, rules.outer), self._moving.fetching()
         starts = {m: saved.base[m] if saved is not None else state_at_start(stage, m, fetch) for m in modules}
-        base = {module: self._state_of(stage, module, starts[module], at_hand, follow) for module in modules}
+        # who has a state of its own trains on while a newer one comes, if that is worth something then
+        trains_on = saved is not None and rules.rounds.overlaps
+        base = {module: self._state_of(stage, module, starts[module], at_hand, follow, trains_on) for module in modules}
         peer = PathInTraining(
             swarm=around.swarm,
             stage=stage.index,
@@ -132,8 +134,11 @@ class Entering:
         ours: ModuleState,
         at_hand: list[Mapping[ModuleId, ModuleState]],
         follow: Follow,
+        trains_on: bool,
     ) -> ModuleState:
-        """The state that the group is at: `ours`, saved or the seed; what is at hand; or of whoever holds it.
+        """The state to begin with: `ours`, saved or the seed; what is at hand; or what the group is at, of its holders.
+
+        `trains_on`: from an older one, as long as progress with it still counts when the group's is there.
 
         A state that the operator has taken back is not gone on with: somebody has the one that counts since.
         """
@@ -144,7 +149,8 @@ class Entering:
         signed = generations(stage).get(module, 0)
         patience = around.swarm.timing.unsent if generation_of(ours.work) >= signed else math.inf
         newest = NewestStates(around.swarm, follow=follow, give_up_after=patience)
-        confirmed_by = around.swarm.clock.monotonic() + around.swarm.timing.look_up
+        clock = around.swarm.clock
+        confirmed_by = clock.monotonic() + around.swarm.timing.look_up
         while not around.stop():
             around.swarm.look_up(stage.index, [module], timeout=around.swarm.timing.look_up)
             members = around.swarm.members(stage.index, module)
@@ -155,10 +161,12 @@ class Entering:
                 around.stop.wait(STATE_PAUSE_SECONDS)
                 continue
             if better is None:
-                if better_claim(Claim.of(ours), others) is None or around.swarm.clock.monotonic() > confirmed_by:
+                if trains_on or better_claim(Claim.of(ours), others) is None or clock.monotonic() > confirmed_by:
                     return ours
                 around.stop.wait(around.swarm.timing.ask_again)  # who can confirm it may have it in a moment
                 continue
+            if trains_on and generation_of(ours.work) >= signed and weight_at(better.version - ours.version):
+                return ours
             state = newest.fetch(stage.index, module, better, parameters=len(ours.params), ours=ours)
             if state is not None:
                 around.notices.recovered(f"state of {module}")
