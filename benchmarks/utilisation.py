@@ -5,7 +5,8 @@
 A path of 15 million parameters that trains for T / 10 minutes between two rounds stands for one of 150 million and T
 minutes, on the same line. Needs root, iproute2 and iptables. Exit code 1 when a row misses an aim (see `Row.missed`).
 `--quick` is the home line, two peers and the grid, T for 1 and 5 minutes: about ten minutes. What counts as trained is
-what `dipaco_swarm/peer/usage.py` says, as the peers wrote it down. Tokens are the ledger's of `benchmarks/chaos`.
+what `dipaco_swarm/peer/usage.py` says, as the peers wrote it down; speed is the tokens of that time, of those that they
+would have had in all of it without rounds. Tokens are the ledger's of `benchmarks/chaos`.
 `benchmarks.simulated_utilisation` plays more rows, in virtual time.
 
 Bytes are what a peer sends, a parameter of its path and version: all that leaves its network interface; of that the
@@ -95,7 +96,7 @@ def compute_by_sleeping(step_seconds: float) -> None:
         moved = time.perf_counter() - began  # as long as the optimizer of a step that computes: a part of the step
         time.sleep(max(0.0, step_seconds - moved))
         trainer._steps_done += 1
-        return StepReport(trainer._steps_done, 5.0, 1e-3, batch.numel(), max(step_seconds, moved))
+        return StepReport(trainer._steps_done, 5.0, 1e-3, batch.numel(), time.perf_counter() - began)
 
     setattr(InnerTrainer, "_step", step)  # noqa: B010  # in a process of its own
 
@@ -110,6 +111,9 @@ class Row:
     overlap: bool
     shares: Sequence[float]
     """Of the time, by peer."""
+    speed: float
+    """Tokens trained, of those that inner steps alone would have, all peers together: less than the shares by what
+    rounds slow a step down, in threads beside it."""
     goodput: float
     versions: int
     """Of the module that had the fewest, in the time that was looked at."""
@@ -149,6 +153,7 @@ class Row:
             "overlapped" if self.overlap else "blocking",
             f"{100 * min(self.shares):.0f} %",
             f"{100 * sum(self.shares) / len(self.shares):.0f} %",
+            f"{100 * self.speed:.0f} %",
             f"{100 * self.goodput:.1f} %",
             f"{self.seconds_a_version:.0f}",
             f"{self.longest_seconds:.0f}",
@@ -159,8 +164,8 @@ class Row:
 
 
 HEAD = (
-    "| line | group | T, minutes | rounds | trained, least | mean | goodput | s a version | longest | B up | round "
-    "| versions | joining | rest |\n" + "|---" * 14 + "|"
+    "| line | group | T, minutes | rounds | trained, least | mean | speed | goodput | s a version | longest | B up "
+    "| round | versions | joining | rest |\n" + "|---" * 15 + "|"
 )
 
 
@@ -246,6 +251,10 @@ class _Look:
             minutes,
             overlap,
             [_share(before, after) for before, after in pairs],
+            sum(after.tokens - before.tokens for before, after in pairs)
+            / self._story.config.tokens_per_step
+            * (60 * minutes / SCALE / INNER_STEPS)
+            / sum(after.seconds - before.seconds for before, after in pairs),
             1 - tokens.lost_in_all / max(1, tokens.trained),
             self._made,
             SCALE * self._passed / max(1, self._made),

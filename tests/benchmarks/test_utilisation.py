@@ -16,6 +16,7 @@ FINE = Row(
     minutes=5.0,
     overlap=True,
     shares=(0.96, 0.97),
+    speed=0.95,
     goodput=1.0,
     versions=4,
     seconds_a_version=400.0,
