@@ -13,10 +13,10 @@ from typing import Any
 from benchmarks.quality.report import Results, on_common_seeds, perplexities_by_seed
 from benchmarks.quality.rows import SMALL, Row, Scale
 
-READING = replace(SMALL, name="reading", steps=1100, seeds=(0, 1), domain_bytes=160_000)
-"""So long, and so few documents, that each path goes twice through its shard: as a run of weeks does, and so that both
-ways train on the same documents. `half`: with documents for four times as long."""
-HALF_BYTES = 700_000
+READING = replace(SMALL, name="reading", steps=3980, seeds=(0, 1))
+"""So long that each path goes twice through its shard, and so that both ways train on the same documents; the window of
+a stream is small in a shorter run. `half`: a quarter of these steps."""
+HALF_STEPS = 1100
 CHARACTERS = 512
 """Of a document: about two sequences, as a page of the web has one or two of 1,024 tokens."""
 WHOLE = "whole"
@@ -38,7 +38,7 @@ def reading_rows(scale: Scale = READING) -> tuple[Row, ...]:
 def half(scale: Scale = READING) -> Scale:
     """A stage that ends when half of each shard was trained on: of a whole shard half of each document, of a stream
     half of the documents."""
-    return replace(scale, domain_bytes=HALF_BYTES)
+    return replace(scale, steps=HALF_STEPS)
 
 
 def reading_page(title: str, intro: str, scale: Scale, rows: Sequence[Row], results: Results) -> str:
