@@ -5,8 +5,9 @@
 Three peers share one path of 15 million parameters, which stands for one of 150 (`benchmarks/utilisation.py`). One
 leaves by Ctrl+C, the others make some versions, and it comes back. The seconds are those from its joining on, which has
 the manifest: until the end of its first ten inner steps, less these steps, and until it has every module as the others
-do. Needs root, iproute2 and iptables. Exit code 1 when the aims are missed: a tenth of the time that a state of 8 bytes
-a parameter takes to come down the line, and training at least nine tenths of the time until it has caught up.
+do. Needs root, iproute2 and iptables. Exit code 1 when the aims are missed: a tenth of the
+time that a state of 8 bytes a parameter takes from the two others, whose lines are slower up than ours is down, and
+training nine tenths of the time until it has caught up.
 """
 
 import argparse
@@ -92,7 +93,10 @@ def main() -> int:
     steps = 10 * sum(isinstance(entry.event, Steps) for entry in entries if entry.time - entries[0].time <= caught_up)
     training = ten - 10 * step
     trained = steps * step / max(step, caught_up - training)
-    whole = STATE_BYTES * PARAMETERS / (1e6 / 8 * (LINES["home"].down_mbit or 1))
+    home = LINES["home"]
+    assert home.up_mbit is not None
+    assert home.down_mbit is not None
+    whole = STATE_BYTES * PARAMETERS / (1e6 / 8 * min(home.down_mbit, 2 * home.up_mbit))
     columns = ("versions missed", "s until it trains", "s until it has caught up", "of that trained", "s for a state")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     print(f"| {options.versions} | {training:.1f} | {caught_up:.1f} | {100 * trained:.0f} % | {whole:.1f} |")
