@@ -92,8 +92,9 @@ class Entering:
         rules = _rules(manifest)
         follow, fetch = partial(follow_averages, rules.outer), self._moving.fetching()
         starts = {m: saved.base[m] if saved is not None else state_at_start(stage, m, fetch) for m in modules}
-        # who has a state of its own trains on while a newer one comes, if that is worth something then
-        trains_on = saved is not None and rules.rounds.overlaps
+        # who has a state of its own trains on while a newer one comes, but where steps are counted and all wait for all
+        whole = pacing_of(manifest.rules.rounds.pacing).whole
+        trains_on = saved is not None and rules.rounds.overlaps and not whole
         base = {module: self._state_of(stage, module, starts[module], at_hand, follow, trains_on) for module in modules}
         peer = PathInTraining(
             swarm=around.swarm,
