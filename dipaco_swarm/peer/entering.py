@@ -148,7 +148,8 @@ class Entering:
             if module in own and Claim.of(own[module]).beats(Claim.of(ours)):
                 ours = own[module]
         signed = generations(stage).get(module, 0)
-        patience = around.swarm.timing.unsent if generation_of(ours.work) >= signed else math.inf
+        is_taken_back = generation_of(ours.work) < signed
+        patience = math.inf if is_taken_back else around.swarm.timing.unsent
         newest = NewestStates(around.swarm, follow=follow, give_up_after=patience)
         clock = around.swarm.clock
         confirmed_by = clock.monotonic() + around.swarm.timing.look_up
@@ -157,7 +158,7 @@ class Entering:
             members = around.swarm.members(stage.index, module)
             others = [Claim.of(said) for said in members if said.peer != around.swarm.peer]
             better = newest.better(stage.index, module, Claim.of(ours), others, timeout=2 * around.swarm.timing.answer)
-            if better is None and generation_of(ours.work) < signed:
+            if better is None and is_taken_back:
                 around.notices.failing(f"state of {module}", RestoredNotThere(module=str(module)))
                 around.stop.wait(STATE_PAUSE_SECONDS)
                 continue
@@ -166,7 +167,7 @@ class Entering:
                     return ours
                 around.stop.wait(around.swarm.timing.ask_again)  # who can confirm it may have it in a moment
                 continue
-            if trains_on and generation_of(ours.work) >= signed and weight_at(better.version - ours.version):
+            if trains_on and not is_taken_back and weight_at(better.version - ours.version):
                 return ours
             state = newest.fetch(stage.index, module, better, parameters=len(ours.params), ours=ours)
             if state is not None:
