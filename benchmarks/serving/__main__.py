@@ -14,7 +14,7 @@ serve, peers            `dipaco-swarm serve --run` on a machine of its own, a bo
                         each path, in network namespaces: without delay, then all with home lines (100/20 Mbit/s, 50 ms)
 
 The four peers train, by sleeping: they take no time of this machine's cores from one another, and share outer gradients
-over their lines. `--answers` is what it is by default (auto: two answers at once; more wait, or go elsewhere), and each
+over their lines. `--answers` is what it is by default (auto: four at once; more wait, or go elsewhere), and each
 may answer for a twentieth of its time, and 20 seconds at once. What they do not answer the gateway writes itself: "of
 peers" is the share of writers that were peers.
 

@@ -21,7 +21,7 @@ from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.training.inference import Sampling
 from dipaco_swarm.training.modules import build_network
-from dipaco_swarm.training.writing import write
+from dipaco_swarm.training.writing import Text, write
 
 PORT = 8123
 
@@ -44,7 +44,7 @@ def in_a_loop(home: Path, size: Size) -> Iterator[Row]:
         yield _loop(
             GENERATED, size.answers[1], ids, lambda i: gateway.answer(Asked(i, Sampling(1.0, None), 7, size.tokens))
         )
-        yield _loop(DENSE, 6, ids, lambda i: islice(write(dense, i, Sampling(1.0, None), 7), size.tokens))
+        yield _loop(DENSE, 6, ids, lambda i: islice(write(dense, Text(dense, i, Sampling(1.0, None), 7)), size.tokens))
 
 
 def _loop(

@@ -80,7 +80,7 @@ def training_beside(folder: Path, size: Size) -> Beside:
                 later, seconds = _speed(story, peer, lambda passed: passed >= 2 * size.seconds)
                 written = (askers.tokens - had) / seconds
             after, _ = _speed(story, peer, lambda passed: passed >= size.seconds)
-    return Beside((before + after) / 2, at_first, later, written)
+    return Beside(before, at_first, later, after, written)
 
 
 def _speed(story: Story, peer: Member, over: Callable[[float], bool]) -> tuple[float, float]:

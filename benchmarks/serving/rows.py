@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 LOCAL_AIM = 0.9
 """Tokens a second of one client, to those of a loop on this machine."""
+SCALE_AIM = 1.5
+"""Tokens a second of the most clients together, to those of one, where one machine writes for all."""
 FIRST_AIM = {"no delay": 0.3, "home line": 1.0}
 """Seconds to the first token of one client, in the median."""
 SLOWER_AIM = 0.05
@@ -78,25 +80,28 @@ def p95(ordered: Sequence[float]) -> float:
 class Beside:
     """Tokens a second that a peer trains on."""
 
-    alone: float
-    """Nobody asks it; the mean of before and after."""
+    before: float
+    """Nobody asks it."""
     at_first: float
     """Four askers take all that it gives at once..."""
     later: float
     """... and what it goes on giving."""
+    after: float
+    """Nobody asks it any more: as far as this is from `before`, something else had the machine as well."""
     written: float
     """Tokens a second that it wrote for them, later."""
 
     @property
     def slower(self) -> float:
         """The share of its training that answers cost in the long run."""
-        return 1 - self.later / self.alone
+        return 1 - self.later / ((self.before + self.after) / 2)
 
     def __str__(self) -> str:
         return (
-            f"A peer that nobody asks trains on {self.alone:,.0f} tokens/s. While four askers take all that it gives: "
-            f"{self.at_first:,.0f} until what it had saved up is gone, then {self.later:,.0f}, {self.slower:.1%} less "
-            f"(aim: less than {SLOWER_AIM:.0%}); it writes {self.written:.1f} tokens/s for them then."
+            f"A peer that nobody asks trains on {self.before:,.0f} tokens/s, and {self.after:,.0f} later. While four "
+            f"askers take all that it gives: {self.at_first:,.0f} until what it had saved up is gone, then "
+            f"{self.later:,.0f}, {self.slower:.1%} less (aim: less than {SLOWER_AIM:.0%}); it writes "
+            f"{self.written:.1f} tokens/s for them then."
         )
 
 
@@ -165,9 +170,21 @@ class Results:
                 found.append(f"{where}: {share:.0%} of a loop's tokens a second, aim {LOCAL_AIM:.0%}")
             if row.first > FIRST_AIM[row.line]:
                 found.append(f"{where}: the first token comes after {row.first:.2f} s, aim {FIRST_AIM[row.line]} s")
+        for way, scale in self._scales.items():
+            if way in (SERVED_HERE, SERVED_AFTER) and scale < SCALE_AIM:
+                found.append(f"{way}: the most clients have {scale:.1f} times the tokens of one, aim {SCALE_AIM}")
         if self.beside is not None and self.beside.slower > SLOWER_AIM:
             found.append(f"answers cost {self.beside.slower:.1%} of training, aim {SLOWER_AIM:.0%}")
         return found + (self.killed.missed if self.killed is not None else [])
+
+    @property
+    def _scales(self) -> dict[str, float]:
+        """Tokens a second of the most clients together, to those of one, of each way."""
+        found: dict[str, dict[int, float]] = {}
+        for row in self.rows:
+            if row.line == "no delay":
+                found.setdefault(row.way, {})[row.clients] = row.tokens_a_second
+        return {way: of[max(of)] / of[1] for way, of in found.items() if 1 in of and len(of) > 1}
 
     @property
     def said(self) -> list[str]:
@@ -177,6 +194,10 @@ class Results:
             f"With one client `{way}` has {speed[way] / speed[GENERATED]:.0%} of a loop's tokens a second."
             for way in (SERVED_HERE, SERVED_BY_PEERS, SERVED_AFTER, TRANSFORMERS)
             if way in speed and GENERATED in speed
+        ]
+        most = max((row.clients for row in self.rows), default=1)
+        found += [
+            f"`{way}`: {most} clients have {scale:.1f} times the tokens of one." for way, scale in self._scales.items()
         ]
         if GENERATED in speed and DENSE in speed:
             found.append(

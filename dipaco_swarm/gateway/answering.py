@@ -39,6 +39,8 @@ class Delta:
     """`stop` or `length`, in the last one."""
     origin: Origin | None = None
     """Who writes from here on, where that is somebody else than before."""
+    more: bool = False
+    """What follows is there already."""
 
 
 class Answer:
@@ -64,6 +66,7 @@ class Answer:
         if self._before:
             yield Delta("", self._before)
         fresh: Origin | None = None
+        waits = False  # what was said last is sent with what follows it
         for piece in self._gateway.answer(asked):
             self.tokens += 1
             if not self.origins or self.origins[-1] != piece.origin:
@@ -71,9 +74,9 @@ class Answer:
                 fresh = piece.origin
             thoughts = (piece.written,) if asked.alternatives is not None else ()
             text = words.take(piece.written.token)
-            if text or thoughts:
-                yield Delta(text, thoughts, origin=fresh)
-                fresh = None
+            if text or thoughts or (waits and not piece.more):
+                yield Delta(text, thoughts, origin=fresh, more=piece.more)
+                fresh, waits = None, piece.more
             if words.stopped:
                 yield Delta("", finish="stop")
                 return
@@ -211,7 +214,16 @@ def at_once(kind: Kind, over: Over) -> Json:
     return kind.frame(choices, usage=_used(kind), dipaco=_signed(kind))
 
 
-def in_parts(kind: Kind, over: Over, *, tells_usage: bool) -> Iterator[Json]:
+@dataclass(frozen=True)
+class Part:
+    """An event of a stream."""
+
+    fields: Json
+    more: bool = False
+    """The next one is there already: they can be sent together."""
+
+
+def in_parts(kind: Kind, over: Over, *, tells_usage: bool) -> Iterator[Part]:
     """The events of a stream. Raises SilentError."""
     for index, answer in enumerate(kind.answers):
         first = True
@@ -219,9 +231,9 @@ def in_parts(kind: Kind, over: Over, *, tells_usage: bool) -> Iterator[Json]:
             part = kind.part(index, delta, first=first)
             if delta.origin is not None:
                 part["written_by"] = written_by(delta.origin)
-            yield kind.frame([part], **({"usage": None} if tells_usage else {}))
+            yield Part(kind.frame([part], **({"usage": None} if tells_usage else {})), delta.more)
             first = False
-    yield kind.frame([], **({"usage": _used(kind)} if tells_usage else {}), dipaco=_signed(kind))
+    yield Part(kind.frame([], **({"usage": _used(kind)} if tells_usage else {}), dipaco=_signed(kind)))
 
 
 def _unless(over: Over, answer: Answer) -> Iterator[Delta]:

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from dipaco_swarm.errors import SwarmError
-from dipaco_swarm.gateway.answering import Chat, Completion, Json, Kind, Over, Template, at_once, in_parts
+from dipaco_swarm.gateway.answering import Chat, Completion, Json, Kind, Over, Part, Template, at_once, in_parts
 from dipaco_swarm.gateway.asked import SilentError
 from dipaco_swarm.gateway.dialect import (
     ChatRequest,
@@ -207,16 +207,21 @@ async def _body(request: Request) -> bytes:
     return bytes(found)
 
 
-def _events(first: Json, parts: Iterator[Json]) -> Iterator[str]:
-    """Server-sent events. One that breaks off ends with an error, and without [DONE]."""
+def _events(first: Part, parts: Iterator[Part]) -> Iterator[str]:
+    """Server-sent events; several at once where they came at once. A stream that breaks off ends with an error, and
+    without [DONE]."""
+    together = ""
     with closing(parts):  # type: ignore[type-var]
         try:
             for part in chain((first,), parts):
-                yield _event(part)
+                together += _event(part.fields)
+                if not part.more:
+                    yield together
+                    together = ""
         except (SwarmError, SilentError) as error:
-            yield _event(error_body(str(error), "server_error"))
+            yield together + _event(error_body(str(error), "server_error"))
             return
-    yield "data: [DONE]\n\n"
+    yield together + "data: [DONE]\n\n"
 
 
 def _event(fields: Json) -> str:

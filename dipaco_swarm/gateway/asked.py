@@ -43,6 +43,8 @@ class Piece:
 
     written: Written
     origin: Origin
+    more: bool = False
+    """What follows is there already, and need not be waited for."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from contextlib import closing
 from threading import Lock
 
 from transformers import PreTrainedModel
@@ -11,8 +11,9 @@ from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.errors import CheckpointError, UnreachableError
 from dipaco_swarm.gateway.asked import Origin, Piece, SilentError, Task
+from dipaco_swarm.gateway.scribe import Scribe
 from dipaco_swarm.training.tokenizer import end_of_text_id
-from dipaco_swarm.training.writing import Written, think, write
+from dipaco_swarm.training.writing import Text, Written, think
 
 PATHS = 4
 """In memory at once; who asks for others waits until they are loaded."""
@@ -24,10 +25,12 @@ class _Loaded:
     def __init__(self, network: PreTrainedModel, origin: Origin) -> None:
         self.network = network
         self.origin = origin
+        self.scribe = Scribe(network)
 
 
 class OwnPaths:
-    """`Writer` for all paths of a run that can be loaded here. From any thread; texts of one path take turns."""
+    """`Writer` for all paths of a run that can be loaded here. From any thread; texts of one path are written
+    side by side."""
 
     def __init__(self, run: TrainedRun) -> None:
         self._run = run
@@ -37,18 +40,19 @@ class OwnPaths:
 
     def write(self, task: Task) -> Iterator[Piece]:
         asked, loaded = task.asked, self._load(task.path)
-        tokens = write(
+        text = Text(
             loaded.network,
             task.text,
             asked.sampling,
             asked.seed,
-            written=task.written,
-            drawn=task.drawn,
-            alternatives=asked.alternatives,
-            end_of_text=self._end_of_text,
+            task.written,
+            task.drawn,
+            asked.alternatives,
+            self._end_of_text,
         )
-        for written in islice(tokens, task.most_tokens):
-            yield Piece(written, loaded.origin)
+        with closing(loaded.scribe.write(text, task.most_tokens)) as tokens:  # type: ignore[type-var]
+            for written, more in tokens:
+                yield Piece(written, loaded.origin, more)
 
     def think(self, path: PathIndex, text: Sequence[int], alternatives: int) -> tuple[list[Written], Origin]:
         loaded = self._load(path)

@@ -5,11 +5,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.gateway.asked import Origin, Piece, SilentError, Task
+from dipaco_swarm.swarm.askers import QUESTIONS_OF_ONE
 from dipaco_swarm.swarm.asking import UnansweredError
 from dipaco_swarm.swarm.interface import PeerName, Swarm
 from dipaco_swarm.swarm.questions import MAX_NEW, MAX_TEXT, AskText, Begins, Tokens
@@ -36,10 +38,17 @@ class _Record:
     """A mean that forgets; 0: never asked."""
     not_before: float = 0.0
     """Asked again then."""
+    under_way: int = 0
+    """Questions of ours that it is being asked."""
+
+    @property
+    def expected_seconds(self) -> float:
+        """To a first token, as far as is known, where all that it writes for us takes time of the same peer."""
+        return self.first_token_seconds * (1 + self.under_way)
 
 
 class Peers:
-    """Finds the peers of a path, the quickest first. From any thread."""
+    """Finds the peers of a path, the quickest first that has room for one more question. From any thread."""
 
     def __init__(self, swarm: Swarm, stage: int, table: PathTable, liars: Collection[PeerName]) -> None:
         """`liars`: are asked nothing; it may grow."""
@@ -50,15 +59,33 @@ class Peers:
         self._records: dict[PeerName, _Record] = {}
         self._looked: dict[ModuleId, float] = {}
         self._lock = threading.Lock()
+        self._counting = threading.Lock()
 
     def writers(self, path: PathIndex) -> Iterator["PeerWriter"]:
         """Up to three, each when the one before has fallen silent."""
         now = time.monotonic()
         there = [n for n in self._trainers(path) if n not in self._liars and self._record(n).not_before <= now]
         random.shuffle(there)  # those that were never asked
-        there.sort(key=lambda name: self._record(name).first_token_seconds)
-        for name in there[:CANDIDATES]:
-            yield PeerWriter(self._swarm, name, self._stage, self._note)
+        there.sort(key=lambda name: (self._record(name).expected_seconds, self._record(name).under_way))
+        tried = 0
+        for name in there:
+            if self._record(name).under_way < QUESTIONS_OF_ONE:  # it would refuse, and be passed over for a while
+                yield PeerWriter(self._swarm, name, self._stage, self._note, partial(self._asks, name))
+                tried += 1
+            if tried == CANDIDATES:
+                return
+
+    @contextmanager
+    def _asks(self, name: PeerName) -> Iterator[None]:
+        """While a peer is asked."""
+        record = self._record(name)
+        with self._counting:
+            record.under_way += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                record.under_way -= 1
 
     def _trainers(self, path: PathIndex) -> list[PeerName]:
         module = self._table.modules_of(path)[0]
@@ -89,11 +116,15 @@ Note = Callable[[PeerName, float | None, float], None]
 class PeerWriter:
     """`Writer` that asks a peer."""
 
-    def __init__(self, swarm: Swarm, name: PeerName, stage: int, note: Note) -> None:
+    def __init__(
+        self, swarm: Swarm, name: PeerName, stage: int, note: Note, asks: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """`asks`: entered while it is asked."""
         self.name = name
         self._swarm = swarm
         self._stage = stage
         self._note = note
+        self._asks = asks
 
     def write(self, task: Task) -> Iterator[Piece]:
         sampling, asked = task.asked.sampling, task.asked
@@ -128,7 +159,10 @@ class PeerWriter:
         began, first = time.monotonic(), True
         origin = Origin(PathIndex(question.path), {}, str(self.name))
         try:
-            with closing(self._swarm.asking.ask(self.name, question, patience=PATIENCE_SECONDS)) as said:  # type: ignore[type-var]
+            with (
+                self._asks(),
+                closing(self._swarm.asking.ask(self.name, question, patience=PATIENCE_SECONDS)) as said,  # type: ignore[type-var]
+            ):
                 for word in said:
                     match word:
                         case Begins(modules=modules):
@@ -138,7 +172,8 @@ class PeerWriter:
                             if first:
                                 first = False
                                 self._note(self.name, time.monotonic() - began, 0.0)
-                            yield from (Piece(written, origin) for written in _written(word))
+                            last = len(word.tokens) - 1
+                            yield from (Piece(each, origin, at < last) for at, each in enumerate(_written(word)))
         except UnansweredError as error:
             self._note(self.name, None, error.again_seconds)
             raise SilentError(f"peer {str(self.name)[-8:]}: {error}") from None

@@ -1,16 +1,16 @@
 """A peer answers questions beside training: texts are gone on with as its path would, from the newest agreed states.
 
-One thread writes a token of each question in turn; turns go round askers. Beside training it may take a small share of
-the time, in bursts (`shares.py`); when that is used up, new questions are sent elsewhere. What is written comes from
-agreed states, and not from what this peer has trained since: so everybody who has them can write it again, or go on
-with it.
+One thread writes a token of each question in one pass; one that is new is read between two passes. Beside training it
+may take a small share of the time, in bursts (`shares.py`); when that is used up, new questions are sent elsewhere.
+What is written comes from agreed states, and not from what this peer has trained since: so everybody who has them can
+write it again, or go on with it.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 from typing import Protocol
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
@@ -23,7 +23,7 @@ from dipaco_swarm.swarm.questions import MAX_BATCH, AskText, Begins, NotNow, Tex
 from dipaco_swarm.training.inference import Sampling
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, vocabulary_size
-from dipaco_swarm.training.writing import Written, think, write
+from dipaco_swarm.training.writing import Batch, Text, Written, think
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ PAUSED_SECONDS = 60.0
 """Whoever asks a peer whose machine is needed otherwise may ask again after this."""
 OTHERS_SECONDS = 10.0
 """Whoever has several questions here and loses one to another asker may ask again after this."""
-
+VERSIONS = 2
+"""Of a path in memory: the one that new texts are written with, and while texts of one before go on, that one."""
 
 TELL_SECONDS = 0.03
 """Tokens that come closer together than this are told together: each message costs a token's time a part of itself."""
@@ -65,6 +66,11 @@ class _Post:
     vocabulary: int
     end_of_text: int
 
+    @property
+    def place(self) -> tuple[int, PathIndex]:
+        """Stage and path, as questions name them."""
+        return self.manifest.stage.index, self.peer.path
+
 
 @dataclass(eq=False)
 class _Question:
@@ -72,8 +78,10 @@ class _Question:
     asker: str
     say: Say
     spent: float = 0.0
-    tokens: Iterator[Written] | None = None
+    text: Text | None = None
     """None: it has not begun."""
+    written: int = 0
+    """Tokens."""
     untold: list[Written] = field(default_factory=list)
     told_at: float = float("-inf")
     ended: bool = False
@@ -92,14 +100,24 @@ class _Question:
 
 @dataclass(eq=False)
 class _Loaded:
-    """The path as it writes: the post, the states, and the network that they are in."""
+    """The path as it writes: the post, which states, the network that they are in, and what is written with it."""
 
     post: _Post
-    states: Mapping[ModuleId, ModuleState]
+    modules: tuple[tuple[str, int, str], ...]
+    """Version and digest of each."""
     model: PathModel = field(repr=False)
+    going: dict[Text, _Question] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.batch = Batch(self.model.network)
 
     def is_of(self, post: _Post) -> bool:
-        return post.peer.path == self.post.peer.path and post.manifest.stage.index == self.post.manifest.stage.index
+        return post.place == self.post.place
+
+    def leave(self, question: _Question) -> None:
+        """It is not gone on with; one that is not here is passed over."""
+        if question.text is not None and self.going.pop(question.text, None) is not None:
+            self.batch.remove(question.text)
 
 
 class AnswerDesk:
@@ -113,8 +131,8 @@ class AnswerDesk:
         self._changed = threading.Condition()
         self._post: _Post | None = None
         self._questions: Turns[_Question] = Turns(at_once)
-        self._loaded: _Loaded | None = None
-        """Of the thread."""
+        self._loaded: list[_Loaded] = []
+        """Of the thread; new texts are written with the last one."""
         self._thread: threading.Thread | None = None
         self._closing = False
         self._resting = False
@@ -174,7 +192,7 @@ class AnswerDesk:
             return NotNow(reason="its machine is needed otherwise", seconds=PAUSED_SECONDS)
         if post is None or self._closing:
             return NotNow(reason="not ready to answer", seconds=5.0)
-        if (asked.stage, asked.path) != (post.manifest.stage.index, post.peer.path):
+        if (asked.stage, asked.path) != post.place:
             return NotNow(reason=f"trains path {post.peer.path} of stage {post.manifest.stage.index}")
         if max(asked.text) >= post.vocabulary:
             return NotNow(reason=f"the model has tokens 0 to {post.vocabulary - 1} only")
@@ -185,83 +203,118 @@ class AnswerDesk:
     # the thread ------------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (question := self._next()) is not None:
-            began = self._clock.monotonic()
-            try:
-                goes_on = self._go_on(question)
-            except Exception:  # one question may not take the desk from all others
-                log.exception("a question could not be answered")
-                question.say(NotNow(reason="could not write it"))
-                goes_on = False
-            seconds = self._clock.monotonic() - began
-            question.spent += seconds
-            with self._changed:
-                if self._post is not None and not self._post.peer.is_done:
-                    self._allowance.spend(seconds, question.asker)
-                self._questions.spent(question, seconds)
-                if not goes_on:
-                    self._questions.remove(question)
+        while (questions := self._next()) is not None:
+            for question in questions:
+                self._ends_early(question)
+            new = next((each for each in questions if each.text is None and not each.ended), None)
+            if new is not None:
+                self._timed([new], partial(self._begin, new))
+            for loaded in list(self._loaded):
+                if loaded.going:
+                    self._timed(list(loaded.going.values()), partial(self._go_on, loaded))
 
-    def _next(self) -> _Question | None:
+    def _next(self) -> list[_Question] | None:
         """Whose turn it is; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing or len(self._questions))
-            return None if self._closing else self._questions.next()
+            return None if self._closing else self._questions.begun()
 
-    def _go_on(self, question: _Question) -> bool:
-        """Write its next token; whether there is more to do."""
+    def _timed(self, questions: Sequence[_Question], work: Callable[[], None]) -> None:
+        """Do something for these questions together; each has its part of the time."""
+        began = self._clock.monotonic()
+        try:
+            work()
+        except Exception:  # one question may not take the desk from all others
+            log.exception("a question could not be answered")
+            for question in questions:
+                self._end(question, NotNow(reason="could not write it"))
+        seconds = (self._clock.monotonic() - began) / len(questions)
+        with self._changed:
+            for question in questions:
+                question.spent += seconds
+                if self._post is not None and not self._post.peer.is_done:
+                    self._allowance.spend(seconds, question.asker)
+                self._questions.spent(question, seconds)
+
+    def _ends_early(self, question: _Question) -> None:
+        """Take it away where it cannot be gone on with."""
+        with self._changed:
+            post = self._post
+        here = post is not None and (question.asked.stage, question.asked.path) == post.place
         if question.ended:
-            return False
-        if self._resting:
-            question.end(NotNow(reason="its machine is needed otherwise", seconds=PAUSED_SECONDS))
-            return False
-        if question.spent > SECONDS_OF_ONE:
-            question.end(NotNow(reason=f"it took more than {SECONDS_OF_ONE:.0f} s"))
-            return False
-        loaded = self._load(begins=question.tokens is None)
+            self._end(question, None)
+        elif self._resting:
+            self._end(question, NotNow(reason="its machine is needed otherwise", seconds=PAUSED_SECONDS))
+        elif question.spent > SECONDS_OF_ONE:
+            self._end(question, NotNow(reason=f"it took more than {SECONDS_OF_ONE:.0f} s"))
+        elif not here:
+            self._end(question, NotNow(reason="has moved on", seconds=5.0))
+
+    def _end(self, question: _Question, word: TextEnds | NotNow | None) -> None:
+        """`word`: what it is told last; None: nobody listens."""
+        question.ended = True
+        for loaded in self._loaded:
+            loaded.leave(question)
+        self._loaded = [each for each in self._loaded if each.going or each is self._loaded[-1]]
+        with self._changed:
+            self._questions.remove(question)
+        if word is not None:
+            question.end(word)
+
+    def _begin(self, question: _Question) -> None:
+        """Read it, and write its first token."""
+        loaded, asked = self._load(), question.asked
         if loaded is None:
-            question.end(NotNow(reason="has moved on", seconds=5.0))
-            return False
-        if question.tokens is None:
-            question.say(Begins(modules=tuple((str(m), s.version, s.digest) for m, s in loaded.states.items())))
-            if question.asked.most_tokens == 0:
-                _judge(question, loaded)
-                return False
-            question.tokens = _written(question.asked, loaded)
-            return True
-        written = next(question.tokens, None)
-        if written is None:
-            question.end(TextEnds())
-            return False
-        self.tokens += 1
-        question.untold.append(written)
+            self._end(question, NotNow(reason="has moved on", seconds=5.0))
+            return
+        question.say(Begins(modules=loaded.modules))
+        if asked.most_tokens == 0:
+            _judge(question, loaded)
+            self._end(question, None)
+            return
+        question.text = text = _text_of(asked, loaded)
+        loaded.going[text] = question
+        self._take(question, loaded.batch.read(text))
+
+    def _go_on(self, loaded: _Loaded) -> None:
+        """Write a token of each text."""
+        for text, written in loaded.batch.go_on():
+            self._take(loaded.going[text], written)
+
+    def _take(self, question: _Question, written: Written | None) -> None:
+        if question.ended:  # meanwhile
+            self._end(question, None)
+            return
+        if written is not None:
+            self.tokens += 1
+            question.written += 1
+            question.untold.append(written)
+        if written is None or question.written == question.asked.most_tokens:
+            self._end(question, TextEnds())
+            return
         now = self._clock.monotonic()
         if now - question.told_at >= TELL_SECONDS or len(question.untold) == MAX_BATCH:
             question.tell()
             question.told_at = now
-        return True
 
-    def _load(self, *, begins: bool) -> _Loaded | None:
-        """What writes: the newest states; or those that texts under way are written with. None: we have moved.
-
-        `begins`: the question has no token yet.
-        """
+    def _load(self) -> _Loaded | None:
+        """What a new text is written with: the newest states; those before, while texts of even older ones go on, as
+        then all the room is taken. None: we have moved."""
         with self._changed:
             post = self._post
-            busy = any(question.tokens is not None for question in self._questions)
-        loaded = self._loaded
-        if post is None or (loaded is not None and not loaded.is_of(post)):
-            self._loaded = loaded = None
-        if post is None or (loaded is None and not begins):
+        if post is None:
             return None
-        states = dict(post.peer.base)
-        if loaded is not None and (not begins or busy or loaded.states == states):
-            return loaded
-        model = loaded.model if loaded is not None else self._network(post)
+        states = post.peer.base
+        modules = tuple((str(module), state.version, state.digest) for module, state in states.items())
+        going = [loaded for loaded in self._loaded if loaded.going and loaded.is_of(post)]
+        newest = self._loaded[-1] if self._loaded and self._loaded[-1].is_of(post) else None
+        if newest is not None and (newest.modules == modules or len(going) == VERSIONS):
+            return newest
+        model = self._network(post) if newest is None or newest.going else newest.model
         for module, state in states.items():
             model.load(module.level, state.params)
-        self._loaded = _Loaded(post, states, model)
-        return self._loaded
+        self._loaded = [*going, _Loaded(post, modules, model)]
+        return self._loaded[-1]
 
     def _network(self, post: _Post) -> PathModel:
         config = post.manifest.rules
@@ -270,18 +323,17 @@ class AnswerDesk:
         return model
 
 
-def _written(asked: AskText, loaded: _Loaded) -> Iterator[Written]:
-    tokens = write(
+def _text_of(asked: AskText, loaded: _Loaded) -> Text:
+    return Text(
         loaded.model.network,
         asked.text,
         Sampling(asked.temperature, asked.top_k or None, asked.top_p),
         asked.seed,
-        written=asked.written,
-        drawn=asked.drawn,
-        alternatives=asked.alternatives,
-        end_of_text=loaded.post.end_of_text,
+        asked.written,
+        asked.drawn,
+        asked.alternatives,
+        loaded.post.end_of_text,
     )
-    return islice(tokens, asked.most_tokens)
 
 
 def _judge(question: _Question, loaded: _Loaded) -> None:

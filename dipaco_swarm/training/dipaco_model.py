@@ -244,26 +244,51 @@ def tokens_after(
     `written`: so many tokens at the end of the prompt were written from what comes before, by somebody who wrote like
     this; the text goes on as his would have.
     """
-    ids = list(prompt)
     network.eval()
-    positions: int = network.config.max_position_embeddings
-    cache: Any = None
-    fresh = ids[-_context(len(ids) - written, written, positions) :]  # the tokens that the cache does not hold yet
-    seen = 0
+    context, cache = Context(prompt, network.config.max_position_embeddings, written), None
     while True:
-        if seen + len(fresh) > positions:
-            fresh, cache, seen = ids[-(positions // 2) :], None, 0
+        if context.is_full:
+            context.cut()
+            cache = None
         with torch.inference_mode():
-            inputs = torch.tensor([fresh], device=network.device)
+            inputs = torch.tensor([context.fresh], device=network.device)
             output = network(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache = output.past_key_values
-        seen += len(fresh)
         token = draw(output.logits[0, -1].float().cpu())
         if token == stop_token:
             return
-        ids.append(token)
-        fresh = [token]
+        context.add(token)
         yield token
+
+
+class Context:
+    """What a network has read of a text that grows (its cache holds that), and what it has to read next.
+
+    One that is longer than the network's positions is cut to its last half, now and then, so that the text can go on.
+    """
+
+    def __init__(self, prompt: Sequence[int], positions: int, written: int = 0) -> None:
+        """`written`: as for `tokens_after`."""
+        self.ids = list(prompt)
+        self.fresh = self.ids[-_context(len(self.ids) - written, written, positions) :]
+        """Tokens that are not read yet."""
+        self.seen = 0
+        """Tokens that are."""
+        self._positions = positions
+
+    @property
+    def is_full(self) -> bool:
+        return self.seen + len(self.fresh) > self._positions
+
+    def cut(self) -> None:
+        """Begin anew with the last half, and an empty cache."""
+        self.fresh, self.seen = self.ids[-(self._positions // 2) :], 0
+
+    def add(self, token: int) -> None:
+        """What was fresh is read, and this was written after it."""
+        self.seen += len(self.fresh)
+        self.ids.append(token)
+        self.fresh = [token]
 
 
 def _context(prompt: int, written: int, positions: int) -> int:

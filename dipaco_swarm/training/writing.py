@@ -1,17 +1,21 @@
 """What a path writes after a text, so that somebody else can go on in the middle; and what it thinks of a text.
 
 Who writes a token has the text so far, how tokens are drawn, a seed, and how many tokens were drawn with it. That is
-all there is: whoever has the same parameters writes the same token, whoever wrote the ones before.
+all there is: whoever has the same parameters writes the same token, whoever wrote the ones before. Several texts are
+written side by side, a token of each in one pass of the network.
 """
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from torch.nn.functional import pad
+from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 
-from dipaco_swarm.training.dipaco_model import tokens_after
+from dipaco_swarm.training.dipaco_model import Context
 from dipaco_swarm.training.inference import Sampling
 
 
@@ -47,27 +51,160 @@ class _Watch:
         return token
 
 
-def write(
-    network: PreTrainedModel,
-    text: Sequence[int],
-    sampling: Sampling,
-    seed: int,
-    *,
-    written: int = 0,
-    drawn: int | None = None,
-    alternatives: int | None = None,
-    end_of_text: int | None = None,
-) -> Iterator[Written]:
-    """The tokens that follow a text, one by one, without end unless `end_of_text` comes (it is not given out).
+class Text:
+    """A text that is being written."""
 
-    `text`: at least one token. `written`: so many of its last tokens were written by this path like this; `drawn`: so
-    many were drawn with this seed, by this path or others (by default the same). `alternatives`: how many of the
-    likeliest tokens to name; None: say nothing of what was thought.
+    def __init__(
+        self,
+        network: PreTrainedModel,
+        text: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        written: int = 0,
+        drawn: int | None = None,
+        alternatives: int | None = None,
+        end_of_text: int | None = None,
+    ) -> None:
+        """`network`: whose batch it will be in. `text`: at least one token.
+
+        `written`: so many of its last tokens were written by this path like this; `drawn`: so many were drawn with this
+        seed, by this path or others (by default the same). `alternatives`: how many of the likeliest tokens to name;
+        None: say nothing of what was thought. It goes on without end unless `end_of_text` comes.
+        """
+        config = network.config
+        drawn = written if drawn is None else drawn
+        self.context = Context(text, config.max_position_embeddings, written)
+        self._watch = _Watch(sampling, seed, config.vocab_size, drawn, alternatives)
+        self._end_of_text = end_of_text
+
+    def take(self, logits: Tensor) -> Written | None:
+        """Its next token, now that the network has read all of it: logits are fp32 (vocabulary,), on the CPU. None: it
+        is over."""
+        token = self._watch(logits)
+        if token == self._end_of_text:
+            return None
+        self.context.add(token)
+        return Written(token, self._watch.logprob, self._watch.likeliest)
+
+
+class Batch:
+    """Texts that one network goes on with side by side. Each is read alone; then a token of each comes in one pass.
+
+    In a pass with others the last bits of a text's logits are not those of a pass alone: matrix products of another
+    shape are added up in another order (decision 45).
     """
-    drawn = written if drawn is None else drawn
-    watch = _Watch(sampling, seed, network.config.vocab_size, drawn, alternatives)
-    for token in tokens_after(network, text, watch, end_of_text, written):
-        yield Written(token, watch.logprob, watch.likeliest)
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        self._network = network.eval()
+        self._takes_places = "position_ids" in inspect.signature(network.forward).parameters
+        self._rows: list[_Rows] = []
+
+    def __len__(self) -> int:
+        return sum(len(rows.texts) for rows in self._rows)
+
+    @torch.inference_mode()
+    def read(self, text: Text) -> Written | None:
+        """Read a text, and write its next token; it stays in the batch. None: it is over, and does not."""
+        if text.context.is_full:
+            text.context.cut()
+        logits, cache = self._pass([text.context.fresh], None)
+        word = text.take(logits[0])
+        if word is not None:
+            self._join(_Rows([text], cache))
+        return word
+
+    @torch.inference_mode()
+    def go_on(self) -> list[tuple[Text, Written | None]]:
+        """A token of each; None, and it leaves: it is over."""
+        full = [text for rows in self._rows for text in rows.texts if text.context.is_full]
+        for text in full:
+            self.remove(text)
+        found = [each for rows in list(self._rows) for each in self._next(rows)]
+        return found + [(text, self.read(text)) for text in full]
+
+    def remove(self, text: Text) -> None:
+        """It is not written any further; one that is not here is passed over."""
+        for rows in self._rows:
+            if text in rows.texts:
+                rows.remove(text)
+        self._rows = [rows for rows in self._rows if rows.texts]
+
+    def _next(self, rows: "_Rows") -> list[tuple[Text, Written | None]]:
+        texts, seen = list(rows.texts), rows.seen
+        how: dict[str, Tensor] = {}
+        if len(set(seen)) > 1:
+            read = torch.tensor(seen, device=self._network.device)[:, None]
+            places = torch.arange(max(seen) + 1, device=self._network.device)
+            how = {"attention_mask": (places >= max(seen) - read).long(), "position_ids": read}
+        logits, rows.cache = self._pass([text.context.fresh for text in texts], rows.cache, **how)
+        found = [(text, text.take(row)) for text, row in zip(texts, logits, strict=True)]
+        for text, word in found:
+            if word is None:
+                self.remove(text)
+        return found
+
+    def _pass(self, tokens: list[list[int]], cache: Any, **how: Tensor) -> tuple[Tensor, Any]:
+        """Logits after the last token of each row, fp32 (rows, vocabulary) on the CPU, and the cache."""
+        inputs = torch.tensor(tokens, device=self._network.device)
+        output = self._network(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1, **how)
+        return output.logits[:, -1].float().cpu(), output.past_key_values
+
+    def _join(self, new: "_Rows") -> None:
+        """To others, where caches can lie side by side; to nobody where layers keep a part of what they have read."""
+        for rows in self._rows:
+            if self._takes_places and rows.is_plain and new.is_plain:
+                rows.append(new)
+                return
+        self._rows.append(new)
+
+
+@dataclass(eq=False)
+class _Rows:
+    """Texts that lie in one cache, each to the right: before the shorter ones are empty places."""
+
+    texts: list[Text]
+    cache: Any
+
+    @property
+    def seen(self) -> list[int]:
+        """What the cache has of each text, in tokens."""
+        return [text.context.seen for text in self.texts]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each layer has all keys and values, and nothing else."""
+        return isinstance(self.cache, DynamicCache) and all(type(layer) is DynamicLayer for layer in self.cache.layers)
+
+    def append(self, new: "_Rows") -> None:
+        places = max(self.seen + new.seen)
+        self.texts += new.texts
+        for ours, theirs in zip(self.cache.layers, new.cache.layers, strict=True):
+            ours.keys = torch.cat([_to_the_right(each.keys, places) for each in (ours, theirs)])
+            ours.values = torch.cat([_to_the_right(each.values, places) for each in (ours, theirs)])
+
+    def remove(self, text: Text) -> None:
+        places = max(self.seen)
+        kept = [row for row, each in enumerate(self.texts) if each is not text]
+        self.texts = [self.texts[row] for row in kept]
+        if not kept:
+            return
+        empty = places - max(self.seen)
+        for layer in self.cache.layers:
+            layer.keys, layer.values = (each[kept][..., empty:, :] for each in (layer.keys, layer.values))
+
+
+def _to_the_right(kept: Tensor, places: int) -> Tensor:
+    """Keys or values (rows, heads, tokens, width) with empty places before them: (rows, heads, places, width)."""
+    return pad(kept, (0, 0, places - kept.shape[-2], 0))
+
+
+def write(network: PreTrainedModel, text: Text) -> Iterator[Written]:
+    """The tokens that follow a text, one by one, written alone; what ends it is not given out."""
+    batch = Batch(network)
+    word = batch.read(text)
+    while word is not None:
+        yield word
+        ((_, word),) = batch.go_on()
 
 
 @torch.inference_mode()

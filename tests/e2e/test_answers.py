@@ -1,11 +1,12 @@
 """Peers write for who asks: the same tokens as a run's own, whoever of them goes in the middle, and liars are found."""
 
 import logging
+import queue
 import random
 import re
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -43,7 +44,7 @@ from dipaco_swarm.simulate import simulate
 from dipaco_swarm.swarm.asking import Say, UnansweredError
 from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.swarm.questions import AskText, Begins, NotNow, Tokens
+from dipaco_swarm.swarm.questions import MAX_NEW, AskText, Begins, NotNow, Tokens
 from dipaco_swarm.training.inference import Sampling
 from tests.hub import Hub, until
 
@@ -242,6 +243,33 @@ def test_two_of_four_go_in_the_middle_and_every_text_is_what_it_would_have_been(
     assert found == [tokens(local, question) for question in questions]
     assert not [line for line in answerers.told if "asked nothing more" in line]
     assert all(answerers.desks[name].tokens for name in answerers.desks)
+
+
+def test_many_at_once_are_divided_among_the_peers_and_none_is_asked_more_than_it_takes(
+    local: Gateway, answerers: Answerers, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = local.path_of(local.ids_of(PROMPTS[0]))
+    for name in ("one", "two", "three"):
+        answerers.add(name, path)
+    live = answerers.gateway()
+    for _ in range(3):  # who was never asked comes first; after that one of them is the quickest
+        tokens(live(), replace(asked(local, PROMPTS[0], most=2), path=path))
+    questions = [replace(asked(local, PROMPTS[0], seed=i, most=60), path=path) for i in range(8)]  # a check is another
+    all_ask = threading.Barrier(len(questions))
+
+    def writers(question: Asked) -> set[str]:
+        pieces = live().answer(question)
+        first = next(pieces)
+        all_ask.wait(60)  # each is under way, with somebody
+        return {first.origin.by, *(piece.origin.by for piece in pieces)}
+
+    with ThreadPoolExecutor(len(questions)) as pool, caplog.at_level(logging.INFO):
+        by = list(pool.map(writers, questions))
+    assert "fell silent" not in caplog.text
+    assert all(len(each) == 1 for each in by)
+    assert set().union(*by) == {"one", "two", "three"}
+    assert answerers.told == []
+    live.close()
 
 
 class LyingDesk(AnswerDesk):
@@ -456,6 +484,47 @@ def test_a_text_is_written_to_its_end_with_the_states_that_it_was_begun_with(tra
     assert said == before
     after = hear(desk, QUESTION)
     assert {version for _, version, _ in after[0].modules} == {s.version for s in new.values()}  # type: ignore[attr-defined]
+    desk.close()
+
+
+def test_new_texts_are_of_new_states_while_texts_overlap_and_two_versions_are_in_memory(trained: Trained) -> None:
+    """Somebody always writes. A third version waits until the texts of the first are over."""
+    desk = AnswerDesk(SYSTEM_CLOCK, "cpu", 4)
+    standing = Standing(PathIndex(2), trained.states(2))
+    desk.enter(trained.run.manifest, standing, trained.run.fetch)
+
+    def newer() -> set[int]:
+        standing.base = {
+            module: ModuleState(state.version + 1, state.params + 1e-4, state.momentum, state.work)
+            for module, state in standing.base.items()
+        }
+        return {state.version for state in standing.base.values()}
+
+    def begin() -> tuple[set[int], Callable[[], None]]:
+        """A text that goes on: the versions that it is written with, and what ends it."""
+        said: queue.SimpleQueue[object] = queue.SimpleQueue()
+        endless = QUESTION.model_copy(update={"most_tokens": MAX_NEW, "temperature": 0.0})
+        end = desk.take(endless, "somebody", said.put)
+        begins, first = said.get(timeout=30), said.get(timeout=30)
+        assert isinstance(begins, Begins)
+        assert isinstance(first, Tokens)
+        return {version for _, version, _ in begins.modules}, end
+
+    _, end_first = begin()
+    second = newer()
+    found, end_second = begin()
+    assert found == second
+    third = newer()
+    found, end_third = begin()
+    assert found == second
+    assert len(desk._loaded) == 2
+    end_first()
+    until(lambda: len(desk._loaded) == 1)
+    found, end_fourth = begin()
+    assert found == third
+    for end in (end_second, end_third, end_fourth):
+        end()
+    until(lambda: len(desk._loaded) == 1)
     desk.close()
 
 
