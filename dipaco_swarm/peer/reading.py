@@ -18,6 +18,7 @@ from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.strategies import SOURCES
 from dipaco_swarm.training.documents import ANYWHERE, Portion, is_divided, portions_of
 from dipaco_swarm.training.inner import TrainingSettings
+from dipaco_swarm.training.reading.blocks import LAYOUT
 from dipaco_swarm.training.reading.reader import Job, store_of
 from dipaco_swarm.training.reading.shared.beside import SharingReader, subject_of
 from dipaco_swarm.training.reading.stream import Beside, Hear, ReaderProcess, Stream
@@ -65,7 +66,7 @@ def open_stream(wanted: Preparation, room: ReadingRoom, first: int | None = None
     manifest, path, peer, fetch, others = wanted.manifest, wanted.path, wanted.peer, wanted.fetch, wanted.others
     stage, ours, reach = manifest.stage, _streams(room.cache, peer), room.reach
     corpus = hashlib.sha256(shard_recipe(manifest, stage, path).key().encode())
-    corpus.update(f"{stage.text_characters}\n".encode())
+    corpus.update(f"{stage.text_characters}\n{LAYOUT}\n".encode())
     for portion in _portions_here(manifest.rules, reach):
         corpus.update(f"{portion.name}\n{portion.size}\n".encode())
     folder = ours / f"stage-{stage.index}-path-{path}-{corpus.hexdigest()[:16]}"

@@ -32,7 +32,7 @@ from dipaco_swarm.training.documents import Portion, portions_of
 from dipaco_swarm.training.encoding import encoder
 from dipaco_swarm.training.inner import Batches
 from dipaco_swarm.training.pieces import EvaluationSet
-from dipaco_swarm.training.reading.blocks import Blocks, order_in
+from dipaco_swarm.training.reading.blocks import LAYOUT, Blocks
 from dipaco_swarm.training.reading.cheap import CheapRouting
 from dipaco_swarm.training.reading.making import BlockMaker, Rules
 from dipaco_swarm.training.reading.places import Corpus
@@ -117,7 +117,7 @@ class OwnSequences:
         dtype = np.dtype("<u2" if vocabulary_size(tokenizer) <= 2**16 else "<u4")
         first = 16
         blocks = Blocks(first, max(first, min(BLOCK_SEQUENCES, BLOCK_BYTES // (length * dtype.itemsize))))
-        digest = hashlib.sha256(f"{tokenizer.to_str()}\n{length}\n{seed}".encode())
+        digest = hashlib.sha256(f"{tokenizer.to_str()}\n{length}\n{seed}\n{LAYOUT}".encode())
         for file in chain.from_iterable(found_in(own.folder).values()):
             there = os.stat(file)
             digest.update(f"{file}\n{there.st_size} {there.st_mtime_ns}\n".encode())
@@ -144,32 +144,30 @@ class OwnSequences:
         )
 
     def rows(self, start: int) -> Iterator[NDArray[np.int64]]:
-        """Sequences (T,) from number `start` on, shuffled within blocks. Raises DataError, and HomeError."""
+        """Sequences (T,) from number `start` on, shuffled within windows. Raises DataError, and HomeError."""
         position = start
         while True:
-            end = self._store.end
-            epoch, sequence = divmod(position, end.sequences) if end is not None else (0, position)
-            block = self._store.blocks.holding(sequence)
-            rows = self._opened(block)
+            window = self._store.window_at(position)
+            for block in window.blocks:
+                self._make(block, window.blocks)
+            rows = self._store.shuffled(window, self._seed)
             if rows is None:
                 continue  # the documents have ended before it: now it is known where
-            order = order_in(block, len(rows), self._seed, epoch)
-            for place in range(sequence - self._store.blocks.start(block), len(rows)):
-                yield rows[order[place]].astype(np.int64)
+            for row in rows:
+                yield row
                 position += 1
 
-    def _opened(self, block: int) -> NDArray[np.generic] | None:
-        rows = self._store.open(block)
-        if rows is not None:
-            return rows
+    def _make(self, block: int, window: range) -> None:
+        """A block of a window, where it is not there."""
+        if self._store.has(block):
+            return
         try:
             self._maker.make(block)
-            self._store.make_room(self._store.folder, KEPT_BLOCKS * BLOCK_BYTES, [block])
+            self._store.make_room(self._store.folder, KEPT_BLOCKS * BLOCK_BYTES, window)
         except DataError as error:
             raise DataError(_unreadable(self._own.folder, error)) from None
         except OSError as error:
             raise cannot_write("your own documents", self._store.folder, error) from error
-        return self._store.open(block)
 
 
 class Sequences(Protocol):

@@ -1,6 +1,7 @@
 """A shard that is read beside training: the same sequences whatever was interrupted, forgotten or slow."""
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -138,14 +139,22 @@ def tokens_of(texts: Sequence[str], tokenizer: Tokenizer, *, routed: bool) -> Co
     return Counter(chain.from_iterable(ours)) + ends
 
 
-def test_blocks_grow_by_a_quarter_of_what_was_before_and_hold_each_sequence_once() -> None:
+def test_blocks_are_as_large_as_all_before_them_and_hold_each_sequence_once() -> None:
     blocks = Blocks(4, 100)
-    assert [blocks.size(i) for i in range(6)] == [4, 4, 4, 4, 4, 5]
-    assert max(blocks.size(i) for i in range(60)) == 100
-    assert all(4 * blocks.size(i) <= max(16, blocks.start(i)) for i in range(60))
+    assert [blocks.size(i) for i in range(8)] == [4, 4, 8, 16, 32, 64, 100, 100]
     for sequence in range(1000):
         block = blocks.holding(sequence)
         assert blocks.start(block) <= sequence < blocks.start(block + 1)
+
+
+def test_what_is_read_again_is_shuffled_in_windows_as_large_as_the_largest_block() -> None:
+    blocks = Blocks(4, 100)
+    assert all(blocks.window(block, 0) == range(block, block + 1) for block in range(60))
+    windows = list(dict.fromkeys(blocks.window(block, 1) for block in range(60)))
+    assert [block for window in windows for block in window][:60] == list(range(60)), "each block is in one"
+    sizes = [blocks.start(window.stop) - blocks.start(window.start) for window in windows]
+    assert max(sizes) <= 100
+    assert all(sum(pair) > 100 for pair in itertools.pairwise(sizes)), "no two of them would be one"
 
 
 def test_the_order_within_a_block_is_a_permutation_by_seed_and_epoch() -> None:

@@ -37,7 +37,7 @@ from dipaco_swarm.training.reading.shared.supply import Terms, shared_supply
 from dipaco_swarm.training.reading.store import BlockStore
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, vocabulary_size
 
-LEAD = 2
+LEAD = 1
 """Blocks that are made before training comes to them."""
 NICE = 10
 """Training comes first: beside it we get a tenth of a processor that both want."""
@@ -162,13 +162,12 @@ class Reader:
         return self._store.make_room(self._rolling.folder, max(0, cap - for_others), ahead)
 
     def _ahead(self, now: int) -> list[int]:
-        """Blocks that are to be there; after the last one comes the first again."""
-        end, blocks = self._store.end, self._store.blocks
-        wanted = range(now, now + LEAD + 1)
-        if end is None:
+        """Blocks that are to be there; after the last one come the first ones again, a whole window of them."""
+        wanted, count = range(now, now + LEAD + 1), self._store.blocks_in_all
+        if count is None:
             return list(wanted)
-        count = blocks.holding(end.sequences - 1) + 1
-        return list(dict.fromkeys(block % count for block in wanted))
+        soon = [block % count for block in wanted]
+        return list(dict.fromkeys([*soon, *(other for block in soon for other in self._store.window(block, epoch=1))]))
 
 
 def reader_of(job: Job, say: Say, inbox: Inbox | None = None) -> Reader:

@@ -11,7 +11,7 @@ begun.json     the first batch of training that was taken from here
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dipaco_swarm.files import flush, replace_whole
 from dipaco_swarm.training.encoding import Indices
-from dipaco_swarm.training.reading.blocks import Blocks
+from dipaco_swarm.training.reading.blocks import Blocks, order_in
 from dipaco_swarm.training.reading.places import Place
 
 T = TypeVar("T")
@@ -44,6 +44,16 @@ class End:
 
     sequences: int
     place: Place
+
+
+@dataclass(frozen=True)
+class Window:
+    """What is shuffled together, and how much of it was trained on before."""
+
+    epoch: int
+    blocks: range
+    skip: int
+    """Sequences, in its order."""
 
 
 class BlockStore:
@@ -80,6 +90,33 @@ class BlockStore:
             return np.memmap(file, dtype=self.dtype, mode="r", shape=(self.size(block), self.length))
         except FileNotFoundError:  # the reader made room just now
             return None
+
+    @property
+    def blocks_in_all(self) -> int | None:
+        """How many there are; None before the corpus was read to its end."""
+        end = self.end
+        return None if end is None else self.blocks.holding(end.sequences - 1) + 1
+
+    def window(self, block: int, epoch: int) -> range:
+        """The blocks that are shuffled together with this one in an epoch, of those that there are."""
+        window, count = self.blocks.window(block, epoch), self.blocks_in_all
+        return window if count is None else range(window.start, min(window.stop, count))
+
+    def window_at(self, position: int) -> Window:
+        """Where training is after so many sequences, over all epochs."""
+        end = self.end
+        epoch, sequence = divmod(position, end.sequences) if end is not None else (0, position)
+        blocks = self.window(self.blocks.holding(sequence), epoch)
+        return Window(epoch, blocks, sequence - self.blocks.start(blocks.start))
+
+    def shuffled(self, window: Window, seed: int) -> Iterator[NDArray[np.int64]] | None:
+        """The rest of a window, sequence by sequence (T,), in its order; None when some of its blocks are not here."""
+        parts = [part for block in window.blocks if (part := self.open(block)) is not None]
+        if len(parts) < len(window.blocks):
+            return None
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        order = order_in(window.blocks.start, len(rows), seed, window.epoch)
+        return (rows[place].astype(np.int64) for place in order[window.skip :])
 
     # what the reader does ---------------------------------------------------------------------------------------------
 

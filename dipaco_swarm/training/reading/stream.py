@@ -25,7 +25,6 @@ from dipaco_swarm.files import replace_whole
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.training.inner import Batches
 from dipaco_swarm.training.pieces import EvaluationSet
-from dipaco_swarm.training.reading.blocks import order_in
 from dipaco_swarm.training.reading.reader import Job
 from dipaco_swarm.training.reading.store import BlockStore
 
@@ -211,11 +210,9 @@ class Stream:
     def _rows(self, seed: int, position: int) -> Iterator[NDArray[np.int64] | None]:
         store, waits_since = self.store, None
         while True:
-            end = store.end
-            epoch, sequence = divmod(position, end.sequences) if end is not None else (0, position)
-            block = store.blocks.holding(sequence)
-            self._come_to(block)
-            rows = store.open(block)
+            window = store.window_at(position)
+            self._come_to(next((block for block in window.blocks if not store.has(block)), window.blocks[-1]))
+            rows = store.shuffled(window, seed)
             if rows is None:
                 waits_since = self._waiting(waits_since)
                 self._look()
@@ -223,9 +220,8 @@ class Stream:
                 continue
             waits_since = None
             self._say_how_far()
-            order = order_in(block, len(rows), seed, epoch)
-            for place in range(sequence - store.blocks.start(block), len(rows)):
-                yield rows[order[place]].astype(np.int64)
+            for row in rows:
+                yield row
                 position += 1
 
     def _come_to(self, block: int) -> None:
