@@ -1,12 +1,12 @@
-"""How a peer gives way: seconds until it pauses and goes on, and what it costs while it is paused.
+"""How a peer gives way: seconds until it pauses and goes on, and what it costs while it is paused, or has finished.
 
     python -m benchmarks.manners [--seconds 60]
 
 Two real peers train one path, in network namespaces with home lines. One of them is told to pause and to resume by its
-command, then `stress-ng` takes all cores. CPU is that of all its processes, as a share of one core; bytes are counted
-at its interface, with headers and encryption. Seconds are from the command, or the start and end of stress-ng, to the
-peer's own event. Needs root, iproute2, iptables, and stress-ng for the last row, which also needs a machine that nobody
-else uses. Exit code 1 when a figure misses its aim.
+command, then `stress-ng` takes all cores; in a second, short run both stay when it is over. CPU is that of all its
+processes, as a share of one core; bytes are counted at its interface, with headers and encryption. Seconds are from the
+command, or the start and end of stress-ng, to the peer's own event. Needs root, iproute2, iptables, and stress-ng for
+its row, which also needs a machine that nobody else uses. Exit code 1 when a figure misses its aim.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.pausing import GoesOn, Pauses
 from dipaco_swarm.events.training import Round
+from dipaco_swarm.events.volunteer import Waiting
 from dipaco_swarm.machine.manners import CALM_SECONDS, CPU_CALM
 from dipaco_swarm.machine.others import CpuOfOthers
 from dipaco_swarm.machine.watching import ask_for_pause, let_go_on
@@ -40,8 +41,11 @@ CPU_AIM, KB_AIM, YIELD_AIM = 0.01, 1.0, 2.0
 SETTLE_SECONDS = 90.0
 """From the pause to when its costs are counted: rounds end, and the directory becomes quiet."""
 START_SECONDS = 600.0
-INNER_STEPS = 600
-"""Of a path and round: half a minute to a minute on a core, where real runs take minutes."""
+SHORT_ROUNDS, SHORT_STEPS = 2, 100
+"""Of the run that is over soon."""
+INNER_STEPS = 4000
+"""Of a path and round: half a minute to a minute and a half on a core, where real runs take minutes. Every version is
+news, of which the directory of a paused peer has its part: with ten seconds a round it sends twice as much."""
 EVENT_SECONDS = 240.0
 LOOK_SECONDS = 5.0
 
@@ -123,13 +127,36 @@ def play(seconds: float) -> int:
             print("|---|---:|---:|---:|---:|---:|")
             print(f"| training | {training} | | |")
             print(f"| paused, dipaco-peer pause | {paused} | {yields:.1f} | {back:.1f} |", flush=True)
-            missed += paused.cpu > CPU_AIM
-            missed += max(paused.kb_out, paused.kb_in) > KB_AIM
+            missed += too_much(paused)
             missed += max(yields, back) > YIELD_AIM
             for each in story.peers:
                 each.ctrl_c()
             missed += stressed(story, partial(story.peer, "polite", 0, LINES["home"], "--yield", "cpu"))
     return missed
+
+
+def too_much(rests: Cost) -> int:
+    """How many aims it misses."""
+    return int(rests.cpu > CPU_AIM) + int(max(rests.kb_out, rests.kb_in) > KB_AIM)
+
+
+def finished(seconds: float) -> int:
+    """The row of a peer that stays when its run is over; how many aims it misses."""
+    changes = {"data": {"max_documents": 200}, "rounds": {"inner_steps": SHORT_STEPS}}
+    config = run_file("manners", None, {"rounds": SHORT_ROUNDS}, changes)
+    with tempfile.TemporaryDirectory(prefix="dipaco-manners-") as name, Lab() as lab:
+        folder = Path(name)
+        with crews.Crew(folder) as crew:
+            story = Story(lab, crew, config, 0, folder / "cache", Verdict(), to_stderr)
+            story.peers_leave = False
+            story.bootstrap(RENTED)
+            both = [story.peer(name, 0, LINES["home"]) for name in ("guest", "other")]
+            over = Waiting("finished")
+            story.until(lambda: all(over in peer.reported(Waiting) for peer in both), "the run is over", START_SECONDS)
+            story.pause(SETTLE_SECONDS)
+            rests = cost(both[0], story.pause, seconds)
+    print(f"| the run is over | {rests} | | |", flush=True)
+    return too_much(rests)
 
 
 def stressed(story: Story, start: Callable[[], Member]) -> int:
@@ -164,7 +191,7 @@ def main() -> int:
         print(missing, file=sys.stderr)
         return 2
     crews.prepare()
-    return int(play(options.seconds) > 0)
+    return int(play(options.seconds) + finished(options.seconds) > 0)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from dipaco_swarm.run.reach import Reach
 
 ScreenKind = Literal["live", "plain", "none"]
 NEEDED_FOR_THE_PAGE = ("starlette", "uvicorn", "prometheus_client")
-Yields = Literal["cpu", "gpu", "battery"]
+Yields = Literal["cpu", "gpu", "battery", "metered"]
 ReachableKind = Literal["auto", "yes", "no"]
 
 
@@ -64,8 +64,8 @@ def check_web() -> None:
     missing = [name for name in NEEDED_FOR_THE_PAGE if find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"the page needs {', '.join(missing)}, not installed here: pip install 'dipaco-swarm[web]', "
-            "or from a checkout: pip install -c constraints.txt '.[web]'"
+            f"the page needs {', '.join(missing)}, not installed here; in the checkout: "
+            "pip install -c constraints.txt '.[web]'"
         )
 
 
@@ -126,6 +126,8 @@ class PeerSettings:
     """For what it pauses while others want it."""
     low_priority: bool = False
     """Whether others of this machine get processor and disk first."""
+    gpu_power: int | None = None
+    """Watts that each GPU may take meanwhile; None: as many as it does."""
     helpers: tuple[str, ...] = ()
     """Devices of this machine beside the first one, of its kind, that train the same path."""
 
@@ -162,7 +164,9 @@ class Tracking:
                 f"--log {text[:80]!r} is not known; give trackio:PROJECT, with letters, digits, dots and dashes"
             )
         if find_spec("trackio") is None:
-            raise UsageError(f"--log {text} needs trackio, not installed here: pip install 'dipaco-swarm[trackio]'")
+            raise UsageError(
+                f"--log {text} needs trackio, not installed here; in the checkout: pip install '.[trackio]'"
+            )
         return cls(found[1])
 
 

@@ -12,6 +12,7 @@ from dipaco_swarm.cli.peer_home import app as besides
 from dipaco_swarm.cli.words import (
     answers_choice,
     devices_choice,
+    gpu_power_choice,
     hours_choice,
     new_app,
     nickname_choice,
@@ -94,6 +95,15 @@ def peer(
             metavar="PERCENT", min=1, max=100, help="How much of the time to compute.", rich_help_panel=MACHINE
         ),
     ] = 100,
+    gpu_power: Annotated[
+        int | None,
+        typer.Option(
+            metavar="WATTS",
+            min=1,
+            help="Power that each NVIDIA GPU may take meanwhile.  [default: as it is]",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
     disk: Annotated[
         float,
         typer.Option(
@@ -145,7 +155,7 @@ def peer(
         typer.Option(
             "--yield",
             metavar="WHAT",
-            help="Pause while others want it: cpu, gpu, battery, with commas, or all.",
+            help="Pause while others want it: cpu, gpu, battery, metered, with commas, or all.",
             rich_help_panel=MACHINE,
         ),
     ] = "no",
@@ -206,6 +216,7 @@ def peer(
             answers=answers_choice(answers),
             device=devices[0],
             helpers=devices[1:],
+            gpu_power=gpu_power_choice(gpu_power, devices),
             micro_batch=micro_batch,
             threads=threads,
             nickname=nickname_choice(name),

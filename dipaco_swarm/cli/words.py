@@ -6,8 +6,9 @@
 """
 
 import re
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from dipaco_swarm.errors import NotWholeError, SwarmError, UsageError
+from dipaco_swarm.machine.others import ASKING
 
 if TYPE_CHECKING:
     from dipaco_swarm.machine.manners import Hours
@@ -92,7 +94,7 @@ def devices_choice(text: str) -> tuple[str, ...]:
     )
 
 
-YIELDS: "tuple[Yields, ...]" = ("cpu", "gpu", "battery")
+YIELDS: "tuple[Yields, ...]" = ("cpu", "gpu", "battery", "metered")
 
 
 def yield_choice(text: str) -> "frozenset[Yields]":
@@ -101,11 +103,26 @@ def yield_choice(text: str) -> "frozenset[Yields]":
     known = [each for each in YIELDS if each in words]
     if len(known) != len(words):
         raise UsageError(f"--yield={text} is not known; give {', '.join(YIELDS)}, some of them with commas, all, or no")
-    if "gpu" not in known or find_spec("pynvml") is not None:
-        return frozenset(known)
-    if text == "all":  # a machine without it has no such GPU, mostly
-        return frozenset(known) - {"gpu"}
-    raise UsageError("--yield gpu needs nvidia-ml-py, not installed here: pip install nvidia-ml-py")
+    missing: dict[Yields, str] = {}
+    if find_spec("pynvml") is None:
+        missing["gpu"] = "nvidia-ml-py, not installed here: pip install nvidia-ml-py"
+    if shutil.which(ASKING) is None:
+        missing["metered"] = f"the program {ASKING} (of systemd) to ask NetworkManager with; it is not here"
+    for each in () if text == "all" else known:  # of all, what can be told here
+        if each in missing:
+            raise UsageError(f"--yield {each} needs {missing[each]}")
+    return frozenset(known) - missing.keys()
+
+
+def gpu_power_choice(watts: int | None, devices: Sequence[str]) -> int | None:
+    """`--gpu-power`, on these devices. Raises UsageError."""
+    if watts is None:
+        return None
+    if devices[0] == "cpu":
+        raise UsageError(f"--gpu-power {watts}: --device cpu has no GPU; leave it out")
+    if find_spec("pynvml") is None:
+        raise UsageError("--gpu-power needs nvidia-ml-py, not installed here: pip install nvidia-ml-py")
+    return watts
 
 
 def hours_choice(text: str | None) -> "Hours | None":
@@ -120,7 +137,7 @@ def hours_choice(text: str | None) -> "Hours | None":
         raise UsageError(f"--hours {error}") from None
 
 
-ANSWERS = 2
+ANSWERS = 4
 """At once, when a volunteer does not say."""
 MOST_ANSWERS = 8
 

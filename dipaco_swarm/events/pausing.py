@@ -6,7 +6,7 @@ from typing import Literal
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.words import how_long
 
-Reason = Literal["asked", "hours", "battery", "gpu", "cpu"]
+Reason = Literal["asked", "hours", "battery", "metered", "gpu", "cpu"]
 """Why a machine is not for us just now."""
 
 

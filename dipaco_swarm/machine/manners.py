@@ -6,6 +6,7 @@ its owner has asked for a pause                   Pause: asked       until they 
 its owner has said all the same that it goes on   Run                until no row below fits any more
 it is not one of its hours                        Pause: hours
 the machine runs on its battery                   Pause: battery
+bytes of its line are counted                     Pause: metered
 others compute on the GPU                         Pause: gpu         until they have not for a while
 others want the processor                         Pause: cpu         until they have not for a while
 else                                              Run
@@ -84,6 +85,8 @@ class Situation:
     now: time = time(12)
     """Of the local day."""
     on_battery: bool = False
+    on_metered: bool = False
+    """Whether somebody pays for what its line carries."""
     cpu: float = 0.0
     """Share of all cores that programs of normal priority use, ours excepted, 0 to 1."""
     gpu: float = 0.0
@@ -109,6 +112,7 @@ def would_pause(now: Situation) -> bool:
 _WORDS: dict[Reason, str] = {
     "hours": "paused outside of {hours}",
     "battery": "paused while on battery",
+    "metered": "paused while on a metered line",
     "gpu": "paused while others use the GPU",
     "cpu": "paused while others use the processor",
 }
@@ -119,6 +123,8 @@ def _reason(now: Situation) -> Reason | None:
         return "hours"
     if now.on_battery:
         return "battery"
+    if now.on_metered:
+        return "metered"
     still = now.calm_seconds < CALM_SECONDS
     if now.gpu >= GPU_BUSY or (now.paused_for == "gpu" and still):
         return "gpu"

@@ -1,10 +1,13 @@
-"""What a machine does besides this program: its processor, its GPU, its battery. Each source is a small protocol."""
+"""What a machine does besides this program: processor, GPU, battery, its line. Each source is a small protocol."""
 
 import logging
 import os
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +22,10 @@ class Share(Protocol):
 
 class Battery(Protocol):
     def is_discharging(self) -> bool: ...
+
+
+class Line(Protocol):
+    def is_metered(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -122,3 +129,39 @@ class BatteryOfThisMachine:
 
         state: Any = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
         return state is not None and state.power_plugged is False
+
+
+ASKING = "busctl"
+"""The program that asks NetworkManager; it comes with systemd."""
+ASK_SECONDS = 5.0
+"""Another program is started for it, so not every second."""
+METERED = ("1", "3")
+"""NetworkManager's NMMetered: somebody has said so, or it has guessed it, as with a telephone's line."""
+
+
+class LineOfThisMachine:
+    """`Line` by what NetworkManager says of the connection in use; where there is none, nobody counts bytes."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, ask: Callable[[], str] | None = None) -> None:
+        self._clock = clock
+        self._ask = ask or _ask_network_manager
+        self._asked: float | None = None
+        self._said = False
+
+    def is_metered(self) -> bool:
+        now = self._clock.monotonic()
+        if self._asked is None or now - self._asked >= ASK_SECONDS:
+            self._asked, self._said = now, self._ask().split()[-1:] in [[each] for each in METERED]
+        return self._said
+
+
+def _ask_network_manager() -> str:
+    """As busctl prints it: `u 4`; nothing where nobody answers."""
+    name = "org.freedesktop.NetworkManager"
+    command = [ASKING, "--system", "get-property", name, f"/{name.replace('.', '/')}", name, "Metered"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=1, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.debug("NetworkManager does not say whether the line is metered: %s", error)
+        return ""
+    return said.stdout

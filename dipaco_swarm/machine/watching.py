@@ -13,7 +13,7 @@ from typing import Protocol
 
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.machine.manners import RUN, Decision, Hours, Pause, Situation, decide, is_calm, would_pause
-from dipaco_swarm.machine.others import Battery, Share
+from dipaco_swarm.machine.others import Battery, Line, Share
 
 LOOK_SECONDS = 1.0
 PAUSE_FILE = "paused"
@@ -65,6 +65,7 @@ class Sources:
     cpu: Share | None = None
     gpu: Share | None = None
     battery: Battery | None = None
+    line: Line | None = None
     local_time: Callable[[], time] = local_time
 
 
@@ -110,6 +111,7 @@ class Watch:
             hours=sources.hours,
             now=sources.local_time(),
             on_battery=sources.battery is not None and sources.battery.is_discharging(),
+            on_metered=sources.line is not None and sources.line.is_metered(),
             cpu=cpu,
             gpu=gpu,
             paused_for=self.now.reason if isinstance(self.now, Pause) else None,

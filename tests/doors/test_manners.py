@@ -27,7 +27,14 @@ from dipaco_swarm.machine.manners import (
     decide,
     would_pause,
 )
-from dipaco_swarm.machine.others import BatteryOfThisMachine, CpuOfOthers, Times, share_of_others
+from dipaco_swarm.machine.others import (
+    ASK_SECONDS,
+    BatteryOfThisMachine,
+    CpuOfOthers,
+    LineOfThisMachine,
+    Times,
+    share_of_others,
+)
 from dipaco_swarm.machine.watching import Sources, Watch, ask_for_pause, asks_for_pause, let_go_on, looking
 from dipaco_swarm.peer.answering import AnswerDesk
 from dipaco_swarm.peer.service import install, unit_of
@@ -35,6 +42,7 @@ from dipaco_swarm.swarm.questions import AskText, NotNow, Said
 from tests.doors.examples_of_views import ADDRESS
 
 NIGHT = Hours(time(22), time(7))
+NM = "org.freedesktop.NetworkManager"
 
 
 def reason(situation: Situation) -> str | None:
@@ -55,6 +63,8 @@ def reason(situation: Situation) -> str | None:
         (Situation(hours=NIGHT, now=time(12), insists=True), None),
         (Situation(hours=NIGHT, now=time(23)), None),
         (Situation(on_battery=True), "battery"),
+        (Situation(on_metered=True), "metered"),
+        (Situation(on_metered=True, insists=True), None),
         (Situation(gpu=GPU_BUSY), "gpu"),
         (Situation(cpu=CPU_BUSY), "cpu"),
         (Situation(cpu=CPU_BUSY - 0.01), None),
@@ -110,9 +120,37 @@ def test_what_a_peer_yields_to() -> None:
 
 def test_who_wants_to_yield_the_gpu_needs_what_looks_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dipaco_swarm.cli.words.find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "")
     with pytest.raises(UsageError, match="nvidia-ml-py"):
         yield_choice("gpu")
+    with pytest.raises(UsageError, match="busctl"):
+        yield_choice("cpu,metered")
     assert yield_choice("all") == {"cpu", "battery"}
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [("u 1", True), ("u 3", True), ("u 2", False), ("u 4", False), ("u 0", False), ("", False), ("s", False)],
+)
+def test_network_manager_is_asked_whether_the_line_is_metered(
+    says: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """busctl is played by a program that notes how it was asked."""
+    busctl = tmp_path / "busctl"
+    busctl.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\necho "{says}"\n')
+    busctl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert yield_choice("metered") == {"metered"}
+    clock = Clock()
+    line = LineOfThisMachine(clock)
+    assert line.is_metered() is expected
+    busctl.unlink()
+    clock.at += ASK_SECONDS - 1
+    assert line.is_metered() is expected  # not asked again so soon
+    clock.at += 1
+    assert not line.is_metered()  # nobody answers
+    (asked,) = (tmp_path / "asked").read_text().splitlines()
+    assert asked == f"--system get-property {NM} /org/freedesktop/NetworkManager {NM} Metered"
 
 
 # ----------------------------------------------------------------------------------------------------------- the facts
@@ -154,12 +192,16 @@ class Used:
     def __init__(self) -> None:
         self.share = 0.0
         self.discharges = False
+        self.counts = False
 
     def look(self) -> float:
         return self.share
 
     def is_discharging(self) -> bool:
         return self.discharges
+
+    def is_metered(self) -> bool:
+        return self.counts
 
 
 class Clock(SystemClock):
@@ -172,7 +214,7 @@ class Clock(SystemClock):
 
 def test_a_pause_begins_at_once_and_ends_when_others_have_been_calm_for_a_while(tmp_path: Path) -> None:
     clock, used = Clock(), Used()
-    watch = Watch(tmp_path, Sources(cpu=used, gpu=used, battery=used), clock)
+    watch = Watch(tmp_path, Sources(cpu=used, gpu=used, battery=used, line=used), clock)
     assert watch.look() == RUN
     used.share = 0.9
     assert isinstance(watch.look(), Pause)
@@ -185,6 +227,10 @@ def test_a_pause_begins_at_once_and_ends_when_others_have_been_calm_for_a_while(
     assert isinstance(watch.look(), Pause)
     assert isinstance(watch.now, Pause)
     assert watch.now.reason == "battery"
+    used.discharges, used.counts = False, True
+    metered = watch.look()
+    assert isinstance(metered, Pause)
+    assert metered.reason == "metered"
 
 
 def test_a_key_pauses_and_goes_on_whatever_the_pause_is_for(tmp_path: Path) -> None:
