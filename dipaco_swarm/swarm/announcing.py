@@ -59,7 +59,8 @@ class Announcing:
         groups = {records.group_key(self._run, said.stage, said.module): said for said in self.ours}
         topics = {records.topic_key(self._run, topic): statement for topic, statement in self._statements.items()}
         words = {**{key: (standing(said), tuple(addresses)) for key, said in groups.items()}, **topics}
-        due = [key for key, new in words.items() if self._is_due(key, new)]
+        calm = {key for key, said in groups.items() if not said.trains}
+        due = [key for key, new in words.items() if self._is_due(key, new, calm=key in calm)]
         payloads = {
             key: records.encode(records.Statement(statement=topics[key]))
             if key in topics
@@ -71,12 +72,13 @@ class Announcing:
             *(self._say_goodbye(key) for key in sorted(self._said.keys() - words.keys())),
         )
 
-    def _is_due(self, key: str, words: object) -> bool:
-        """Who looks once a heartbeat should not be late by all of one."""
+    def _is_due(self, key: str, words: object, *, calm: bool) -> bool:
+        """Who looks once a heartbeat should not be late by all of one. `calm`: no rounds wait for what it says."""
         said, now, timing = self._said.get(key), self._transport.clock.boottime(), self._transport.timing
         if said is None or said.words != words:
             return True
-        return now - said.at >= timing.pause(now - said.since) - timing.heartbeat / 2
+        pause = timing.calm if calm else timing.pause(now - said.since)
+        return now - said.at >= pause - timing.heartbeat / 2
 
     async def _write(self, key: str, words: object, payload: bytes) -> None:
         said, now = self._said.get(key), self._transport.clock.boottime()

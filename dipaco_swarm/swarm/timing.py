@@ -53,6 +53,11 @@ class Timing:
         """Until something is said or read again that has been the same for so long: at most a tenth of that."""
         return min(self.calm, max(self.heartbeat, 0.1 * unchanged))
 
+    @property
+    def rest(self) -> float:
+        """Who holds a module for others reads about it this often: nothing that is said there moves it."""
+        return 2 * self.calm
+
     def manifest_pause(self, unchanged: float) -> float:
         """Between two looks for a newer manifest, when there was none for so long."""
         return 0.6 * self.pause(unchanged)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm import records
-from dipaco_swarm.swarm.directory import OVERHEAD_BYTES, READ_BYTES_A_SECOND, STRANGERS_SHARE
-from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.directory import READ_BYTES_A_SECOND, STRANGERS_SHARE
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.transport import Record
 from tests.clocks import HandClock
 
@@ -92,6 +92,37 @@ def test_what_stays_the_same_is_said_and_read_less_and_less_often_and_news_at_on
     assert world.heartbeats(9)[1] == 9
 
 
+def test_who_only_holds_a_module_says_so_and_reads_about_it_seldom_and_is_taken_for_awake() -> None:
+    resting, other = World(), World()
+    holds = replace(SAID, path=None, role=Role.HOLDS)
+    resting.directory.say([holds])
+    said, read = resting.heartbeats(60)
+    assert said == 20  # an announcement lives for three of these
+    assert read == 10
+    assert resting.directory.members(0, MODULE)
+
+    resting.directory.say([replace(holds, version=2)])
+    assert resting.heartbeats(1)[0] == 1  # but news is told at once
+
+    for beat in range(30):  # another one hears it every third heartbeat
+        if beat % 3 == 0:
+            expiration = other.clock.wall() + TIMING.lifetime
+            heard = replace(holds, peer=PeerName("resting"))
+            other.records.found[heard.peer] = Record(records.encode_announcement(heard, ()), expiration)
+        other.heartbeats(1)
+        assert [said.awake for said in other.directory.members(0, MODULE) if said.peer == "resting"] == [True]
+
+
+def test_a_glance_reads_what_was_not_read_a_heartbeat_ago() -> None:
+    world = World()
+    world.heartbeats(1)
+    before = world.records.reads
+    asyncio.run(world.directory.glance(0, MODULE))
+    assert world.records.reads == before + 1  # a heartbeat has passed
+    asyncio.run(world.directory.glance(0, MODULE))
+    assert world.records.reads == before + 1
+
+
 def test_what_nobody_took_is_said_again_with_the_next_heartbeat() -> None:
     world = World()
     world.heartbeats(60)
@@ -114,7 +145,7 @@ def test_a_large_group_is_read_by_its_size_and_nobody_in_it_is_forgotten_or_slee
     world = World()
     crowd = [f"peer {number}" for number in range(250)]
     world.others(*crowd)
-    size = sum(len(record.payload) + OVERHEAD_BYTES for record in world.records.found.values())
+    size = sum(len(record.payload) + records.OVERHEAD_BYTES for record in world.records.found.values())
     pause = size / READ_BYTES_A_SECOND
     assert pause > 2 * TIMING.lifetime  # they would expire if they were not expected to be heard of so seldom
     world.heartbeats(1)
@@ -133,7 +164,7 @@ def test_names_that_anybody_can_make_up_do_not_keep_members_from_hearing_each_ot
     world = World()
     world.directory.knows = lambda peer: peer == "a friend"
     world.others("a friend", *(f"nobody {number}" for number in range(50)))
-    size = sum(len(record.payload) + OVERHEAD_BYTES for record in world.records.found.values())
+    size = sum(len(record.payload) + records.OVERHEAD_BYTES for record in world.records.found.values())
     assert size / READ_BYTES_A_SECOND > 2 * TIMING.heartbeat
     assert size * STRANGERS_SHARE / READ_BYTES_A_SECOND < TIMING.heartbeat
     assert world.heartbeats(4)[1] == 4

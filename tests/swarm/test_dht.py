@@ -1,20 +1,25 @@
 """Records in the real DHT: where they are is remembered."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hivemind.p2p import PeerID
 
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
+from dipaco_swarm.swarm.libp2p.together import MAX_BYTES, Together
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 
 from .conftest import LOOPBACK
 from .test_weeks import node_of
 
 pytestmark = pytest.mark.swarm
+
+SOMEBODY, NOBODY = PeerID(b"somebody"), PeerID(b"nobody")
 
 MakeSwarms = Callable[[int], list[NetworkedSwarm]]
 
@@ -65,6 +70,60 @@ def test_the_holders_of_a_key_are_looked_for_once_and_again_when_they_go(
         expected = {first.peer: b"still here", second.peer: b"still here", third.peer: b"3"}
         assert diary.read() == diary.read(thorough=True) == expected
     assert max(diary.walks for diary in diaries[:2]) <= 3
+
+
+def test_what_is_asked_in_the_same_moment_goes_in_one_request(
+    make_libp2p_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, second = make_libp2p_swarms(2)
+    directory, asked = node_of(second).records, list[int]()
+    protocol = node_of(second).dht.protocol
+    for name in ("call_store", "call_find"):
+        call = getattr(protocol, name)
+
+        async def counted(peer: Any, keys: Any, *rest: Any, call: Callable[..., Any] = call) -> Any:
+            asked.append(len(keys))
+            return await call(peer, keys, *rest)
+
+        monkeypatch.setattr(protocol, name, counted)
+    keys = [f"key {number}" for number in range(3)]
+
+    async def write_and_read() -> list[Any]:
+        for _ in range(2):  # the first time it is looked for who has them
+            asked.clear()
+            assert all(await asyncio.gather(*(directory.store(key, statement(key.encode()), 60.0) for key in keys)))
+        for _ in range(2):  # how long the answers are is known the second time
+            found = await asyncio.gather(*(directory.read(key) for key in keys))
+        return found
+
+    found = second._portal.run(write_and_read())
+    assert [records.decode(records.Statement, each[second.peer].payload).statement for each in found] == [  # type: ignore[union-attr]
+        key.encode() for key in keys
+    ]
+    assert asked == [3, 1, 1, 1, 3]
+
+
+def test_who_gives_up_a_question_or_hears_no_answer_leaves_the_others_theirs() -> None:
+    sent: list[list[str]] = []
+
+    async def answer(peer: PeerID, questions: Sequence[str]) -> list[str] | None:
+        sent.append(list(questions))
+        await asyncio.sleep(0)
+        return None if peer == NOBODY else [question.upper() for question in questions]
+
+    async def ask() -> list[str | BaseException | None]:
+        together = Together[str, str](answer)
+        tasks = [asyncio.create_task(together.ask(SOMEBODY, word, 1)) for word in "abc"]
+        tasks += [asyncio.create_task(together.ask(SOMEBODY, word, MAX_BYTES)) for word in "de"]
+        tasks += [asyncio.create_task(together.ask(NOBODY, word, 1)) for word in "fg"]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    gave_up, *answers = asyncio.run(ask())
+    assert isinstance(gave_up, asyncio.CancelledError)
+    assert answers == ["B", "C", "D", "E", None, None]
+    assert sorted(sent) == [["a", "b", "c"], ["d"], ["e"], ["f", "g"]]
 
 
 def test_what_nobody_has_is_nothing(make_libp2p_swarms: MakeSwarms) -> None:

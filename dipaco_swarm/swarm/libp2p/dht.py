@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import struct
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -26,7 +27,14 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
-from dipaco_swarm.swarm.records import CLOCK_TOLERANCE_SECONDS, MAX_LIFETIME_SECONDS, MAX_RECORD_BYTES, is_a_record
+from dipaco_swarm.swarm.libp2p.together import MAX_BYTES, Together
+from dipaco_swarm.swarm.records import (
+    CLOCK_TOLERANCE_SECONDS,
+    MAX_LIFETIME_SECONDS,
+    MAX_RECORD_BYTES,
+    OVERHEAD_BYTES,
+    is_a_record,
+)
 from dipaco_swarm.swarm.transport import Record
 
 HOLDERS = 4
@@ -63,12 +71,25 @@ class SignedRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is u
         return is_signed_by(peer, _signed_part(record.key, record.expiration_time, payload), signature)
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """What we write under a key."""
+
+    key: DHTID
+    value: bytes
+    expiration: float
+
+
+_Found = tuple[ValueWithExpiration[Any] | None, Mapping[DHTID, PeerID]]
+"""What a node has under a key, and the nodes that are near the key."""
+
+
 class DhtRecords:
     """`transport.Records` in hivemind's Kademlia DHT: at the nodes that are nearest to a key, which are remembered.
 
     hivemind walks to a key each time, over twenty nodes, of which each names twenty. Here the walk is for when nobody
     is known there: those who answer name the nodes near the key along with its records, so that who has come nearer
-    since is noticed.
+    since is noticed. What is written or read in the same moment, and is at the same node, goes there in one request.
     """
 
     def __init__(self, node: DHTNode, identity: Identity, clock: Clock, random: Random) -> None:
@@ -80,6 +101,11 @@ class DhtRecords:
         """Key -> the nodes nearest to it, the nearest first."""
         self._silent: dict[DHTID, float] = {}
         """Nodes that did not answer, and when."""
+        self._sizes: dict[DHTID, int] = {}
+        """Key -> bytes that were found there last."""
+        self._moment, self._chance = -1, 0
+        self._stores = Together[_Entry, bool](self._store_at)
+        self._finds = Together[DHTID, _Found](self._find_at)
 
     async def store(self, key: str, payload: bytes, lifetime: float) -> bool:
         key_id, expiration = DHTID.generate(source=key), self._clock.wall() + lifetime
@@ -89,8 +115,7 @@ class DhtRecords:
         async def store_at(holder: DHTID, peer: PeerID) -> bool | None:
             if holder == self._node.node_id:
                 return bool(self._node.protocol.storage.store(key_id, value, expiration, subkey=self._identity.peer))
-            said = await self._node.protocol.call_store(peer, [key_id], [value], expiration, [self._identity.peer])
-            return said[0] if said else None
+            return await self._stores.ask(peer, _Entry(key_id, value, expiration), len(value))
 
         with _network_of_this_machine():
             return any(await self._ask(key_id, HOLDERS, store_at))
@@ -99,15 +124,16 @@ class DhtRecords:
         """Signatures were checked on the way in."""
         key_id = DHTID.generate(source=key)
         found: dict[PeerName, Record] = {}
+        size = self._sizes.pop(key_id, MAX_BYTES)  # none until it is answered: what has grown is asked for alone
 
         async def find_at(holder: DHTID, peer: PeerID) -> bool | None:
             if holder == self._node.node_id:
                 entry = self._node.protocol.storage.get(key_id)
             else:
-                said = await self._node.protocol.call_find(peer, [key_id])
+                said = await self._finds.ask(peer, key_id, size)
                 if said is None:
                     return None
-                entry, near = said[key_id]
+                entry, near = said
                 self._learn(key_id, near)
             for writer, record in _records_in(entry):
                 if writer not in found or found[writer].expiration < record.expiration:
@@ -115,8 +141,20 @@ class DhtRecords:
             return True
 
         with _network_of_this_machine():
-            await self._ask(key_id, HOLDERS if thorough else 1, find_at)
+            answered = await self._ask(key_id, HOLDERS if thorough else 1, find_at)
+        if answered:
+            self._sizes[key_id] = sum(len(record.payload) + OVERHEAD_BYTES for record in found.values())
         return found
+
+    async def _store_at(self, peer: PeerID, entries: Sequence[_Entry]) -> Sequence[bool] | None:
+        keys, values = [entry.key for entry in entries], [entry.value for entry in entries]
+        expirations, ours = [entry.expiration for entry in entries], [self._identity.peer] * len(entries)
+        said: Sequence[bool] | None = await self._node.protocol.call_store(peer, keys, values, expirations, ours)
+        return said if said is not None and len(said) == len(entries) else None
+
+    async def _find_at(self, peer: PeerID, keys: Sequence[DHTID]) -> Sequence[_Found] | None:
+        said: Mapping[DHTID, _Found] | None = await self._node.protocol.call_find(peer, keys)
+        return None if said is None else [said[key] for key in keys]
 
     async def _ask(
         self, key_id: DHTID, count: int, ask: Callable[[DHTID, PeerID], Awaitable[bool | None]]
@@ -129,7 +167,7 @@ class DhtRecords:
             holders = self._holders(key_id)
             if len(holders) < min(HOLDERS, self._known()):
                 holders = await self._walk(key_id)
-            asked = self._random.sample(holders, min(count, len(holders)))
+            asked = self._some(holders)[:count]
             answers = await asyncio.gather(*(ask(*holder) for holder in asked))
             for (node_id, _peer), answer in zip(asked, answers, strict=True):
                 if answer is None:
@@ -138,6 +176,13 @@ class DhtRecords:
             if 2 * len(answered) > len(asked):
                 return answered
         return answered
+
+    def _some(self, holders: Sequence[tuple[DHTID, PeerID]]) -> list[tuple[DHTID, PeerID]]:
+        """In any order, the same for all keys that are asked for in the same moment."""
+        moment = int(self._clock.monotonic())
+        if moment != self._moment:
+            self._moment, self._chance = moment, self._random.getrandbits(DHTID.HASH_NBYTES * 8)
+        return sorted(holders, key=lambda holder: holder[0] ^ self._chance)
 
     def _holders(self, key_id: DHTID) -> list[tuple[DHTID, PeerID]]:
         """Those that we know of, the nearest first."""
@@ -160,6 +205,7 @@ class DhtRecords:
         self._learn(key_id, found[key_id])
         for oldest in list(self._near)[:-MAX_KEYS]:
             del self._near[oldest]
+            self._sizes.pop(oldest, None)
         return self._holders(key_id)
 
     def _learn(self, key_id: DHTID, nodes: Mapping[DHTID, PeerID]) -> None:
