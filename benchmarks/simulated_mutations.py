@@ -42,7 +42,7 @@ MUTATIONS = (
     Mutation(
         "what was given to a round that others finished is not given again",
         "dipaco_swarm.algorithm.progress",
-        "if state.work > progress.base.work and progress.version == progress.given_at:",
+        "if state.work > progress.base.work and progress.is_given:",
         "if False:",
         aim="unheard when ready",
     ),
@@ -109,7 +109,7 @@ MUTATIONS = (
     Mutation(
         "what was given before a crash is not given again after it",
         "dipaco_swarm.algorithm.progress",
-        "if age > 0 and saved.given_at is not None and saved.version <= saved.given_at:",
+        "if age > 0 and saved.is_given:",
         "if False:",
     ),
     Mutation(

@@ -6,6 +6,7 @@
 A path of 150 million parameters that trains for T minutes between two rounds is played as one of 150 / SCALE million
 that trains for T / SCALE: the lines are the true ones, so what takes a fixed time (dialling, a directory read) weighs
 SCALE times as much as it would. The protocol is the real one, computing takes no time, a module's two levels are alike.
+What counts as trained is what `dipaco_swarm/peer/usage.py` says, as with real peers in `benchmarks/utilisation.py`.
 `--life`: peers come and go; each lives for so many times the training of a round, on average, is killed or stopped by
 Ctrl+C, and comes back after as long as a round trains. Then the time trained is also what they are away.
 """
@@ -90,7 +91,14 @@ async def churn(world: World, life: float | None, away: float) -> AsyncIterator[
     await asyncio.wait(tasks)
 
 
-def play(group: str, line: str, minutes: float, *, overlap: bool, rounds: int, life: float | None = None) -> Row:
+def time_trained(world: World) -> dict[str, float]:
+    """Seconds within inner steps so far, by peer, as its own meter has them."""
+    return {name: peer.usage.so_far().trained_seconds for name, peer in world.peers.items()}
+
+
+def play(
+    group: str, line: str, minutes: float, *, overlap: bool, rounds: int, life: float | None = None, seed: int = 1
+) -> Row:
     """One run. `rounds`, `life`: in times of the training of a round."""
     table = GROUPS[group]
     plan = Plan(
@@ -110,21 +118,18 @@ def play(group: str, line: str, minutes: float, *, overlap: bool, rounds: int, l
         for path in range(len(table)):
             world.start(f"peer-{path}", path, Machine(replace(LINES[line]), step_seconds=step))
         await world.until(lambda: min(world.at_versions().values(), default=0) >= 1, FIRST_SECONDS)
-        trained, at, began = dict(world.ledger.trained), world.at_versions(), world.now
+        trained, at, began = time_trained(world), world.at_versions(), world.now
         before = world.network.snapshot()
         training = 60 * minutes / SCALE
         async with churn(world, None if life is None else life * training, training):
             await asyncio.sleep(rounds * training)
         passed = world.now - began
-        for (trainer, place), tokens in sorted(world.ledger.trained.items()):
-            if place[1].level == 0:
-                steps = (tokens - trained.get((trainer, place), 0)) / plan.config(0).tokens_per_step
-                shares.append(steps * step / passed)
+        shares.extend((seconds - trained[name]) / passed for name, seconds in time_trained(world).items())
         versions = max(1, min(version - at.get(place, 0) for place, version in world.at_versions().items()))
         sent.update({name: traffic - before.get(name, Traffic()) for name, traffic in world.network.snapshot().items()})
 
     with tempfile.TemporaryDirectory(prefix="dipaco-utilisation-", dir=workplace()) as folder:
-        world = World(1, plan, Path(folder) / "world")
+        world = World(seed, plan, Path(folder) / "world")
         world.play(story)
     balance = world.final
     assert balance is not None
@@ -147,7 +152,9 @@ def play(group: str, line: str, minutes: float, *, overlap: bool, rounds: int, l
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     for line, group, minutes in product(options.lines, options.groups, options.minutes):
         for overlap in (True,) if options.overlapped else (False, True):
-            yield play(group, line, minutes, overlap=overlap, rounds=options.rounds, life=options.life)
+            yield play(
+                group, line, minutes, overlap=overlap, rounds=options.rounds, life=options.life, seed=options.seed
+            )
 
 
 def line_of(row: Row) -> str:
@@ -175,6 +182,7 @@ def main() -> None:
     parser.add_argument("--minutes", nargs="+", type=float, default=[1, 5, 30])
     parser.add_argument("--rounds", type=int, default=12, help="so many times the training of a round is played")
     parser.add_argument("--life", type=float, help="of a peer, on average, in times of the training of a round")
+    parser.add_argument("--seed", type=int, default=1, help="of delays, steps and names: another one, another run")
     parser.add_argument("--overlapped", action="store_true", help="no rows of blocking rounds")
     options = parser.parse_args()
     prepare()

@@ -227,7 +227,7 @@ def _adopt_without_us(
 ) -> None:
     """The others' average came to us, and our part did not come to them in time: it is brought to the next round."""
     progress = _not_given(peer.progress[module], before)
-    if progress.given_at == progress.version:
+    if progress.is_given:
         progress = replace(progress, given_at=None, part=None)
     peer.progress[module] = progress
     _take(peer, module, *rebased(progress, state, local), carried=progress.tokens)

@@ -30,7 +30,9 @@ class ModuleProgress:
     tokens: int = 0
     """Tokens trained since that state."""
     given_at: int | None = None
-    """The last version whose round had our outer gradient and ended without us: a newer state may contain it."""
+    """The last version whose round had our outer gradient and ended without us: a newer state may contain it.
+
+    After a crash it may be newer than `base`, which is of the checkpoint."""
     part: Part | None = None
     """What that round had of ours; None where that is not known any more, and may be all that is local."""
     failed_at: int | None = None
@@ -43,6 +45,11 @@ class ModuleProgress:
     @property
     def version(self) -> int:
         return self.base.version
+
+    @property
+    def is_given(self) -> bool:
+        """Whether others may have our progress since `base`, or `part` of it."""
+        return self.given_at is not None and self.given_at >= self.version
 
     @property
     def claim(self) -> Claim:
@@ -83,7 +90,7 @@ def rebased(progress: ModuleProgress, state: ModuleState, local: Tensor) -> tupl
     """
     if _is_taken_back(progress, state):
         return ModuleProgress(state), state.params
-    if state.work > progress.base.work and progress.version == progress.given_at:
+    if state.work > progress.base.work and progress.is_given:
         return adopted(progress, state) if progress.part is None else merged(progress, state, progress.part, local)
     ours = on_top(state, local.sub_(progress.base.params), state.version - progress.version)
     return ModuleProgress(state, progress.tokens, _still_given(progress, state)), ours
@@ -115,8 +122,8 @@ def resumed(saved: ModuleProgress, state: ModuleState, local: Tensor) -> Resumed
     if _is_taken_back(saved, state):
         return Resumed(ModuleProgress(state), state.params, taken_back=saved.tokens)
     age, part = state.version - saved.version, saved.part
-    nothing = ModuleProgress(state, given_at=saved.given_at)
-    if age > 0 and saved.given_at is not None and saved.version <= saved.given_at:
+    nothing = ModuleProgress(state, given_at=saved.given_at, part=Part(0, state.params))
+    if age > 0 and saved.is_given:
         # what we had given is in the newest state already, or nowhere
         given = saved.tokens if part is None else part.tokens
         if part is None or not weight_at(age):
@@ -125,9 +132,10 @@ def resumed(saved: ModuleProgress, state: ModuleState, local: Tensor) -> Resumed
     if not weight_at(age):
         return Resumed(nothing, state.params, stale=saved.tokens)
     ours = on_top(state, local.sub_(saved.base.params), age)
-    if part is None and saved.given_at == state.version:
-        part = Part(saved.tokens, ours)  # others may have all that was saved; what comes from now on they have not
-    return Resumed(replace(saved, base=state, part=part), ours)
+    left = replace(saved, base=state)
+    if part is None and left.is_given:
+        left = replace(left, part=Part(saved.tokens, ours))  # all that was saved, and nothing of what comes from now on
+    return Resumed(left, ours)
 
 
 def on_top(state: ModuleState, moved: Tensor, age: int) -> Tensor:

@@ -45,7 +45,7 @@ class CatchingUp:
     def _end(self, peer: PathInTraining, module: ModuleId) -> None:
         around, to = self._around, peer.fetching[module].claim.version
         ours, tokens = peer.progress[module].version, peer.progress[module].tokens
-        given = peer.progress[module].given_at == ours
+        given = peer.progress[module].is_given
         goes_back = generation_of(peer.progress[module].base.work) < generation_of(peer.fetching[module].claim.work)
         if not end_catch_up(peer, module):
             around.notices.failing(f"state of {module}", StateNotSent(module=str(module), version=to))

@@ -10,6 +10,7 @@ from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.handover import is_keeper
 from dipaco_swarm.peer.path_choice import trainers_of
 from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.interface import Announcement
 
 LOOK_AROUND_SECONDS = 3.0
@@ -25,8 +26,8 @@ class Company:
         self._has_others = False
         """Whether others were heard at the last look."""
         self._met_keeper = False
-        self._heard_at = around.clock.boottime()
-        """When others were heard last."""
+        self._came_at = self._heard_at = around.clock.boottime()
+        """When we came, and when others were heard last."""
 
     def look_around(self, peer: PathInTraining) -> None:
         """Now and then, look whether the others are still heard; says when the bootstrap node or everybody is not."""
@@ -49,9 +50,22 @@ class Company:
         """Whether at the last look neither others of our modules were there nor the bootstrap node."""
         return not self._has_others
 
-    def has_been_left(self) -> bool:
-        """Whether nobody was heard for so long that the run may have ended without us."""
-        return self._around.clock.boottime() - self._heard_at > self._around.swarm.timing.long_ago
+    @property
+    def alone_for(self) -> float:
+        """Seconds in which nobody was heard."""
+        return self._around.clock.boottime() - self._heard_at
+
+    def has_been_left(self, peer: PathInTraining, newest: Manifest) -> bool:
+        """Whether our part of a stage is done, and nobody was heard for so long that the run may have ended without us.
+
+        Who leaves before the last stage has no part in those that come: it waits for the others as long as it was with
+        them, too. Where it trains on until the next one opens, its part are the rounds that the stage was to have.
+        """
+        stage = newest.stage
+        is_done = peer.is_done or (stage.rounds is not None and peer.version >= stage.rounds)
+        is_last = stage.index == len(newest.config.stages) - 1
+        enough = max(self._around.swarm.timing.long_ago, 0.0 if is_last else self._heard_at - self._came_at)
+        return stage.index == peer.stage and is_done and self.alone_for > enough
 
     def find_again(self, missed: Missed, peer: PathInTraining, has_moved_on: Callable[[], bool]) -> bool:
         """After time that passed without us, find the others; whether they have gone on meanwhile.

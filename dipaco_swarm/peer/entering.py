@@ -11,7 +11,7 @@ from dipaco_swarm.algorithm.generations import generation_of
 from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim, better_claim
-from dipaco_swarm.algorithm.progress import ModuleProgress, resumed, weight_at
+from dipaco_swarm.algorithm.progress import ModuleProgress, Part, resumed, weight_at
 from dipaco_swarm.algorithm.stages import generations, last_versions, outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.events.training import Fetched, Loss, RestoredNotThere, StateNotSent
@@ -184,7 +184,7 @@ class Entering:
         around, given, unsaved = self._around, self._keeping.given(peer.stage, peer.path), self._unsaved(peer, saved)
         why: Loss = "damaged checkpoint" if saved is None and self._keeping.damaged else "killed"
         for module, state in peer.base.items():
-            progress = ModuleProgress(state, given_at=given.get(module))
+            progress = ModuleProgress(state, given_at=given.get(module), part=Part(0, state.params))
             vector = state.params
             if saved is not None:
                 part = self._keeping.part_given(saved, module)

@@ -1,16 +1,19 @@
 """`dipaco-peer`: from its settings to a volunteer on a real swarm, and again when the network is lost."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from dipaco_swarm.dashboard.screens import open_screen, recorded
-from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.errors import UnreachableError, UsageError
 from dipaco_swarm.events.volunteer import Joining, Left, NobodyAnswers, NotDialable, Recovered
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
+from dipaco_swarm.machine.gpu_power import LimitError, limited
 from dipaco_swarm.machine.keys import listening
 from dipaco_swarm.machine.memory import keep_what_is_loaded, share_heaps
 from dipaco_swarm.machine.notices import Notices
-from dipaco_swarm.machine.others import BatteryOfThisMachine, CpuOfOthers, GpuOfOthers
+from dipaco_swarm.machine.others import BatteryOfThisMachine, CpuOfOthers, GpuOfOthers, LineOfThisMachine
 from dipaco_swarm.machine.priority import give_way
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals, until_stopped
@@ -18,7 +21,7 @@ from dipaco_swarm.machine.watching import Sources, Watch, looking
 from dipaco_swarm.peer.answering import AnswerDesk
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.keeping import MANIFEST_FILE
-from dipaco_swarm.peer.training_workbench import device_of, workbench_of
+from dipaco_swarm.peer.training_workbench import device_of, gpus_of, workbench_of
 from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
@@ -46,6 +49,7 @@ def run_peer(settings: PeerSettings) -> None:
         bandwidth=settings.bandwidth,
     )
     with (
+        _gpu_power(settings),
         stopping_on_signals() as stop,
         looking(Watch(settings.home, _sources(settings))) as watch,
         listening(stop, wanted=settings.screen == "live") as keys,
@@ -104,7 +108,21 @@ def _sources(settings: PeerSettings) -> Sources:
         cpu=CpuOfOthers() if "cpu" in settings.yields else None,
         gpu=GpuOfOthers() if "gpu" in settings.yields else None,
         battery=BatteryOfThisMachine() if "battery" in settings.yields else None,
+        line=LineOfThisMachine() if "metered" in settings.yields else None,
     )
+
+
+@contextmanager
+def _gpu_power(settings: PeerSettings) -> Iterator[None]:
+    """While it trains. Raises UsageError."""
+    with ExitStack() as later:
+        if settings.gpu_power is not None:
+            gpus = gpus_of([device_of(settings.device), *settings.helpers])
+            try:
+                later.enter_context(limited(settings.gpu_power, gpus))
+            except LimitError as error:
+                raise UsageError(f"--gpu-power {settings.gpu_power}: {error}") from None
+        yield
 
 
 def _toggle(watch: Watch) -> None:

@@ -10,8 +10,9 @@ from typing import Generic, Protocol, TypeVar
 
 from dipaco_swarm.machine.clock import Clock
 
-SHARE = 0.05
-"""Of the time beside training that answers may take, in the long run..."""
+SHARE = 0.04
+"""Of the time beside training that answers may be computed in, in the long run: what is said and heard around them is
+the rest of the twentieth that they may cost..."""
 BURST_SECONDS = 20.0
 """... and so much at once, after some minutes without any; half of it for one asker alone."""
 WANTS_SECONDS = 60.0
@@ -78,16 +79,15 @@ Q = TypeVar("Q", bound=Asked)
 
 
 class Turns(Generic[Q]):
-    """Questions that are being answered, a token of each in turn, and those that wait.
+    """Questions that are being answered, a token of each in one turn, and those that wait.
 
-    Turns go round askers, by time: who has many questions gets no more of it than who has one.
+    Places go round askers, and so does reading, by time: who has many questions has no more of it than who has one.
     """
 
     def __init__(self, at_once: int) -> None:
         """`at_once`: questions that are answered at the same time."""
         self._at_once = at_once
         self._begun: list[Q] = []
-        """The one whose asker waited longest for its turn comes first."""
         self._waiting: list[Q] = []
         self._had: dict[str, float] = {}
         """Seconds of each asker whose questions are being answered."""
@@ -113,25 +113,21 @@ class Turns(Generic[Q]):
             self.remove(each)
         return gone
 
-    def next(self) -> Q | None:
-        """Whose turn it is; None: nobody's."""
+    def begun(self) -> list[Q]:
+        """Whose turn it is, the first of all who has had least."""
         while self._waiting and len(self._begun) < self._at_once:
-            begun = Counter(question.asker for question in self._begun)
-            first = min(self._waiting, key=lambda question: begun[question.asker])
+            count = Counter(question.asker for question in self._begun)
+            first = min(self._waiting, key=lambda question: count[question.asker])
             self._waiting.remove(first)
             if first.asker not in self._had:
                 self._had[first.asker] = min(self._had.values(), default=0.0)
             self._begun.append(first)
-        if not self._begun:
-            return None
-        question = min(self._begun, key=lambda each: self._had[each.asker])
-        self._begun.remove(question)  # behind the others of its asker
-        self._begun.append(question)
-        return question
+        return sorted(self._begun, key=lambda each: self._had[each.asker])
 
     def spent(self, question: Q, seconds: float) -> None:
         """Its turn is over, and took so long."""
-        self._had[question.asker] = self._had.get(question.asker, 0.0) + seconds
+        if question.asker in self._had:
+            self._had[question.asker] += seconds
 
     def remove(self, question: Q) -> None:
         """It is answered, or nobody listens; one that is not here any more is passed over."""

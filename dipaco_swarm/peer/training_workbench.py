@@ -280,3 +280,10 @@ def device_of(choice: str) -> str:
     if ":" in choice and int(choice.partition(":")[2]) >= torch.cuda.device_count():
         raise UsageError(f"--device {choice}: torch finds {torch.cuda.device_count()} here, counted from cuda:0")
     return choice
+
+
+def gpus_of(devices: Sequence[str]) -> list[str]:
+    """What NVIDIA calls these devices of torch's. Raises UsageError when one is no GPU."""
+    if "cpu" in devices:
+        raise UsageError("--gpu-power: there is no GPU to train on here; leave it out")
+    return [f"GPU-{torch.cuda.get_device_properties(device).uuid}" for device in devices]

@@ -23,7 +23,7 @@ from dipaco_swarm.machine.notices import Notices
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.machine.watching import ALWAYS_AT_WORK, Manners
-from dipaco_swarm.outer_round import catch_ups, holdings, run_outer_round
+from dipaco_swarm.outer_round import RoundReport, catch_ups, holdings, run_outer_round
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.admittance import Admittance
 from dipaco_swarm.peer.answering import AnswerDesk
@@ -202,10 +202,9 @@ class Volunteer:
 
     def _has_been_left(self, peer: PathInTraining, newest: Manifest) -> bool:
         """Whether we wait for the end of a run that nobody is left to tell us of."""
-        is_last = newest.stage.index == len(newest.config.stages) - 1
-        if not (self._around.settings.until_finished and peer.is_done and is_last and self._company.has_been_left()):
+        if not (self._around.settings.until_finished and self._company.has_been_left(peer, newest)):
             return False
-        self._around.screen.event(LeftAlone(self._around.swarm.timing.long_ago))
+        self._around.screen.event(LeftAlone(self._company.alone_for))
         return True
 
     def _leave(self, peer: PathInTraining) -> None:
@@ -244,7 +243,7 @@ class Volunteer:
         `ends`: train no more, and wait for what is under way.
         """
         peer, shown = post.peer, self._show.watching(post.peer, post.manifest)
-        behind, book = self._woke_up_behind(peer), self._around.book
+        behind, book, before = self._woke_up_behind(peer), self._around.book, {*peer.in_flight}
 
         def step(report: StepReport) -> None:
             nonlocal behind
@@ -276,8 +275,8 @@ class Volunteer:
         self._show.round_over(peer, report, self._rounds, quiet=self._around.stop())
         self.attendance.note_round(peer, report)
         self._show.now(peer, post.manifest)
-        if not report.steps and not any(isinstance(outcome, Agreed) for outcome in report.outcomes.values()):
-            self._around.stop.wait(WAIT_SECONDS)  # a synchronous round that failed is tried again, without training
+        if not _came_to_something(report) and peer.in_flight.keys() <= before:
+            self._around.stop.wait(WAIT_SECONDS)  # in a pause, or to try again without training what has failed
 
     def _woke_up_behind(self, peer: PathInTraining) -> bool:
         """Whether time has passed without us, and the others have gone on meanwhile."""
@@ -338,3 +337,7 @@ def _check_path(path: int | None, config: RunConfig) -> None:
             f"path {path} does not exist: the run {config.name} has paths 0 to {paths - 1}; choose "
             "one of them, or --path auto"
         )
+
+
+def _came_to_something(report: RoundReport) -> bool:
+    return report.steps > 0 or any(isinstance(outcome, Agreed) for outcome in report.outcomes.values())

@@ -26,8 +26,6 @@ READ_BYTES_A_SECOND = 500.0
 """Of one group: a large one is read less often."""
 STRANGERS_SHARE = 0.125
 """Of a stranger's record, in that: fifty names that anybody can make up would keep members from hearing each other."""
-OVERHEAD_BYTES = 130
-"""Of a record, besides its payload: its writer, its signature, its expiration."""
 
 Key = tuple[int, ModuleId]
 """Stage and module: what announcements are about."""
@@ -42,6 +40,11 @@ class Reading:
     due: float
     pause: float
     """Seconds from the last reading to that."""
+
+    @property
+    def at(self) -> float:
+        """When it was read."""
+        return self.due - self.pause
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,11 @@ class Directory:
         """What was heard last, ours included, sorted by peer; who was not heard of for a lifetime is gone."""
         now, reading = self._clock.boottime(), self._readings.get((stage, module))
         usual = max(self._timing.heartbeat, reading.pause if reading is not None else 0.0)
+        rare = max(self._timing.calm, usual)
         heard = {
-            peer: record.said if record.is_awake(now, usual) else replace(record.said, awake=False)
+            peer: record.said
+            if record.is_awake(now, usual if record.said.trains else rare)
+            else replace(record.said, awake=False)
             for peer, record in self._holding(stage, module).items()
         }
         heard.pop(self._transport.peer, None)
@@ -147,6 +153,12 @@ class Directory:
             async with asyncio.timeout(self._timing.answer):
                 await self.listen(stage, module)
 
+    async def glance(self, stage: int, module: ModuleId) -> None:
+        """Read the announcements about one module, unless that was done less than a heartbeat ago."""
+        reading = self._readings.get((stage, module))
+        if reading is None or self._clock.boottime() >= reading.at + self._timing.heartbeat:
+            await self.listen(stage, module, thorough=False)
+
     async def _listen(self, stage: int, module: ModuleId) -> None:
         """Read the announcements about one module when it is time."""
         reading = self._readings.get((stage, module))
@@ -160,16 +172,18 @@ class Directory:
         """
         found = await self._transport.records.read(records.group_key(self._run, stage, module), thorough=thorough)
         key, now = (stage, module), self._clock.boottime()
-        by_size = sum(self._weight(peer, record) for peer, record in found.items()) / READ_BYTES_A_SECOND
+        least = sum(self._weight(peer, record) for peer, record in found.items()) / READ_BYTES_A_SECOND
+        if any(said.role is Role.HOLDS and (said.stage, said.module) == key for said in self.ours):
+            least = max(least, self._timing.rest)
         before, last = self._known(key), self._readings.get(key)
-        self._take(key, found, now, late=max(0.0, by_size - self._timing.calm))
+        self._take(key, found, now, late=max(0.0, least - self._timing.calm))
         since = last.since if last is not None and self._known(key) == before else now
-        pause = max(self._timing.pause(now - since), by_size)
+        pause = max(self._timing.pause(now - since), least)
         self._readings[key] = Reading(since, now + pause, pause)
 
     def _weight(self, peer: PeerName, record: Record) -> float:
         """Bytes that reading a record counts for."""
-        return (len(record.payload) + OVERHEAD_BYTES) * (1.0 if self.knows(peer) else STRANGERS_SHARE)
+        return (len(record.payload) + records.OVERHEAD_BYTES) * (1.0 if self.knows(peer) else STRANGERS_SHARE)
 
     def _known(self, key: Key) -> dict[PeerName, object]:
         """Where everybody in a group stands, without what changes with every step."""

@@ -233,7 +233,10 @@ class Swarm(Protocol):
         ...
 
     def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float, thorough: bool = True) -> None:
-        """Find out now who is there, for `members`. `thorough`: missing nobody if possible; else it costs a quarter."""
+        """Find out now who is there, for `members`.
+
+        `thorough`: missing nobody if possible; else it costs a quarter, and what was read a heartbeat ago will do.
+        """
         ...
 
     def publish(self, topic: str, statement: bytes) -> None:

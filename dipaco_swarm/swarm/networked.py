@@ -186,10 +186,10 @@ class NetworkedSwarm:
         return self._groups.members(stage, module)
 
     def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float, thorough: bool = True) -> None:
-        """Read the announcements about these modules from the DHT now; `members` then answers for them."""
+        read = self._directory.listen if thorough else self._directory.glance
 
         async def all_of_them() -> None:
-            await asyncio.gather(*(self._directory.listen(stage, module, thorough=thorough) for module in modules))
+            await asyncio.gather(*(read(stage, module) for module in modules))
 
         self._calls.run(all_of_them(), timeout)
 

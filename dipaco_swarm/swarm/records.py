@@ -34,6 +34,8 @@ from dipaco_swarm.swarm.fields import (
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 
 MAX_RECORD_BYTES = 2048
+OVERHEAD_BYTES = 130
+"""Of a record, besides its payload: its writer, its signature, its expiration."""
 MAX_LIFETIME_SECONDS = 120.0
 """A record may not claim to live longer: an old statement must not outlive its peer."""
 CLOCK_TOLERANCE_SECONDS = 30.0

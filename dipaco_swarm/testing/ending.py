@@ -31,12 +31,17 @@ async def end_everybody(world: "World") -> Balance:
         await stop(world, [world.operator])
     best = _best(world)
     over = world.stage
+    unsaved = {(trainer, place) for trainer, place in world.ledger.trained if place[0] == over}
     for peer in world.peers.values():
         for saved, noted in peer.checkpoints():
             _note_local(world, peer, saved, noted, best)
+            unsaved -= {(trainer_of(peer.name, saved.path), (saved.stage, module)) for module in saved.base}
     for trainer, place in list(world.ledger.trained):
         if place[0] < over:
             _write_off(world, trainer, place)
+        elif (trainer, place) in unsaved and world.peers[trainer.partition("/")[0]].was_killed:
+            # before its first checkpoint, and it came back on another path
+            world.ledger.drop(trainer, place, 0, KILLED)
     _check_most_work(world, live, best)
     return world.ledger.balance({place: claim.digest for place, claim in best.items()})
 

@@ -143,13 +143,26 @@ class Ledger:
         return len(gone)
 
     def check_given(self, now: float, peer: str, place: Place, base: str, tokens: int) -> None:
-        """A peer goes on without so many tokens trained from this state, as others may have them; so it gave them."""
-        node = peer.partition("/")[0]
-        gifts = [count for (giver, at, state, count) in self._given if (giver, at, state) == (node, place, base)]
-        if not gifts or tokens > max(gifts):
-            given = f"of which it gave {max(gifts):,}" if gifts else "which it never gave"
-            what = f"{peer} goes on without {tokens:,} tokens with {place[1]} from {base[:8]}, {given}"
+        """A peer goes on without so many tokens trained from this state, as others may have them; so it gave them.
+
+        To the round of this state; or to those of later ones, of which a crash has left nothing but a note.
+        """
+        node, first = peer.partition("/")[0], self._number(place, base)
+        since = [
+            which
+            for (giver, at, state, _), (whose, which) in self._given.items()
+            if (giver, at, whose) == (node, place, peer) and (state == base or self._number(place, state) > first)
+        ]
+        given = Ranges(part for which in since for part in which.ranges)
+        if tokens > len(given):
+            gave = f"of which it gave {len(given):,}" if since else "which it never gave"
+            what = f"{peer} goes on without {tokens:,} tokens with {place[1]} from {base[:8]}, {gave}"
             self.violate(now, "what nobody has is kept", what)
+
+    def _number(self, place: Place, digest: str) -> int:
+        """Of the version with this digest; 0 of the seed."""
+        version = self.versions[place].get(digest)
+        return 0 if version is None else version.number
 
     def wait(self, peer: str, places: Sequence[Place], patience: float, began: float, now: float) -> None:
         """A round is over that a peer came to: it took no longer than the most patient member would wait."""

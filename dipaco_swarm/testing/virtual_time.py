@@ -212,6 +212,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     self._run_one()
                 if not left:
                     break
+            for task in left:
+                _unwind(task)
         self._timers.clear()
 
     @contextlib.contextmanager
@@ -277,6 +279,16 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Nothing of the owner ever runs again. Somebody who comes back needs another owner's name."""
         self._dead.add(owner)
         self._parked.pop(owner, None)
+
+
+def _unwind(task: "asyncio.Task[Any]") -> None:
+    """End the code of a task whose next step was dropped when its owner was killed: no loop ever gets to it.
+
+    Else the collector would, with a warning: of what was never begun, and of what waits for something in its end.
+    """
+    with contextlib.suppress(BaseException):
+        for _ in range(END_ATTEMPTS):
+            task.get_coro().throw(asyncio.CancelledError())
 
 
 def context_of(owner: str) -> contextvars.Context:

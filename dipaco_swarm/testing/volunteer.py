@@ -10,6 +10,7 @@ from dipaco_swarm.events.training import TokensDropped
 from dipaco_swarm.machine.manners import RUN, Decision
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.peer.attendance import Attendance
+from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.swarm.networked import NetworkedSwarm
@@ -43,6 +44,10 @@ class SimulatedPeer(SimulatedProcess):
         self.watched: WatchedSwarm | None = None
         self.attendance: Attendance | None = None
         """Of its present life, or its last one."""
+        self.usage = UsageMeter(self.clock)
+        """What the time and the line of all its lives were used for."""
+        self.was_killed = False
+        """In one of its lives."""
         self._ended_by: str | None = None
         """How its last life ended."""
         self.now: Decision = RUN
@@ -66,7 +71,15 @@ class SimulatedPeer(SimulatedProcess):
             watched = self.watched.as_swarm()
             settings = self._settings()
             life = Volunteer(
-                settings, watched, screen, stop, workbench, attendance=attendance, beside=program, manners=self
+                settings,
+                watched,
+                screen,
+                stop,
+                workbench,
+                attendance=attendance,
+                usage=self.usage,
+                beside=program,
+                manners=self,
             )
             life.live()
 
@@ -123,6 +136,7 @@ class SimulatedPeer(SimulatedProcess):
     def kill(self) -> None:
         super().kill()
         self.watched = None
+        self.was_killed = True
         self._ended_by = KILLED
 
     def ask_to_stop(self) -> None:

@@ -137,8 +137,9 @@ class _WatchedRound:
 
     def outcome(self, *, timeout: float | None = 0.0) -> Outcome | None:
         if self._outcome is None:
+            asked = self._clock.monotonic()
             self._outcome = self._under_way.outcome(timeout=timeout)
-            if timeout != 0.0 or self._outcome is None:
+            if self._outcome is None or self._clock.monotonic() > asked:
                 self._goes_on = self._clock.monotonic()  # else it ended in the middle of a step, however long that was
             if self._outcome is not None:
                 self._over(self._outcome, self._goes_on)

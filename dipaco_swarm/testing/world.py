@@ -141,6 +141,13 @@ class World:
         manifest = self.operator.manifest
         return 0 if manifest is None else manifest.stage.index
 
+    @property
+    def _told_stage(self) -> int:
+        """The newest one that the operator's node, or somebody who is in it, can tell others of."""
+        if self.operator.is_alive:
+            return self.stage
+        return max((stage for stage, _ in self.states()), default=self.stage)
+
     def last_version(self, place: Place) -> int | None:
         """The last version of a module; None where it has no end, or none yet.
 
@@ -178,10 +185,12 @@ class World:
         """Whether all live peers are in the newest stage, and those of every module at the same state.
 
         Where training goes on in rounds, they take a version one after the other: there some may be a little behind.
+        The newest stage is one that somebody who is there can tell of: where a run has ended and all have left, who was
+        cut off meanwhile has nobody to hear of it from, and nobody to be one with.
         """
         lag = OVERLAPPED_LAG if self.plan.overlap else 0
         return all(
-            place[0] == self.stage
+            place[0] == self._told_stage
             and {digest for _, digest in at.values()} <= self._newest(place, max(at.values()), lag)
             for place, at in self.states().items()
         )
@@ -197,7 +206,7 @@ class World:
         return "; ".join(
             f"stage {place[0]} {place[1]}: " + ", ".join(f"{peer} v{at[0]} {at[1][:6]}" for peer, at in states.items())
             for place, states in self.states().items()
-            if len(set(states.values())) > 1 or place[0] != self.stage
+            if len(set(states.values())) > 1 or place[0] != self._told_stage
         )
 
     def at_versions(self) -> dict[Place, int]:

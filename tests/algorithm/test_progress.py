@@ -72,8 +72,17 @@ def test_what_a_checkpoint_is_worth(
     assert (left.progress.version, left.progress.tokens, left.given, left.stale) == (to, local, given, stale)
 
 
-def test_what_is_trained_after_a_crash_is_told_from_what_may_have_been_given_before() -> None:
-    left = resumed(ModuleProgress(OURS.base, 640, given_at=4), OURS.base, LOCAL.clone())
+@pytest.mark.parametrize(("now", "to"), [(6, 7), (7, 8), (3, 5)])
+def test_what_is_trained_on_another_state_than_the_checkpoints_is_kept(now: int, to: int) -> None:
+    """Whose last round, from version 7, may have had the checkpoint's progress: that of version 4."""
+    left = resumed(ModuleProgress(OURS.base, 640, given_at=7), state(now, 1.0), LOCAL.clone())
+    progress, _ = rebased(left.progress.trained(160), state(to, 2.0), left.params + 0.25)
+    assert progress.tokens == 160
+
+
+@pytest.mark.parametrize("given_at", [4, 5])  # 5: the checkpoint is older than the last round that was begun
+def test_what_is_trained_after_a_crash_is_told_from_what_may_have_been_given_before(given_at: int) -> None:
+    left = resumed(ModuleProgress(OURS.base, 640, given_at=given_at), OURS.base, LOCAL.clone())
     progress, vector = rebased(left.progress.trained(160), state(5, 2.0), LOCAL + 0.25)
     assert progress.tokens == 160
     assert torch.allclose(vector, torch.full((3,), 2.25))

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -52,10 +52,10 @@ class Attack:
         return mean(self.before) / mean(self.after)
 
 
-def play(role: Role, folder: Path, seed: int = 5) -> Attack:
+def play(role: Role, folder: Path, seed: int = 5, *, overlap: bool = False) -> Attack:
     """Four members, of whom one plays a role from some version on."""
     chance = Random(f"blame/{seed}")
-    world = World(seed, PLAN, folder / "world")
+    world = World(seed, replace(PLAN, overlap=overlap), folder / "world")
     path = chance.randrange(PATHS)
     culprit = Saboteur(world, f"peer-{path}", path, role, Machine(home_line(chance)))
     attack = Attack(culprit.name)
@@ -141,7 +141,7 @@ def test_a_member_that_keeps_others_waiting_is_waited_for_twice(make: Callable[[
     assert not any(attack.banned.values()), "lines break as well"
 
 
-@pytest.mark.parametrize("make", cases(sabotage.StallingLeader, long=[sabotage.RefusingLeader]))
+@pytest.mark.parametrize("make", cases(long=[sabotage.StallingLeader, sabotage.RefusingLeader]))
 def test_a_leader_that_does_not_lead_does_so_twice(make: Callable[[], Role], tmp_path: Path) -> None:
     """Members leave it together: nobody goes on alone."""
     attack = play(make(), tmp_path)
@@ -150,3 +150,11 @@ def test_a_leader_that_does_not_lead_does_so_twice(make: Callable[[], Role], tmp
     assert all(seconds < 2.5 * mean(attack.before) for seconds in slow)
     assert not attack.forks
     assert not any(attack.banned.values())
+
+
+def test_who_has_demoted_a_leader_is_not_sent_to_it_by_others_who_have(tmp_path: Path) -> None:
+    """It goes on to gather rounds, which nobody joins: who leads the round sends nobody there, nor waits for it."""
+    attack = play(sabotage.StallingLeader(), tmp_path, seed=7, overlap=True)
+    slow = [seconds for seconds in (*attack.during, *attack.after) if seconds > 2 * mean(attack.before)]
+    assert len(slow) <= 3, "two that all have seen, and one more of the next demotion"
+    assert not attack.forks

@@ -6,9 +6,11 @@ from random import Random
 
 import pytest
 
+from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
+from dipaco_swarm.testing.watched import KILLED, trainer_of
 from dipaco_swarm.testing.world import World
 from tests.long import cases
 
@@ -57,3 +59,28 @@ def test_lives_of_ten_rounds_lose_less_than_a_twentieth(tmp_path: Path, seed: in
     assert not world.final.twice
     assert kills >= PEERS
     assert world.final.lost_share < LOST_SHARE, world.final.lost
+
+
+def test_what_was_trained_before_the_first_checkpoint_is_lost_with_a_peer_that_comes_back_elsewhere(
+    tmp_path: Path,
+) -> None:
+    plan = Plan((StagePlan(router="single", rounds=2), StagePlan(((0,), (1,)))))
+    world = World(1, plan, tmp_path / "world")
+
+    def trains(stage: int, path: int) -> bool:
+        return any(
+            (whose, place[0]) == (trainer_of("peer-0", PathIndex(path)), stage) for whose, place in world.ledger.trained
+        )
+
+    async def story(world: World) -> None:
+        peer = world.start("peer-0", 1)
+        assert await world.until(lambda: trains(1, 1), 300.0)
+        peer.kill()  # it has just saved the stage before, and saves this one later
+        peer.path = 0
+        peer.start()
+        assert await world.until(lambda: trains(1, 0), 60.0)
+
+    world.play(story)
+    assert world.final is not None
+    assert not world.final.nowhere
+    assert world.final.lost[KILLED] > 0

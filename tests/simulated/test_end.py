@@ -1,30 +1,52 @@
 """The end of a run, for who is not there to hear it."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import pytest
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.events.volunteer import LeftAlone
+from dipaco_swarm.machine.notices import Notices
+from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer.company import Company
+from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
 from dipaco_swarm.testing.stories import tell
 from dipaco_swarm.testing.world import World
+from tests.clocks import HandClock
 
 APART = ((0,), (1,))
 """Two paths that share nothing."""
 
 
-def test_who_sleeps_through_the_end_finishes_its_path_and_leaves(tmp_path: Path) -> None:
-    plan = Plan((StagePlan(APART, rounds=4),), inner_steps=4, until_finished=True)
+def of_stages(number: int) -> Manifest:
+    """A run that is in the first of so many stages."""
+    plan = SimpleNamespace(stages=(None,) * number)
+    return cast(Manifest, SimpleNamespace(stage=SimpleNamespace(index=0, rounds=None), config=plan))
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_who_sleeps_through_the_end_finishes_its_path_and_leaves(tmp_path: Path, stages: int) -> None:
+    plan = Plan((StagePlan(APART, rounds=4),) * stages, inner_steps=4, until_finished=True)
     world = World(1, plan, tmp_path / "world")
     left: list[bool] = []
 
     async def story(world: World) -> None:
         world.start("awake", 0)
-        sleeper = world.start("asleep", 1)
+        sleeper = world.start("asleep", 1, Machine(step_seconds=5.0))
         assert await world.until(lambda: sleeper.watched is not None and bool(sleeper.watched.at), 60.0)
         world.loop.freeze(sleeper.owner)
         helper = world.start("helper", 1)
         assert await world.until(lambda: world.finished, 600.0)
         assert await world.until(lambda: not (helper.is_alive or world.operator.is_alive), 120.0)
         world.loop.thaw(sleeper.owner)
+        assert world.is_one()  # nobody is left to hear of a newer stage from
         left.append(await world.until(lambda: not sleeper.is_alive, 900.0))
 
     world.play(story)
@@ -32,6 +54,23 @@ def test_who_sleeps_through_the_end_finishes_its_path_and_leaves(tmp_path: Path)
     assert not world.failures()
     assert not world.ledger.violations
     assert any(who == "asleep" and LeftAlone(600.0).line == what for _, who, what in world.lines)
+
+
+def test_who_hears_nobody_before_the_last_stage_waits_for_others_as_long_as_it_was_with_them() -> None:
+    clock, module, hour = HandClock(), ModuleId(0, 0), 3600.0
+    others = [Announcement(PeerName("bob"), 0, module, PathIndex(0), 1, "", 8)]
+    swarm = SimpleNamespace(peer=PeerName("ada"), timing=Timing(), members=lambda stage, module: others)
+    notices = Notices(lambda event: None, clock)
+    company = Company(cast(Surroundings, SimpleNamespace(clock=clock, swarm=swarm, notices=notices)))
+    peer = cast(PathInTraining, SimpleNamespace(swarm=swarm, stage=0, modules=[module], is_done=True))
+    clock.now += 5 * hour
+    company.look_around(peer)
+    others.clear()
+    left = []
+    for alone in (0.1 * hour, hour, 3 * hour, 2 * hour):
+        clock.now += alone
+        left.append([company.has_been_left(peer, of_stages(number)) for number in (1, 2)])
+    assert left == [[False, False], [True, False], [True, False], [True, True]]
 
 
 def test_who_hears_nobody_goes_only_where_it_has_been(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -11,11 +12,13 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.dashboard.views import PeerView
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.usage import Usage
+from dipaco_swarm.peer.volunteer import WAIT_SECONDS
 from dipaco_swarm.testing.lines import Lines
 from dipaco_swarm.testing.network import Line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
 from dipaco_swarm.testing.stories import tell
+from dipaco_swarm.testing.volunteer import SimulatedPeer
 from dipaco_swarm.testing.world import World
 from tests.long import cases
 
@@ -112,6 +115,8 @@ class Overlapped:
     """What one of them showed..."""
     usages: Sequence[Usage]
     """... and wrote down."""
+    pauses: Sequence[float]
+    """Seconds from the end of an inner step to the beginning of the same peer's next one."""
 
 
 PLAN = Plan((StagePlan(TABLE),), inner_steps=10, codec="int8", parameters=100_000)
@@ -121,6 +126,7 @@ PLAN = Plan((StagePlan(TABLE),), inner_steps=10, codec="int8", parameters=100_00
 def overlapped(tmp_path_factory: pytest.TempPathFactory) -> Overlapped:
     seen: list[PeerView] = []
     usages: list[Usage] = []
+    pauses: list[float] = []
 
     def show(self: Lines, view: object) -> None:
         if self.name == "peer-0" and isinstance(view, PeerView):
@@ -131,12 +137,18 @@ def overlapped(tmp_path_factory: pytest.TempPathFactory) -> Overlapped:
         if self.name == "peer-0" and isinstance(event, Usage):
             usages.append(event)
 
-    tell_event = Lines.event
+    def step(self: SimulatedPeer, random: Random) -> float:
+        if self.step_ends:  # not before the first one
+            pauses.append(self.clock.monotonic() - self.step_ends)
+        return step_seconds(self, random)
+
+    tell_event, step_seconds = Lines.event, SimulatedPeer._step
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Lines, "show", show)
         patch.setattr(Lines, "event", said)
+        patch.setattr(SimulatedPeer, "_step", step)
         share, world = play_on_a_slow_line(replace(PLAN, overlap=True), tmp_path_factory.mktemp("overlap") / "world")
-    return Overlapped(share, world, seen, usages)
+    return Overlapped(share, world, seen, usages, pauses)
 
 
 def test_a_peer_trains_on_while_its_rounds_are_made(tmp_path: Path, overlapped: Overlapped) -> None:
@@ -146,6 +158,11 @@ def test_a_peer_trains_on_while_its_rounds_are_made(tmp_path: Path, overlapped: 
     assert not overlapped.world.ledger.violations
     assert overlapped.world.final is not None
     assert overlapped.world.final.counted
+
+
+def test_a_round_that_is_due_before_the_next_step_is_begun_and_training_goes_on_at_once(overlapped: Overlapped) -> None:
+    assert len(overlapped.pauses) > 500
+    assert max(overlapped.pauses) < WAIT_SECONDS
 
 
 def test_a_volunteer_sees_that_training_goes_on_in_a_round(overlapped: Overlapped) -> None:

@@ -16,6 +16,7 @@ from dipaco_swarm.swarm.round.candidates import (
     Demotions,
     may_redirect,
     next_leader,
+    outnumbered,
 )
 from dipaco_swarm.swarm.round.reduction import leader_order
 
@@ -135,3 +136,10 @@ def test_only_so_many_names_are_remembered() -> None:
     for i in range(2 * MAX_DEMERITS):
         demotions.note(f"name {i}", 0.0, 3)
     assert len(demotions.demoted(0.0)) == MAX_DEMERITS
+
+
+def test_nobody_is_sent_to_a_demoted_leader_that_fewer_have_joined_than_are_here() -> None:
+    alone, with_two = {FIRST: FIRST}, {FIRST: FIRST, SECOND: FIRST}
+    assert outnumbered(some(FIRST), alone, seats=2) == {FIRST}
+    assert not outnumbered(some(FIRST), with_two, seats=2), "two that do not go there would make another version"
+    assert not outnumbered(some(), alone, seats=2)

@@ -16,7 +16,9 @@ whom it has joined itself.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -77,6 +79,16 @@ def next_leader(candidates: Candidates, stage: int, module: ModuleId, version: i
 def may_redirect(candidates: Candidates, leader: str) -> bool:
     """Whether a member lets itself be sent to this leader; one that it did not know of has nothing against it yet."""
     return leader not in candidates.lost | (candidates.failed & candidates.known)
+
+
+def outnumbered(demoted: AbstractSet[str], follows: Mapping[str, str], seats: int) -> frozenset[str]:
+    """Leaders that are demoted here and joined by fewer than have joined here: nobody is sent to them, nor waits for
+    them. Where more have joined one that is demoted here alone, all go there: else there would be two versions.
+
+    `follows`: whom those have joined who are not here.
+    """
+    joined = Counter(follows.values())
+    return frozenset(leader for leader in demoted if joined[leader] < seats)
 
 
 class LeaderFailures:

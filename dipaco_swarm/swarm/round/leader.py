@@ -13,6 +13,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.fields import MAX_MEMBERS
 from dipaco_swarm.swarm.round import closing
+from dipaco_swarm.swarm.round.candidates import Demotions, outnumbered
 from dipaco_swarm.swarm.round.channels import Channel
 from dipaco_swarm.swarm.round.closing import GatheringView, close
 from dipaco_swarm.swarm.round.deciding import RunningRound
@@ -70,12 +71,13 @@ class Leader:
         questions: Questions,
         detector: FailureDetector,
         inquiry: Inquiry,
-        waived: Callable[[], frozenset[str]],
+        laggards: Demotions,
+        demotions: Demotions,
         lost: Callable[[Key], AbstractSet[str]],
     ) -> None:
-        """`standing`: its members are those that are awake. `waived`: who has kept others waiting lately.
+        """`standing`: its members are those that are awake. `laggards`: who has kept others waiting lately.
 
-        `lost`: leaders of a round that we have left.
+        `demotions`: of leaders. `lost`: leaders of a round that we have left.
         """
         self._transport = transport
         self._clock = transport.clock
@@ -85,7 +87,8 @@ class Leader:
         self._questions = questions
         self._detector = detector
         self._inquiry = inquiry
-        self._waived = waived
+        self._laggards = laggards
+        self._demotions = demotions
         self._lost = lost
         self._gatherings: dict[Key, Gathering] = {}
         self._tasks = Tasks()
@@ -166,8 +169,9 @@ class Leader:
                 return
             seats = await gathering.seats_of_one_size()
             if seats:
+                waived = self._laggards.demoted(self._clock.monotonic())
                 running = RunningRound(
-                    self._transport, gathering, seats, self._norm_clip, self._standing, self._inquiry, self._waived()
+                    self._transport, gathering, seats, self._norm_clip, self._standing, self._inquiry, waived
                 )
                 await running.reach_decision()
         finally:
@@ -212,18 +216,19 @@ class Leader:
 
     def _view(self, gathering: Gathering, ahead: tuple[Claim, str] | None, first: str | None) -> GatheringView:
         stage, module, _ = gathering.key
+        now = self._clock.monotonic()
         live, lately = self._standing.members_of(stage, module), self._standing.lately(stage, module)
         return GatheringView(
             seated=frozenset(gathering.seats),
             live=frozenset(live),
-            waited=self._clock.monotonic() - gathering.opened,
+            waited=now - gathering.opened,
             patience=gathering.patience,
             lately=frozenset(lately),
             elsewhere=frozenset(gathering.elsewhere),
             unanswered=gathering.unanswered,
             gone=frozenset(peer for peer in (*live, *lately) if self._detector.is_gone(peer)),
             whole=gathering.group.whole,
-            waived=frozenset() if gathering.group.whole else self._waived(),
+            waived=frozenset() if gathering.group.whole else self._laggards.demoted(now),
             ahead=ahead,
             first=first,
         )
@@ -254,7 +259,12 @@ class Leader:
                 gathering.elsewhere.discard(peer)
                 if answer.follows is not None:
                     follows[peer] = answer.follows
-        return None, await self._who_comes_first(gathering, follows)
+        demoted = frozenset() if gathering.group.whole else self._demotions.demoted(self._clock.monotonic())
+        shunned = outnumbered(demoted, follows, len(gathering.seats))
+        gathering.elsewhere |= {peer for peer in shunned if follows.get(peer) == peer}
+        left = shunned | self._lost(key)
+        rivals = {peer: leader for peer, leader in follows.items() if leader not in left}
+        return None, await self._who_comes_first(gathering, rivals)
 
     async def _where_they_are(self, peers: Sequence[str], gathering: Gathering, seconds: float) -> list[Here | None]:
         """The answers of all, asked at once; None for those who have not answered by then."""
@@ -286,8 +296,6 @@ class Leader:
         `follows`: whom the missing have joined.
         """
         us = self._transport.peer
-        lost = self._lost(gathering.key)
-        follows = {peer: leader for peer, leader in follows.items() if leader not in lost}
         first = follows.get(us, us)
         if first == us:
             first = leader_order(*gathering.key, sorted({*follows.values(), us}))[0]

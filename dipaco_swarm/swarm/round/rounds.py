@@ -84,7 +84,8 @@ class Rounds:
             self._questions,
             self._detector,
             self._inquiry,
-            self._not_waited_for,
+            self.laggards,
+            self._demotions,
             self._lost_of,
         )
         self._protocol = protocol
@@ -207,9 +208,6 @@ class Rounds:
     def waits_for(self, peer: str) -> bool:
         """Whether a peer has not kept rounds of ours waiting lately. From any thread."""
         return not self.laggards.is_demoted(peer, self._transport.clock.monotonic())
-
-    def _not_waited_for(self) -> frozenset[str]:
-        return self.laggards.demoted(self._transport.clock.monotonic())
 
     def _members_awake(self, stage: int, module: ModuleId) -> list[str]:
         """Whom a gathering waits for: where it waits for everybody, also those who leave questions unanswered."""
