@@ -234,9 +234,13 @@ def ban(
 ) -> None:
     """Have nobody listen to a peer any more; what it has contributed stays."""
     with worded_failures():
+        from dipaco_swarm.errors import UsageError
         from dipaco_swarm.run.orders import Ban
 
-        _node_of(run_file, home).order(Ban(name=_peer_name(name), why=why[:MAX_WHY]))
+        node, banned = _node_of(run_file, home), _peer_name(name)
+        if any(place.endswith(f"/{banned}") for place in node.address().bootstraps):
+            raise UsageError(f"{banned} is a bootstrap node of this run: nobody would find the others any more")
+        node.order(Ban(name=banned, why=why[:MAX_WHY]))
         typer.echo(TOLD)
 
 

@@ -208,7 +208,7 @@ def _harness() -> "ModuleType":
     from dipaco_swarm.errors import UsageError
 
     if find_spec("lm_eval") is None:
-        raise UsageError("--lm-eval needs lm-evaluation-harness: pip install 'dipaco-swarm[lm-eval]'")
+        raise UsageError("--lm-eval needs lm-evaluation-harness: pip install -c constraints.txt '.[lm-eval]'")
     return import_module("dipaco_swarm.client.harness")
 
 

@@ -63,13 +63,13 @@ class NobodyAnswers(Fault):
 
 @dataclass(frozen=True)
 class LeftAlone(Event):
-    """Our part of the last stage is done, and nobody is there to say that the run is."""
+    """Our part of a stage is done, and nobody is there to say whether the run is."""
 
     seconds: float
 
     @property
     def line(self) -> str:
-        return f"the last stage is done here, and nobody else was heard for {how_long(self.seconds)}: leaving"
+        return f"this stage is done here, and nobody else was heard for {how_long(self.seconds)}: leaving"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dipaco_swarm.run.orders import Admit, Ban, Forgive, Invite, Order, left
 from dipaco_swarm.run.register import Register, digest_of, new_code
 
 NAME = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+SOMEBODY = "12D3KooWHmZ7sYfVX5tCz1eLQkq3R8bPw6uJd4aNcG2xT9vBsmKp"
 ADDRESS = f"dipaco:small:{'a' * 32}@/ip4/127.0.0.1/tcp/4001/p2p/{NAME}"
 
 
@@ -75,14 +76,17 @@ def test_the_commands_leave_orders_and_print_addresses(tmp_path: Path) -> None:
     invited = runner.invoke(app, ["invite", *there, "--count", "2"])
     assert invited.exit_code == 0, invited.output
     codes = [RunAddress.parse(line).invitation for line in invited.output.split()]
-    assert runner.invoke(app, ["admit", *there[:1], NAME, *there[1:]]).exit_code == 0
-    assert runner.invoke(app, ["ban", *there[:1], NAME, *there[1:], "--why", "noise"]).exit_code == 0
-    assert runner.invoke(app, ["forgive", *there[:1], NAME, *there[1:]]).exit_code == 0
+    assert runner.invoke(app, ["admit", *there[:1], SOMEBODY, *there[1:]]).exit_code == 0
+    assert runner.invoke(app, ["ban", *there[:1], SOMEBODY, *there[1:], "--why", "noise"]).exit_code == 0
+    assert runner.invoke(app, ["forgive", *there[:1], SOMEBODY, *there[1:]]).exit_code == 0
     wrong = runner.invoke(app, ["ban", *there[:1], "me", *there[1:]])
     assert wrong.exit_code != 0
+    refused = runner.invoke(app, ["ban", *there[:1], NAME, *there[1:]])
+    assert refused.exit_code == 2
+    assert "is a bootstrap node of this run" in refused.output
     assert [order for _, order in OperatorHome(home).orders()] == [
         Invite(digests=tuple(digest_of(code) for code in codes if code is not None)),
-        Admit(name=NAME),
-        Ban(name=NAME, why="noise"),
-        Forgive(name=NAME),
+        Admit(name=SOMEBODY),
+        Ban(name=SOMEBODY, why="noise"),
+        Forgive(name=SOMEBODY),
     ]

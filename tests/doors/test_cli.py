@@ -258,7 +258,7 @@ def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
     address = RunAddress.parse(ADDRESS)
     listen = "/ip4/127.0.0.1/tcp/0"
     whole = PeerSettings(address, 3, tmp_path, Path("c"), listen, "cpu", 2, 1, True, 5, "none", "no", 2.5e6, 0.4)
-    whole = replace(whole, reach=Reach(Path("texts"), fenced=True), answers=2)
+    whole = replace(whole, reach=Reach(Path("texts"), fenced=True), answers=4)
     assert got == [
         replace(whole, hours=Hours(time(22), time(7)), yields=frozenset({"cpu", "battery"}), helpers=("cpu",))
     ]
@@ -277,7 +277,7 @@ def test_a_peer_has_calm_defaults(program: Install) -> None:
     assert runner.invoke(peer_cli.app, ["--run", ADDRESS]).exit_code == 0
     address = RunAddress.parse(ADDRESS)
     home = default_home("python-2x2", "peer")
-    calm = PeerSettings(address, None, home, None, None, "auto", None, None, False, None, "plain", answers=2)
+    calm = PeerSettings(address, None, home, None, None, "auto", None, None, False, None, "plain", answers=4)
     assert got == [replace(calm, low_priority=True)]
     assert got[0].reach == Reach(None, fenced=True)
 
@@ -353,7 +353,7 @@ def test_without_the_harness_it_is_said_how_to_get_it(tmp_path: Path, monkeypatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     ended = runner.invoke(swarm_cli.app, ["eval", "--home", str(tmp_path), "--lm-eval", "piqa"])
     assert ended.exit_code == 2
-    assert "pip install 'dipaco-swarm[lm-eval]'" in ended.output
+    assert "pip install -c constraints.txt '.[lm-eval]'" in ended.output
 
 
 def test_eval_generate_and_export_call_one_function_each(program: Install, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_other_trackers_are_refused(wrong: str) -> None:
 
 def test_one_that_is_not_installed_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dipaco_swarm.settings.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'dipaco-swarm\[trackio\]'"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[trackio\]'"):
         Tracking.parse("trackio:x")
     with tracked(None, "run") as on_sample:
         on_sample(sample(0.0))

@@ -357,11 +357,11 @@ def test_one_inner_step_of_sgd_is_synchronous_sgd_per_module(hub: Hub) -> None:
             torch.testing.assert_close(peer.base[module].params, bank[module], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("given", "kept"), [(None, True), (0, False), (7, True)])
+@pytest.mark.parametrize(("given", "kept"), [(None, True), (0, False), (7, False)])
 def test_progress_stays_on_top_of_a_newer_state_unless_it_is_part_of_it(
     hub: Hub, given: int | None, kept: bool
 ) -> None:
-    """`given`: the version from which others have it."""
+    """`given`: the version from which others have it; after a crash it may be newer than the checkpoint's."""
     (peer,) = make_peers(hub, grid([1, 1]), [0], TWO_LEVELS, OuterConfig(), inner_steps=1)
     module = peer.modules[0]
     before = peer.base[module].params

@@ -26,7 +26,7 @@ export const duration = (s) => {
 export const clock = (at, seconds = false) =>
   new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", ...(seconds ? { second: "2-digit" } : {}), hour12: false });
 export const day = (at) => new Date(at * 1000).toLocaleDateString([], { day: "numeric", month: "short" });
-export const moment = (at) => (Date.now() / 1000 - at < 20 * 3600 ? clock(at) : `${day(at)}, ${clock(at)}`);
+export const moment = (at) => (Math.abs(Date.now() / 1000 - at) < 20 * 3600 ? clock(at) : `${day(at)}, ${clock(at)}`);
 export const ago = (at) => {
   const s = Math.max(0, Date.now() / 1000 - at);
   return s < 45 ? "now" : `${duration(s)} ago`;
