@@ -288,6 +288,7 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
             min_peers: int = 1,
             more: str = "",
             pacing: str = "synchronous",
+            inner_steps: int = 5,
             reading: str = "auto",
         ) -> World:
             (tmp_path / "texts").mkdir()
@@ -296,7 +297,8 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
                 letters = "aeioulmn" if i % 2 else "xyzkqwrt"
                 text = " ".join("".join(words.choices(letters, k=4)) for _ in range(60))
                 (tmp_path / "texts" / f"{i}.txt").write_text(text)
-            text = write_run_file(tmp_path / "RUN.toml", min_peers=min_peers, pacing=pacing).read_text()
+            file = tmp_path / "RUN.toml"
+            text = write_run_file(file, min_peers=min_peers, pacing=pacing, inner_steps=inner_steps).read_text()
             data = f'source = "text"\npath = "texts/*.txt"\nreading = "{reading}"'
             text = text.replace('source = "python"\nmax_documents = 300', data)
             config = parse_run_file(text[: text.index("[[stages]]")] + more + stages)

@@ -612,7 +612,7 @@ def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_
     monkeypatch.setattr(operator_home, "save_state", or_full(bank.save_state))
     monkeypatch.setattr(operator_home, "write_whole", or_full(files.write_whole))
     monkeypatch.setattr(keeping, "write_whole", or_full(files.write_whole))
-    world = make_world(SINGLE + FOUR_PATHS, min_peers=1)
+    world = make_world(SINGLE + FOUR_PATHS, min_peers=1, inner_steps=40)  # a version lasts until it is fetched
     operator = world.operator()
     operator.until(Serving)
     peer, leave = world.peer("one", 0)
