@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dipaco_swarm.gateway import scribe
 from dipaco_swarm.gateway.answering import Part
 from dipaco_swarm.gateway.app import _events
 from dipaco_swarm.gateway.asked import SilentError
@@ -25,20 +26,35 @@ def test_texts_of_several_who_ask_come_in_the_same_passes() -> None:
     alone = [
         [word.token for word in islice(write(network, Text(network, prompt, GREEDY, 0)), 10)] for prompt in PROMPTS
     ]
-    rows, scribe, all_ask = rows_of(network), Scribe(network), threading.Event()
+    rows, writer, all_ask = rows_of(network), Scribe(network), threading.Event()
     network.register_forward_pre_hook(lambda module, args: assert_set(all_ask))
 
     def ask(prompt: list[int]) -> list[int]:
-        return [word.token for word, _ in scribe.write(Text(network, prompt, GREEDY, 0), 10)]
+        return [word.token for word, _ in writer.write(Text(network, prompt, GREEDY, 0), 10)]
 
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
         found = pool.map(ask, PROMPTS)
-        until(lambda: len(scribe._new) == len(PROMPTS) - 1)
+        until(lambda: len(writer._new) == len(PROMPTS) - 1)
         all_ask.set()
         assert list(found) == alone
     assert sum(rows) >= 50 > 2 * len(rows)  # each is read alone, one after the other, two once more where they are cut
     assert max(rows) == len(PROMPTS)
-    until(lambda: scribe._thread is None)
+    until(lambda: writer._thread is None)
+
+
+def test_the_first_token_is_given_out_at_once_and_those_of_a_moment_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scribe, "PAUSE_SECONDS", 1e9)
+    rows = rows_of(network := network_of())
+    writer = Scribe(network)
+    assert [more for _, more in writer.write(Text(network, [1], GREEDY, 0), 5)] in (
+        [True, True, True, True, True],  # all was there when the first was taken
+        [False, True, True, True, True],
+    )
+    with closing(writer.write(Text(network, [1], GREEDY, 0), 1 << 40)) as words:  # type: ignore[type-var]
+        next(words)
+        until(lambda: len(rows) > 20)
+        list(writer.write(Text(network, [2], GREEDY, 0), 1))  # before it is read, the other gets what is there
+        assert len(list(islice(words, 5))) == 5
 
 
 def assert_set(event: threading.Event) -> None:
@@ -47,19 +63,19 @@ def assert_set(event: threading.Event) -> None:
 
 def test_who_goes_is_written_for_no_more_and_a_failure_is_said_and_over() -> None:
     network = network_of()
-    scribe = Scribe(network)
-    with closing(scribe.write(Text(network, [1], GREEDY, 0), 1 << 40)) as words:  # type: ignore[type-var]
+    writer = Scribe(network)
+    with closing(writer.write(Text(network, [1], GREEDY, 0), 1 << 40)) as words:  # type: ignore[type-var]
         next(words)
-    until(lambda: scribe._thread is None)
+    until(lambda: writer._thread is None)
 
     def fail(*_: Any) -> None:
         raise RuntimeError("no memory")
 
     handle = network.register_forward_pre_hook(fail)
     with pytest.raises(SilentError, match="this machine could not write it"):
-        next(scribe.write(Text(network, [1], GREEDY, 0), 3))
+        next(writer.write(Text(network, [1], GREEDY, 0), 3))
     handle.remove()
-    assert len(list(scribe.write(Text(network, [1], GREEDY, 0), 3))) == 3
+    assert len(list(writer.write(Text(network, [1], GREEDY, 0), 3))) == 3
 
 
 def test_events_that_are_there_together_are_sent_together() -> None:
