@@ -35,13 +35,20 @@ DAEMON_SECONDS = 40.0
 """The daemon of a killed peer ends by itself after 15 idle seconds; this leaves room for a busy machine."""
 
 MAKE = multiprocessing.get_context("forkserver")
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "PYTHONUNBUFFERED": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+"""Of all programs."""
 LIBRARIES = ["benchmarks.chaos.loaded"]
 """What all programs need, and what takes seconds to load and to look up."""
 
 
 def prepare() -> None:
     """Load what all programs need into the server, once. One thread of arithmetic each; call it before any start."""
-    os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", PYTHONUNBUFFERED="1", HF_HUB_OFFLINE="1")
+    os.environ.update(ENVIRONMENT)
     MAKE.set_forkserver_preload(LIBRARIES)
 
 

@@ -23,9 +23,10 @@ SHORT = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_thread_each() -> Iterator[None]:
+def _prepared() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
+        for name, value in crew.ENVIRONMENT.items():  # of this module alone: another test asks a hub
+            patch.setenv(name, value)
         crew.prepare()
         yield
 

@@ -100,7 +100,8 @@ def test_a_node_pushes_what_it_keeps_and_says_so(home: Path, monkeypatch: pytest
     with model_hub() as (hub, place):
         monkeypatch.setenv("HF_ENDPOINT", place)
         pushing = PushingScreen(screen, home, push)
-        until(lambda: shows(pushing, 1, Pushed), 120)
+        until(lambda: shows(pushing, 1, Pushed) or screen.said(NotPushed), 120)
+        assert not screen.reported(NotPushed)
         assert hub.made == ["model"]
         assert {"dipaco_model.py", "README.md"} <= hub.files.keys()
         again = PushingScreen(screen, home, push)
