@@ -10,6 +10,7 @@ same cores would cost 10 to 20 % more CPU time for the same steps, and waste the
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from dipaco_swarm.dashboard.views import Evaluation, View
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.events.event import Event, OfPeer
 from dipaco_swarm.events.operator import SimulationStopped
+from dipaco_swarm.machine.clock import SYSTEM_CLOCK
 from dipaco_swarm.machine.stopping import Flag, Stopped, Stopping, ThreadPauses, stopping_on_signals
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.operator.operator import Operator
@@ -33,6 +35,7 @@ from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
+from dipaco_swarm.peer.workbench import Bench, Preparation, Workbench
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.run.reach import Reach
@@ -46,27 +49,34 @@ T = TypeVar("T")
 
 BOOTSTRAP = "bootstrap"
 """The name of the bootstrap node among the peers of a simulation."""
+LONGEST_TURN = 1.0
+"""Seconds of computing after which a peer lets others go first: long enough that caches are of use."""
 
 
 class Turns:
-    """Lets so many peers compute at once. A peer has a turn all its life, except while it waits for others.
+    """Lets so many peers compute at once. A peer has a turn until it waits for others, or has had it for a while.
 
+    Whoever has waited longest is next: where rounds overlap with training a peer never waits for others, and those
+    without a turn would never begin.
     A turn is one thread's. What else works for a peer, such as its exchange of what was routed, has none to leave.
     """
 
     def __init__(self, at_once: int) -> None:
-        self._free = threading.BoundedSemaphore(at_once)
+        self._lock = threading.Lock()
+        self._free = at_once
+        self._queue: deque[threading.Event] = deque()
         self._ours = threading.local()
 
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Wait for a turn, and have it within the block."""
-        with self._free:
-            self._ours.taken = True
-            try:
-                yield
-            finally:
-                self._ours.taken = False
+        self._take()
+        self._ours.taken = True
+        try:
+            yield
+        finally:
+            self._ours.taken = False
+            self._give()
 
     @contextmanager
     def left(self) -> Iterator[None]:
@@ -74,11 +84,47 @@ class Turns:
         if not getattr(self._ours, "taken", False):
             yield
             return
-        self._free.release()
+        self._give()
         try:
             yield
         finally:
-            self._free.acquire()
+            self._take()
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Within the block the caller offers its turn to nobody: others wait for what it has, turn in hand."""
+        self._ours.kept = True
+        try:
+            yield
+        finally:
+            self._ours.kept = False
+
+    def offer(self) -> None:
+        """Let those who wait have the turn first, if the caller has had it for long."""
+        if not getattr(self._ours, "taken", False) or getattr(self._ours, "kept", False) or not self._queue:
+            return
+        if SYSTEM_CLOCK.monotonic() - self._ours.since >= LONGEST_TURN:
+            with self.left():
+                pass
+
+    def _take(self) -> None:
+        mine = None
+        with self._lock:
+            if self._free:
+                self._free -= 1
+            else:
+                mine = threading.Event()
+                self._queue.append(mine)
+        if mine is not None:
+            mine.wait()  # whoever leaves a turn hands it over
+        self._ours.since = SYSTEM_CLOCK.monotonic()
+
+    def _give(self) -> None:
+        with self._lock:
+            if self._queue:
+                self._queue.popleft().set()
+            else:
+                self._free += 1
 
 
 class PortalInTurns:
@@ -104,6 +150,7 @@ class EventInTurns:
         self._turns = turns
 
     def is_set(self) -> bool:
+        self._turns.offer()  # asked before each step of training
         return self._event.is_set()
 
     def set(self) -> None:
@@ -126,6 +173,30 @@ class PausesInTurns(ThreadPauses):
     def sleep(self, seconds: float) -> None:
         with self._turns.left():
             super().sleep(seconds)
+
+
+class WorkbenchInTurns:
+    """A peer's workbench; while it reads documents the peer keeps its turn, as others may wait for the same shard."""
+
+    def __init__(self, workbench: Workbench, turns: Turns) -> None:
+        self._workbench = workbench
+        self._turns = turns
+
+    def prepare(self, wanted: Preparation) -> Bench:
+        with self._turns.kept():
+            return self._workbench.prepare(wanted)
+
+    def prepare_next(self, wanted: Preparation) -> Bench:
+        return self._workbench.prepare_next(wanted)
+
+    def begin(self, bench: Bench) -> None:
+        self._workbench.begin(bench)
+
+    def rest(self, *, resting: bool) -> None:
+        self._workbench.rest(resting=resting)
+
+    def close(self) -> None:
+        self._workbench.close()
 
 
 class ScreenOfPeer:
@@ -197,7 +268,8 @@ def simulate(
             with turns.taken():
                 waiting = stop.until_then(PausesInTurns(turns))
                 shown = recorded(ScreenOfPeer(screen, name), settings.home)
-                peer = Volunteer(settings, swarm, shown, waiting, workbench_of(settings))
+                workbench = WorkbenchInTurns(workbench_of(settings), turns)
+                peer = Volunteer(settings, swarm, shown, waiting, workbench)
                 peer.live()
                 return peer.attendance
 

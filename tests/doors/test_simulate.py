@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dipaco_swarm import simulate
 from dipaco_swarm.client import exporting
 from dipaco_swarm.client import visits as use
 from dipaco_swarm.errors import UsageError
@@ -56,6 +57,49 @@ def test_a_peer_that_sleeps_lets_another_have_its_turn() -> None:
         pool.submit(other).result(timeout=10)
         assert asleep.result(timeout=10)
     assert computed.is_set()
+
+
+def test_a_peer_that_never_waits_lets_others_compute_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "LONGEST_TURN", 0.02)
+    turns, stop = Turns(1), Stopping()
+    steps = [0, 0, 0]
+
+    def peer(number: int) -> None:
+        waiting = stop.until_then(PausesInTurns(turns))
+        with turns.taken():
+            while not waiting():  # as training does where rounds are made beside it
+                time.sleep(0.001)
+                steps[number] += 1
+                if min(steps) >= 10:
+                    stop.request()
+
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(peer, number) for number in range(3)]:
+            done.result(timeout=10)
+    assert min(steps) >= 10
+
+
+def test_a_peer_that_others_wait_for_keeps_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "LONGEST_TURN", 0.0)
+    turns, reading, told = Turns(1), threading.Event(), []
+
+    def another() -> None:
+        reading.wait(10)
+        with turns.taken():
+            told.append("another")
+
+    with ThreadPoolExecutor(1) as pool, turns.taken():
+        waits = pool.submit(another)
+        with turns.kept():
+            reading.set()
+            for _ in range(20):
+                time.sleep(0.005)
+                turns.offer()
+            told.append("read")
+        while len(told) < 2:
+            turns.offer()
+        waits.result(timeout=10)
+    assert told == ["read", "another"]
 
 
 def test_what_works_beside_a_peer_has_no_turn_to_leave() -> None:
