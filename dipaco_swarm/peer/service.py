@@ -15,6 +15,8 @@ UNIT = """\
 Description=DiPaCo peer of {run}
 
 [Service]
+# names of folders without a / in front mean the same as where the command was typed
+WorkingDirectory={folder}
 ExecStart={command}
 Restart=on-failure
 # 2 is a mistake that a restart does not cure, and 3 says how a synchronous run has ended; see the last line of the log
@@ -33,8 +35,9 @@ Execute = Callable[[Sequence[str]], int]
 
 
 def unit_of(run: str, command: Sequence[str]) -> str:
-    """What the file says. `command`: the program and its arguments."""
-    return UNIT.format(run=run, command=" ".join(map(_quoted, command)))
+    """What the file says. `command`: the program and its arguments, as they are typed in the current folder."""
+    folder = str(Path.cwd()).replace("%", "%%")  # a whole line, not quoted
+    return UNIT.format(run=run, folder=folder, command=" ".join(map(_quoted, command)))
 
 
 def units_folder() -> Path:

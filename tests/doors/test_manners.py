@@ -303,6 +303,12 @@ def test_the_unit_runs_exactly_the_command() -> None:
     assert "WantedBy=default.target" in text
 
 
+def test_a_unit_finds_folders_where_its_command_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder := tmp_path / "50 % of it").mkdir()
+    monkeypatch.chdir(folder)
+    assert f"WorkingDirectory={tmp_path}/50 %% of it\n" in unit_of("demo", ["x", "--home", "a"])
+
+
 def test_a_service_is_written_started_and_its_failure_said(tmp_path: Path) -> None:
     ran: list[str] = []
 
