@@ -29,7 +29,7 @@ from dipaco_swarm.dashboard.drawing import draw
 from dipaco_swarm.dashboard.peer_drawing import Look
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("docs/protocol.md", "docs/volunteer.md", "docs/operator.md")
+PAGES = ("docs/protocol.md", "docs/volunteer.md", "docs/user.md", "docs/operator.md")
 BLOCK = re.compile(
     r"(<!-- (messages|constants|table|values|screen) (\S+)(?: (\S+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL
 )

@@ -154,3 +154,52 @@ def evaluation() -> Evaluation:
             PathScore(1, documents=80, tokens=10_000, loss=4.4),
         ),
     )
+
+
+def status_for_users() -> SwarmStatus:
+    """A run of minutes, in the middle."""
+    figures = (0.39, 3976.0, 3.526), (0.19, 3932.0, 4.361), (0.27, 3937.0, 3.497), (0.14, 3275.0, 4.336)
+    return SwarmStatus(
+        run="demo-2x2",
+        stage=1,
+        stages=2,
+        finished=False,
+        peers=4,
+        keepers=1,
+        paths=tuple(
+            PathStatus(
+                index=i,
+                modules=(f"L0M{i // 2}", f"L1M{i % 2}"),
+                peers=1,
+                share=share,
+                version_min=9,
+                version_max=10 if i < 2 else 9,
+                tokens_per_second=speed,
+                loss=loss,
+            )
+            for i, (share, speed, loss) in enumerate(figures)
+        ),
+        modules=tuple(
+            ModuleStatus(name, version=10 if name == "L0M0" else 9, holders=3, keepers=1, peers=2)
+            for name in ("L0M0", "L0M1", "L1M0", "L1M1")
+        ),
+        tokens_per_second=15_120.0,
+        loss=3.793,
+        target_version=14,
+        round_seconds=14.0,
+    )
+
+
+def evaluation_for_users() -> Evaluation:
+    return Evaluation(
+        run="demo-2x2",
+        stage=1,
+        data="held-out documents of python",
+        prefix_tokens=32,
+        paths=(
+            PathScore(0, documents=157, tokens=33_711, loss=3.81736),
+            PathScore(1, documents=76, tokens=16_174, loss=4.0464),
+            PathScore(2, documents=169, tokens=35_120, loss=3.6241),
+            PathScore(3, documents=124, tokens=26_445, loss=2.9219),
+        ),
+    )
