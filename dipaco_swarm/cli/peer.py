@@ -10,6 +10,7 @@ from dipaco_swarm.cli.grouped import Grouped
 from dipaco_swarm.cli.peer_home import COMMANDS
 from dipaco_swarm.cli.peer_home import app as besides
 from dipaco_swarm.cli.words import (
+    ANSWERS,
     answers_choice,
     devices_choice,
     gpu_power_choice,
@@ -138,7 +139,7 @@ def peer(
         str,
         typer.Option(
             metavar="auto|no|N",
-            help="Write for who asks the run something: N at once; auto: 2.",
+            help=f"Write for who asks the run something: N at once; auto: {ANSWERS}.",
             rich_help_panel=OTHERS,
         ),
     ] = "auto",

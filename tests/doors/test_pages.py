@@ -4,9 +4,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 ROOT = Path(__file__).parents[2]
 POINTER = re.compile(r"\bdocs/[\w./-]+\.md(?:#[\w-]+)?")
@@ -70,6 +73,24 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_nothing_points_to_a_page_that_is_not_here(word: str) -> None:
     files = tracked(".py", ".md", ".toml", ".yml", "Makefile")
     assert [file.relative_to(ROOT) for file in files if re.search(word, file.read_text())] == []
+
+
+@pytest.mark.parametrize("program", ["peer", "peer_home", "bootstrap", "swarm"])
+def test_every_command_and_option_is_on_a_page(program: str) -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "bootstrap/README.md"]
+    said = "".join(page.read_text() for page in pages)
+    top = typer.main.get_command(import_module(f"dipaco_swarm.cli.{program}").app)
+    commands: dict[str, Any] = getattr(top, "commands", {})
+    options = [
+        (name, (*option.opts, *option.secondary_opts))  # of a pair such as --trial and --no-trial one is enough
+        for name, command in (commands or {"": top}).items()
+        for option in command.params
+        if option.param_type_name == "option"
+    ]
+    assert len(options) > 2, "no options found"
+    assert [name for name in commands if name not in said] == []
+    missing = [(name, names) for name, names in options if not any(re.search(rf"{n}\b", said) for n in names)]
+    assert missing == []
 
 
 def test_files_that_the_pages_name_are_there() -> None:
