@@ -18,6 +18,7 @@ from dipaco_swarm.algorithm.paths import PathIndex
 OURS, THEIRS = PathIndex(0), PathIndex(1)
 ALONE = GroupView(OURS, version=20, tokens=100, failed_at=None, gathering=False, others=(), round_tokens=100)
 BESIDE = Other(THEIRS, version=20, tokens=60, speaks=True)
+REPLICA = replace(BESIDE, path=OURS, version=19, tokens=0)
 STRANGER = replace(BESIDE, tokens=1 << 40, known=False)
 
 
@@ -50,6 +51,14 @@ def beside(*others: Other, **changes: object) -> GroupView:
         (beside(replace(BESIDE, version=19, speaks=False), tokens=200), True),
         (beside(replace(BESIDE, version=19 - CATCH_UP_ROUNDS), tokens=200), True),
         (beside(replace(BESIDE, version=19), BESIDE, tokens=140), True),  # another on its path is here
+        # nor is a replica, unless as many are behind as are here: else every round would have the same half of them
+        (beside(REPLICA), False),
+        (beside(REPLICA, tokens=100 * CATCH_UP_ROUNDS), True),
+        (beside(REPLICA, replace(REPLICA, version=20)), True),
+        (beside(REPLICA, REPLICA, replace(REPLICA, version=20)), False),
+        (beside(replace(REPLICA, speaks=False)), True),
+        (beside(replace(REPLICA, version=19 - CATCH_UP_ROUNDS)), True),
+        (beside(replace(REPLICA, known=False)), True),
         # of a stranger's word nothing depends: neither its tokens nor its path count, and its call only at half a round
         (beside(STRANGER, tokens=99), False),
         # what a round was to have and left out makes the next one due no sooner, and is brought when somebody gathers

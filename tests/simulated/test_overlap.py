@@ -28,7 +28,7 @@ SLOW = Line(up=17e3, down=83e3)
 """A module of 100,000 parameters takes it more than half of the time that a round trains."""
 
 
-@pytest.mark.parametrize("seed", cases(0, long=(1, 2)))
+@pytest.mark.parametrize("seed", cases(0, long=(1, 2, 13072)))
 def test_without_faults_nothing_forks_and_nothing_is_lost(tmp_path: Path, seed: int) -> None:
     outcome = tell(seed, tmp_path, faulty=False, seconds=60.0, overlap=True)
     assert not outcome.violations

@@ -43,7 +43,8 @@ def _group_has_enough(view: GroupView) -> bool:
     """Whether the group's tokens reach the target, or somebody who sees more than we do says so."""
     if view.gathering or (view.asked and view.group_tokens >= ASKED_SHARE * view.target):
         return True
-    return view.group_tokens >= view.target * (CATCH_UP_ROUNDS if _a_path_catches_up(view) else 1)
+    waits = _a_path_catches_up(view) or _half_of_us_catch_up(view)
+    return view.group_tokens >= view.target * (CATCH_UP_ROUNDS if waits else 1)
 
 
 def was_put_off(view: GroupView) -> bool:
@@ -70,6 +71,16 @@ def _a_path_catches_up(view: GroupView) -> bool:
     waited_for = view.others if view.since_put_off >= STRANGERS_EVERY else view.known
     coming = [other for other in waited_for if other.speaks and other.path not in here]
     return any(0 < view.version - other.version <= CATCH_UP_ROUNDS for other in coming)
+
+
+def _half_of_us_catch_up(view: GroupView) -> bool:
+    """Whether at least as many known members are on their way to this version as are at it.
+
+    The more replicas a path has, the sooner a round is full: at some point sooner than its version comes to all, and
+    every second round would have the same half of them.
+    """
+    at_it = 1 + sum(other.version >= view.version for other in view.known)
+    return sum(other.speaks and 0 < view.version - other.version <= CATCH_UP_ROUNDS for other in view.known) >= at_it
 
 
 PACED = Paced()
