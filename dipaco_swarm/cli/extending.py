@@ -6,7 +6,7 @@ import typer
 
 from dipaco_swarm.errors import HomeError, RunFileError
 from dipaco_swarm.run.file import read_run_file
-from dipaco_swarm.run.growth import changes_between, refused
+from dipaco_swarm.run.growth import FIXED, changes_between, refused
 from dipaco_swarm.run.orders import Extend
 from dipaco_swarm.settings import default_home
 
@@ -21,6 +21,9 @@ def tell_to_extend(run_file: Path, home: Path | None) -> None:
     manifest = node.manifest_of_own()
     if manifest is None:
         raise HomeError(f"there is no run in {folder} to extend; give the --home that `serve` was given")
+    began, asked = manifest.config.model.checkpoint, config.model.checkpoint
+    if asked is not None and asked != began:  # nothing has to be read of it to know: it may be large, or not there
+        raise RunFileError(f"model.from: {began!r} cannot become {asked!r}: {FIXED['model']}")
     if not config.model.is_described:
         from dipaco_swarm.training.pretrained import resolved  # torch loads only where a checkpoint is named
 

@@ -67,6 +67,8 @@ def _compared(key: str, before: Any, after: Any) -> Iterator[Change]:
         for index in range(max(len(before), len(after))):
             old = before[index] if index < len(before) else None
             new = after[index] if index < len(after) else None
+            if old is None and new is not None:  # without the keys that it leaves out: the line is short
+                new = {name: value for name, value in new.items() if value not in (None, {}, [])}
             yield from _compared(f"stages[{index}]", old, new)
     else:
         yield Change(key, before, after)

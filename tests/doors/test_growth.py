@@ -175,6 +175,16 @@ def test_changes_are_said_in_few_words() -> None:
     ]
 
 
+def test_a_stage_is_said_by_what_it_has() -> None:
+    before = config(deepcopy(GOOD))
+    document = deepcopy(GOOD)
+    document["stages"].append({"router": "k-means", "modules": [2, 3], "rounds": 9})
+    (added,) = changes_between(before, config(document))
+    assert str(added).startswith("stages[2] = {'router': 'k-means', 'modules': [2, 3], 'overlap': 1")
+    (taken,) = changes_between(config(document), before)
+    assert str(taken) == "stages[2] is left out"
+
+
 def test_a_stage_changes_other_sections_from_there_on() -> None:
     document = deepcopy(GOOD)
     document["stages"][0]["from_here"] = {"inner": {"learning_rate": 1e-2, "beta1": 0.5}}

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import vector_from_bytes
+from dipaco_swarm.cli.bootstrap import app
 from dipaco_swarm.client import exporting
 from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.errors import RunFileError
@@ -84,6 +86,10 @@ def test_all_paths_begin_as_the_checkpoint_and_a_path_can_be_the_next_checkpoint
     }
     with pytest.raises(RunFileError, match="there is no folder"):
         simulate(config, tmp_path / "another", PEERS)
+    (tmp_path / "run.toml").write_text(run_file(Path("somebody/else")))  # said at once, and nobody is asked for it
+    ended = CliRunner().invoke(app, ["extend", f"{tmp_path}/run.toml", "--home", f"{tmp_path}/first/bootstrap"])
+    assert ended.exit_code == 2
+    assert "cannot become 'somebody/else'" in ended.output
 
     exporting.export(tmp_path / "first" / "bootstrap", 3, tmp_path / "path-3")
     again = parse_run_file(run_file(tmp_path / "path-3"))
