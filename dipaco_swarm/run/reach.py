@@ -72,6 +72,10 @@ class Reach:
         is_name = HUB_NAME.fullmatch(name) is not None and "/" in name
         return is_name and not (os.path.isdir(here) and (self.root or not self.fenced))
 
+    @property
+    def reads_no_folder(self) -> bool:
+        return self.fenced and self.root is None
+
     def _check_root(self, data: SourceConfig) -> None:
         if self.root is None:
             raise DataError(

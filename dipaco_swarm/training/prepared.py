@@ -136,6 +136,8 @@ def index_of(name: str, reach: Reach) -> Index:
 
 def _in_folder(name: str, reach: Reach) -> str:
     """Raises DataError when it may not be read."""
+    if reach.reads_no_folder:  # in the few words that a peer's line has room for
+        raise DataError(f"data.prepared={name!r}: name the folder that it lies in with --data-root")
     data = SourceConfig(source="parquet", path=os.path.join(name, INDEX))
     file = reach.located(data)
     reach.check_files(data, [file])

@@ -10,6 +10,7 @@ import pytest
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import DataError, UsageError
+from dipaco_swarm.events.joining import NotPrepared
 from dipaco_swarm.operator import sharding
 from dipaco_swarm.operator.sharding import Sharding, SoFar, shares_of
 from dipaco_swarm.peer.reading import is_read_beside
@@ -153,6 +154,8 @@ def test_whoever_cannot_use_it_routes_documents_itself_and_is_told_why(
         assert same.stage.router is not None
         assert reason in str(why)
     split(manifest, run, tmp_path / "out")
+    _, why = for_reading(with_prepared(manifest, "out"), PathIndex(0), Reach(fenced=True))
+    assert NotPrepared(str(why)).line.endswith("--data-root"), "the line ends before it says what to do"
     prepared = with_prepared(manifest, "out")
     other = prepared.model_copy(update={"tokenizer": "a" * 64})
     assert "another tokenizer made them" in str(for_reading(other, PathIndex(0), reach)[1])
