@@ -88,7 +88,10 @@ class StatementCollector(Generic[S]):
         if (peer, said.blob) not in self._passed_over:
             self._passed_over.add((peer, said.blob))
             log.warning(
-                "passed over peer %s: it sent %s of path %d, which it does not train", peer[-8:], self._what, said.path
+                "passed over peer %s: it sent %s of path %d, which it was not seen to train",
+                peer[-8:],
+                self._what,
+                said.path,
             )
         return False
 
