@@ -33,7 +33,7 @@ def draw_peer(view: PeerView, look: Look) -> RenderableType:
         ("speed", f"{view.tokens_per_second:,.0f} tokens/s", Text(_so_far(view), QUIET)),
         _trained(view.time),
         _share(view),
-        ("round", f"{view.rounds + 1}", Bar(view.round_progress, _due(view.next_round_seconds))),
+        ("round", f"{view.rounds + 1}", Bar(view.round_progress, "" if view.paused else _due(view.next_round_seconds))),
         _stage_end(view),
     )
     agreed = Table.grid(padding=(0, 2), expand=True)
@@ -89,7 +89,7 @@ def _stage_end(view: PeerView) -> tuple[str, str, RenderableType]:
     end, words = view.stage_end, [f"step {view.step:,}"] if view.step else []
     if end is None:
         return "stage", "no set end", Text(", ".join(words), QUIET)
-    if end.seconds is not None:
+    if end.seconds is not None and not view.paused:  # while it pauses nothing comes nearer
         words.append(f"{duration(end.seconds)} left")
     return (
         "stage",

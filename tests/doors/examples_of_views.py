@@ -46,13 +46,13 @@ def peer_view() -> PeerView:
         time=TimeView(share=0.938, seconds=7500.0, lately=0.961, lately_seconds=900.0),
         sent=LineView({"round": 38_900_000, "versions": 2_100_000, "joining": 200_000, "messages": 30_000}, 210_000.0),
         received=LineView({"round": 49_300_000, "versions": 0, "joining": 8_570_000, "messages": 30_000}, 1_800_000.0),
-        last_agreed="L0M1 version 12 and L1M1 version 12 with 5 peers at 14:03:22, in 1.4 s",
+        last_agreed="L0M1 v12 with 2 others, L1M1 v12 with 3 others, at 14:03:22",
         round_progress=0.62,
         next_round_seconds=23.0,
         events=(
-            Happened("14:02:10", "round 11: L0M1 with 3 of 3 peers, L1M1 with 4 of 4 peers in 1.3 s"),
-            Happened("14:02:51", "L1M1: a peer with other bytes is fetching ours"),
-            Happened("14:03:22", "round 12: L0M1 with 3 of 3 peers, L1M1 with 3 of 4 peers in 1.4 s"),
+            Happened("14:01:29", "L0M1: caught up from version 9 to 10"),
+            Happened("14:02:10", "round 11: loss 4.331, L0M1 v11 with 2 others, L1M1 v11 with 3 others"),
+            Happened("14:03:22", "round 12: loss 4.322, L0M1 v12 with 2 others, L1M1 v12 with 3 others"),
         ),
     )
 

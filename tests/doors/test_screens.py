@@ -56,14 +56,20 @@ def test_a_volunteer_reads_path_loss_speed_company_traffic_and_what_was_agreed()
     assert "python-2x2" in text
     assert "path 3 (of 4)" in text
     assert "training" in text
-    assert "4.322" in line_with(text, "loss")
+    assert "4.322" in line_with(text, "│  loss")
     assert "9.8 million tokens" in line_with(text, "5,312 tokens/s")
     assert "step 4,200" in line_with(text, "stage  ")
     assert "96 % of the time" in line_with(text, "trained", "of the last 15 min; 94 % of 2 h 5 min")
     assert "due in 23 s" in line_with(text, "round  ", "13")
-    assert "L0M1 version 12 and L1M1 version 12 with 5 peers at 14:03:22" in line_with(text, "agreed")
+    assert "L0M1 v12 with 2 others, L1M1 v12 with 3 others, at 14:03:22" in line_with(text, "agreed")
     assert "3 of 3" in line_with(text, "3 peers of 2 paths")
     assert "Ctrl+C" in text
+
+
+def test_a_volunteer_who_pauses_reads_of_nothing_that_is_due() -> None:
+    text = text_of(replace(peer_view(), activity="paused, as you asked", paused=True))
+    assert "due" not in line_with(text, "│  round ")
+    assert "left" not in line_with(text, "│  stage ")
 
 
 def test_a_volunteer_reads_what_the_line_is_used_for() -> None:
@@ -162,7 +168,7 @@ def test_disagreement_and_being_alone_are_said_in_words() -> None:
 def test_a_newcomer_sees_calm_words_instead_of_numbers_that_do_not_exist() -> None:
     text = text_of(PeerView("r", 0, 2, path=None, num_paths=4, activity="asking for the manifest", rounds=0, peers=1))
     assert "no path yet" in text
-    assert "not yet" in line_with(text, "loss")
+    assert "not yet" in line_with(text, "│  loss")
     assert "nothing yet" in line_with(text, "agreed")
     assert "due" not in text
 
