@@ -69,7 +69,8 @@ class RoutedModel:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, with what stands before every text."""
-        ids: list[int] = self.tokenizer(text)["input_ids"]
+        # it warns of texts that are longer than the model reads; they are read in pieces
+        ids: list[int] = self.tokenizer(text, verbose=False)["input_ids"]
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
