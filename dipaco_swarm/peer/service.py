@@ -54,13 +54,14 @@ def install(run: str, command: Sequence[str], folder: Path, execute: Execute | N
     write_whole(file, unit_of(run, command).encode(), durable=False)
     said = [f"wrote {file}"]
     steps = [("systemctl", "--user", "daemon-reload"), ("systemctl", "--user", "enable", "--now", file.name)]
+    shown = " && ".join(" ".join(step) for step in steps)
     if execute is None and shutil.which("systemctl") is None:
-        shown = " && ".join(" ".join(step) for step in steps)
         return [*said, f"there is no systemctl here; where there is: {shown}"]
     for step in steps:
         if (execute or _execute)(step):
             raise HomeError(
-                f"{' '.join(step)} failed; is this the session of a user with systemd? The unit is written: {file}"
+                f"{' '.join(step)} failed; is this the session of a user with systemd? The unit is written: {file}; "
+                f"in such a session: {shown}"
             )
     return [
         *said,
