@@ -6,7 +6,7 @@
 # make bench   the benchmarks
 # make audit   known holes in the versions that we pin; needs the internet
 #
-# Each makes .venv first, once, with the versions of constraints.txt. Another Python: make PYTHON=python3.12 test
+# Each makes .venv first, once, with the versions of constraints.txt; Python compiles what is used of it. Another Python: make PYTHON=python3.12 test
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -47,6 +47,6 @@ audit: .venv/.installed
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else \
 		"dipaco-swarm needs Python 3.11 or 3.12, but $(PYTHON) is %d.%d; try: make PYTHON=python3.11 ..." % v[:2])'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@

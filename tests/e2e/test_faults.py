@@ -128,6 +128,7 @@ def fill(file: Path) -> None:
                 assert error.errno == errno.ENOSPC  # noqa: PT017 - it has to end so
 
 
+@pytest.mark.long
 def test_training_goes_on_while_the_disk_is_full(commands: Commands, tmp_path: Path, small_disk: Path) -> None:
     run_file = write_run_file(tmp_path / "RUN.toml", min_peers=1, inner_steps=15, warmup=10_000)
     commands.prelude = (

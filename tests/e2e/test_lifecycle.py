@@ -112,6 +112,7 @@ def test_the_rest_goes_on_when_members_leave_while_training_and_in_a_round(comma
     commands.stops_on_ctrl_c("waiting", "staying", "bootstrap")
 
 
+@pytest.mark.long
 def test_a_lone_peer_keeps_its_progress_and_a_slower_one_joins_it(commands: Commands, tmp_path: Path) -> None:
     steps = 250
     blocking = write_run_file(
