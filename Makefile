@@ -6,7 +6,8 @@
 # make bench   the benchmarks
 # make audit   known holes in the versions that we pin; needs the internet
 #
-# Each makes .venv first, once, with the versions of constraints.txt; Python compiles what is used of it. Another Python: make PYTHON=python3.12 test
+# Each makes .venv first, once, with the versions of constraints.txt; Python compiles what is used of it.
+# Another Python: make PYTHON=python3.12 test
 
 PYTHON ?= python3
 BIN := .venv/bin
