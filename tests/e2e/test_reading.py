@@ -26,8 +26,10 @@ from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.training.inner import TrainingSettings
+from dipaco_swarm.training.reading.reader import NICE
 from dipaco_swarm.training.reading.stream import Stream
 from dipaco_swarm.training.tokenizer import train_tokenizer
+from tests.hub import until
 
 from .conftest import RUN_FILE
 from .world import SINGLE, MakeWorld
@@ -143,6 +145,14 @@ def test_a_reader_that_is_killed_is_started_again_and_goes_on_as_if_nothing_was(
     assert take(again.batches(4, 1, 300), 50) == whole[300:350]
     again.close()
     assert len([event for event in told if isinstance(event, FirstSequences)]) == 1
+
+
+def test_a_reader_gives_way_to_training_once_its_first_sequences_are_there(corpus: Path, tmp_path: Path) -> None:
+    stream = stream_of(config_of(corpus), tmp_path / "home", [])
+    (reader,) = readers()
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    until(lambda: reader.nice() == min(19, ours + NICE), PATIENCE)
+    stream.close()
 
 
 def test_a_reader_ends_when_its_peer_was_killed(corpus: Path, tmp_path: Path) -> None:

@@ -402,6 +402,20 @@ def test_every_sequence_comes_once_in_an_epoch_in_another_order_each_time(tokeni
     stream.close()
 
 
+def test_a_reader_that_has_come_up_has_what_training_needs_and_one_block_more(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    bench, needed, said = Bench(tokenizer, tmp_path), Needed(), list[dict[str, object]]()
+    reader = Reader(bench.maker(), bench.store, Rolling(tmp_path, 10**9), 0, said.append)
+    assert reader.come_up(needed) == 0  # and does not wait for training
+    assert [line["made"] for line in said if "made" in line] == [0, 1]
+    needed.come_to(1)
+    assert reader.come_up(needed) == 1
+    assert [line["made"] for line in said if "made" in line] == [0, 1, 2]
+    needed.come_to(None)
+    assert reader.come_up(needed) is None
+
+
 def test_batches_are_the_same_from_any_cursor_after_any_kill(tokenizer: Tokenizer, tmp_path: Path) -> None:
     calm = Bench(tokenizer, tmp_path / "calm", assign=by_first_letter)
     stream = Stream(calm.store, partial(Thread, calm), lambda event: None)

@@ -40,7 +40,8 @@ from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, voca
 LEAD = 1
 """Blocks that are made before training comes to them."""
 NICE = 10
-"""Training comes first: beside it we get a tenth of a processor that both want."""
+"""Training comes first: beside it we get a tenth of a processor that both want. Only once its first blocks are there:
+at a change of stage others wait for these too, and a tenth of a busy processor took minutes to import torch."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,11 @@ class Reader:
 
     def work(self, needed: Needed) -> None:
         """Until training is over. Raises SwarmError, and OSError when the disk is full."""
+        while (block := self.come_up(needed)) is not None:
+            needed.wait(block)
+
+    def come_up(self, needed: Needed) -> int | None:
+        """Make what training needs now; the block that it has come to, or None: it is over. Raises as `work`."""
         while (now := needed.block) is not None:
             ahead = self._ahead(now)
             missing = next((block for block in ahead if not self._store.has(block)), None)
@@ -155,7 +161,8 @@ class Reader:
                 self._say({"held": True})
             else:
                 self._say({"hungry": False})
-                needed.wait(now)
+                break
+        return now
 
     def _make_room(self, cap: int, ahead: list[int]) -> bool:
         for_others = 0 if self._shelf is None else self._shelf.size
@@ -246,7 +253,6 @@ def _assign(manifest: Manifest, job: Job, is_together: bool) -> Assign | None:
 
 def main() -> None:
     """JOB: a file with a `Job` as JSON."""
-    os.nice(NICE)
     needed, inbox, lock = Needed(), Inbox(), threading.Lock()
 
     def say(line: dict[str, object]) -> None:
@@ -258,6 +264,8 @@ def main() -> None:
     try:
         reader = reader_of(job, say, inbox)
         say({"ready": True})
+        reader.come_up(needed)
+        os.nice(NICE)
         reader.work(needed)
     except SwarmError as error:
         say({"error": str(error)})
