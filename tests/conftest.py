@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from dipaco_swarm.machine.memory import keep_what_is_loaded
 from dipaco_swarm.swarm import border, tasks
 from tests.hub import Hub
+from tests.patience import PATIENCE
 
 # a busy machine is slow to draw inputs, and that says nothing about them
 settings.register_profile(
@@ -34,6 +35,10 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests of real daemons first: then the workers end at about the same time. Long ones only where `-m` says so."""
     items.sort(key=lambda item: item.get_closest_marker("swarm") is None)
+    for item in items:
+        bound = item.get_closest_marker("timeout")
+        seconds = float(config.getini("timeout") if bound is None else bound.args[0])
+        item.add_marker(pytest.mark.timeout(seconds * PATIENCE), append=False)
     if "long" not in config.option.markexpr:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
         items[:] = [item for item in items if not item.get_closest_marker("long")]

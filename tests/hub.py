@@ -12,13 +12,14 @@ from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.local import LocalNetwork, LocalSwarms, local_address
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.states.blobs import Blobs, MemoryBlobs
+from tests.patience import PATIENCE
 
 BOOTSTRAP = "bootstrap"
 FINGERPRINT = "a" * 32
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)

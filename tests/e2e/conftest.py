@@ -19,12 +19,14 @@ from dipaco_swarm.cli.words import EXIT_NOT_WHOLE
 from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import Round
+from dipaco_swarm.machine import beside
 from dipaco_swarm.operator import operator
 from dipaco_swarm.peer import manifest_watch, volunteer
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.training import checkpoint
 from dipaco_swarm.training.checkpoint import Checkpoint
+from tests.patience import PATIENCE
 from tests.programs import Program, start
 
 from .world import E, MakeWorld, World, is_like
@@ -185,7 +187,7 @@ class Commands:
         self.until(lambda: text in self.log(label), f"{label} never said {text!r}", seconds, label)
 
     def until(self, condition: Callable[[], bool], otherwise: str, seconds: float, label: str) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * PATIENCE
         while not condition():
             ended = self.running[label].poll() is not None
             assert not (ended and not condition()), f"{label} ended: {otherwise}\n{self.log(label)[-2000:]}"
@@ -277,6 +279,7 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(operator, "TICK_SECONDS", 0.2)  # a whole run takes seconds here
     monkeypatch.setattr(volunteer, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(beside, "NICE", 0)  # a router is not to wait for what other tests and peers of this process do
     monkeypatch.setattr(manifest_watch, "MANIFEST_PAUSES", (0.2, *manifest_watch.MANIFEST_PAUSES))
     worlds: list[World] = []
     with contextlib.ExitStack() as hubs, ThreadPoolExecutor(8) as pool:

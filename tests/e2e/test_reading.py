@@ -35,9 +35,9 @@ from .conftest import RUN_FILE
 from .world import SINGLE, MakeWorld
 
 P0 = PathIndex(0)
-PATIENCE = 150.0
+SECONDS = 100.0
 """For what takes some seconds on an idle machine: a reader imports torch."""
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(300)
 
 
 def test_a_run_of_two_stages_is_read_beside_training(make_world: MakeWorld) -> None:
@@ -47,7 +47,7 @@ def test_a_run_of_two_stages_is_read_beside_training(make_world: MakeWorld) -> N
     world.operator()
     peers = [world.peer(f"peer-{path}", path)[0] for path in range(2)]
     for screen in peers:
-        screen.until(FirstSequences, 2, seconds=PATIENCE)
+        screen.until(FirstSequences, 2, seconds=SECONDS)
     world.end()
     for screen in peers:
         assert [event.stage for event in screen.reported(StageBegan)] == [0, 1]
@@ -151,7 +151,7 @@ def test_a_reader_gives_way_to_training_once_its_first_sequences_are_there(corpu
     stream = stream_of(config_of(corpus), tmp_path / "home", [])
     (reader,) = readers()
     ours = os.getpriority(os.PRIO_PROCESS, 0)
-    until(lambda: reader.nice() == min(19, ours + NICE), PATIENCE)
+    until(lambda: reader.nice() == min(19, ours + NICE), SECONDS)
     stream.close()
 
 

@@ -15,6 +15,7 @@ from dipaco_swarm.run.signature import open_manifest, signer_of
 from dipaco_swarm.simulate import final_states, simulate
 from dipaco_swarm.swarm.libp2p.identity import load_identity
 from tests.long import cases
+from tests.patience import PATIENCE
 
 from .conftest import Commands, write_run_file
 
@@ -47,8 +48,8 @@ def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(
     one_process.join(400)
     assert one_process.exitcode == 0
     for path, peer in enumerate(peers):
-        assert peer.wait(120) == 0, commands.log(f"peer-{path}")
-    assert commands.running["bootstrap"].wait(60) == 0, commands.log("bootstrap")
+        assert peer.wait(120 * PATIENCE) == 0, commands.log(f"peer-{path}")
+    assert commands.running["bootstrap"].wait(60 * PATIENCE) == 0, commands.log("bootstrap")
 
     four = grid([1, 2, 2], frozenset({0}))  # every path has an embedding of its own
     for stage, table in ((0, grid([1, 1, 1])), (1, four), (2, four)):

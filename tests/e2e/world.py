@@ -26,6 +26,7 @@ from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.states.blobs import BlobStore
 from tests.hub import BOOTSTRAP, Hub
+from tests.patience import PATIENCE
 
 SINGLE = '[[stages]]\nrouter = "single"\n'
 FOUR_PATHS = '[[stages]]\nrouter = "product-k-means"\nmodules = [2, 2]\n'
@@ -70,7 +71,7 @@ class Events(Screen):
             return len(self.reported(kind, **fields)) >= times
 
         with self._new:
-            self._new.wait_for(lambda: heard() or self._over, seconds)
+            self._new.wait_for(lambda: heard() or self._over, seconds * PATIENCE)
             assert heard(), f"nobody reported {kind.kind} {fields or ''}: " + "\n".join(map(repr, self._reported))
             return self.reported(kind, **fields)[-1]
 
@@ -154,7 +155,7 @@ class World:
 
         def leave() -> None:
             stop.request()
-            work.result(30)
+            work.result(30 * PATIENCE)
 
         return leave
 
@@ -216,7 +217,7 @@ class World:
     def end(self) -> None:
         """Let the run come to its own end; whatever failed in a thread is raised here."""
         for work in self._work:
-            work.result(60)
+            work.result(60 * PATIENCE)
 
     def break_off(self) -> None:
         for stop in self._stops:

@@ -46,10 +46,8 @@ def test_the_first_token_is_given_out_at_once_and_those_of_a_moment_together(mon
     monkeypatch.setattr(scribe, "PAUSE_SECONDS", 1e9)
     rows = rows_of(network := network_of())
     writer = Scribe(network)
-    assert [more for _, more in writer.write(Text(network, [1], GREEDY, 0), 5)] in (
-        [True, True, True, True, True],  # all was there when the first was taken
-        [False, True, True, True, True],
-    )
+    more = [more for _, more in writer.write(Text(network, [1], GREEDY, 0), 5)]
+    assert more[1:-1] == [True] * 3  # the first may be alone, and that it was the last may be said a moment later
     with closing(writer.write(Text(network, [1], GREEDY, 0), 1 << 40)) as words:  # type: ignore[type-var]
         next(words)
         until(lambda: len(rows) > 20)
