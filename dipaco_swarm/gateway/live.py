@@ -76,6 +76,11 @@ class LiveGateway:
             if path not in alone:
                 alone.add(path)
                 self._tell(f"no peer answers for path {path} now; this machine fetches it and writes itself")
+            coming = own.begin(path)
+            coming.add_done_callback(lambda _: peers.look_again())
+            while not coming.done():  # a large path takes minutes over a line, and a peer may have a place before
+                peers.await_room(path, coming.done)
+                yield from peers.writers(path)
             yield own
 
         return gateway_of(run, writers, partial(_check, self.checks))

@@ -2,8 +2,9 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing
-from threading import Lock
+from threading import Lock, Thread
 
 from transformers import PreTrainedModel
 
@@ -35,11 +36,25 @@ class OwnPaths:
     def __init__(self, run: TrainedRun) -> None:
         self._run = run
         self._end_of_text = end_of_text_id(run.tokenizer)
-        self._loaded: OrderedDict[PathIndex, _Loaded] = OrderedDict()
+        self._paths: OrderedDict[PathIndex, Future[_Loaded]] = OrderedDict()
+        """Loaded, or being loaded; the last is the one that was asked for last."""
+        self._lock = Lock()
         self._loading = Lock()
 
+    def begin(self, path: PathIndex) -> "Future[_Loaded]":
+        """It is loaded, or will be, by a thread of its own; SilentError when it cannot be. Returns at once."""
+        with self._lock:
+            if (there := self._paths.get(path)) is not None:
+                self._paths.move_to_end(path)
+                return there
+            while len(self._paths) >= PATHS:
+                self._paths.popitem(last=False)
+            coming = self._paths[path] = Future[_Loaded]()
+        Thread(target=self._work, args=(path, coming), name=f"path {path}", daemon=True).start()
+        return coming
+
     def write(self, task: Task) -> Iterator[Piece]:
-        asked, loaded = task.asked, self._load(task.path)
+        asked, loaded = task.asked, self.begin(task.path).result()
         text = Text(
             loaded.network,
             task.text,
@@ -55,22 +70,25 @@ class OwnPaths:
                 yield Piece(written, loaded.origin, more)
 
     def think(self, path: PathIndex, text: Sequence[int], alternatives: int) -> tuple[list[Written], Origin]:
-        loaded = self._load(path)
+        loaded = self.begin(path).result()
         return think(loaded.network, text, alternatives), loaded.origin
 
+    def _work(self, path: PathIndex, coming: "Future[_Loaded]") -> None:
+        try:
+            with self._loading:  # one after the other: each has the whole line, and no more memory than it needs
+                loaded = self._load(path)
+        except Exception as error:  # whoever asks for it is told
+            with self._lock:
+                if self._paths.get(path) is coming:
+                    del self._paths[path]  # the next one tries again
+            coming.set_exception(
+                SilentError(str(error)) if isinstance(error, CheckpointError | UnreachableError) else error
+            )
+            return
+        coming.set_result(loaded)
+
     def _load(self, path: PathIndex) -> _Loaded:
-        with self._loading:
-            if path in self._loaded:
-                self._loaded.move_to_end(path)
-                return self._loaded[path]
-            if len(self._loaded) >= PATHS:
-                self._loaded.popitem(last=False)
-            model = self._run.model()
-            try:
-                network = self._run.load(model, path)
-                states = {module: self._run.state_of(module) for module in self._run.table.modules_of(path)}
-            except (CheckpointError, UnreachableError) as error:
-                raise SilentError(str(error)) from error
-            modules = {str(module): f"{state.version}:{state.digest}" for module, state in states.items()}
-            self._loaded[path] = _Loaded(network.eval(), Origin(path, modules, ""))
-            return self._loaded[path]
+        network = self._run.load(self._run.model(), path)
+        states = {module: self._run.state_of(module) for module in self._run.table.modules_of(path)}
+        modules = {str(module): f"{state.version}:{state.digest}" for module, state in states.items()}
+        return _Loaded(network.eval(), Origin(path, modules, ""))

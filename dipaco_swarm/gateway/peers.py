@@ -5,9 +5,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.gateway.asked import Origin, Piece, SilentError, Task
@@ -28,6 +27,8 @@ PATIENCE_SECONDS = 5.0
 """A peer that says nothing for so long has fallen silent."""
 PASSED_OVER_SECONDS = 30.0
 """... and is asked again after this."""
+LEAST_PAUSE_SECONDS = 0.5
+"""Whoever refuses is not asked again sooner, whatever it says."""
 
 
 @dataclass
@@ -59,33 +60,60 @@ class Peers:
         self._records: dict[PeerName, _Record] = {}
         self._looked: dict[ModuleId, float] = {}
         self._lock = threading.Lock()
-        self._counting = threading.Lock()
+        self._changed = threading.Condition()
+        """Of places and pauses."""
 
     def writers(self, path: PathIndex) -> Iterator["PeerWriter"]:
-        """Up to three, each when the one before has fallen silent."""
-        now = time.monotonic()
-        there = [n for n in self._trainers(path) if n not in self._liars and self._record(n).not_before <= now]
-        random.shuffle(there)  # those that were never asked
-        there.sort(key=lambda name: (self._record(name).expected_seconds, self._record(name).under_way))
-        tried = 0
-        for name in there:
-            if self._record(name).under_way < QUESTIONS_OF_ONE:  # it would refuse, and be passed over for a while
-                yield PeerWriter(self._swarm, name, self._stage, self._note, partial(self._asks, name))
-                tried += 1
-            if tried == CANDIDATES:
-                return
+        """Up to three, each when the one before has fallen silent. Each has a place kept for one question of ours until
+        the next one is wanted, or nobody."""
+        tried: set[PeerName] = set()
+        while len(tried) < CANDIDATES and (name := self._take_place(path, tried)) is not None:
+            tried.add(name)
+            try:
+                yield PeerWriter(self._swarm, name, self._stage, self._note)
+            finally:
+                self._give_place(name)
 
-    @contextmanager
-    def _asks(self, name: PeerName) -> Iterator[None]:
-        """While a peer is asked."""
+    def await_room(self, path: PathIndex, over: Callable[[], bool]) -> None:
+        """Until a peer of the path may be asked, or it is `over`, which `look_again` lets it see; some seconds at
+        most."""
+        there, now = self._trainers(path), time.monotonic()
+        pauses = [pause for name in there if (pause := self._record(name).not_before - now) > 0]
+        with self._changed:
+            self._changed.wait_for(
+                lambda: over() or any(map(self._has_room, there)), timeout=min([LOOK_SECONDS, *pauses])
+            )
+
+    def look_again(self) -> None:
+        """Let all that wait for room see whether it is over."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _take_place(self, path: PathIndex, tried: Collection[PeerName]) -> PeerName | None:
+        """A place at the peer that will probably be the first to write; None: all have been tried, or have no room."""
+        there = self._trainers(path)
+        with self._changed:
+            free = [name for name in there if name not in tried and self._has_room(name)]
+            if not free:
+                return None
+            random.shuffle(free)  # those that were never asked
+            name = min(free, key=lambda name: (self._record(name).expected_seconds, self._record(name).under_way))
+            self._record(name).under_way += 1
+            return name
+
+    def _give_place(self, name: PeerName) -> None:
+        with self._changed:
+            self._record(name).under_way -= 1
+            self._changed.notify_all()
+
+    def _has_room(self, name: PeerName) -> bool:
+        """Whether it would not refuse one question more, as far as we know."""
         record = self._record(name)
-        with self._counting:
-            record.under_way += 1
-        try:
-            yield
-        finally:
-            with self._counting:
-                record.under_way -= 1
+        return (
+            name not in self._liars
+            and record.under_way < QUESTIONS_OF_ONE
+            and record.not_before <= time.monotonic()
+        )
 
     def _trainers(self, path: PathIndex) -> list[PeerName]:
         module = self._table.modules_of(path)[0]
@@ -103,7 +131,7 @@ class Peers:
         """`seconds`: to the first token; None: it fell silent, and may be asked again after `again_seconds`."""
         record = self._record(name)
         if seconds is None:
-            pause = min(again_seconds or PASSED_OVER_SECONDS, 10 * PASSED_OVER_SECONDS)
+            pause = min(max(LEAST_PAUSE_SECONDS, again_seconds or PASSED_OVER_SECONDS), 10 * PASSED_OVER_SECONDS)
             record.not_before = max(record.not_before, time.monotonic() + pause)
         else:
             before = record.first_token_seconds or seconds
@@ -116,15 +144,11 @@ Note = Callable[[PeerName, float | None, float], None]
 class PeerWriter:
     """`Writer` that asks a peer."""
 
-    def __init__(
-        self, swarm: Swarm, name: PeerName, stage: int, note: Note, asks: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        """`asks`: entered while it is asked."""
+    def __init__(self, swarm: Swarm, name: PeerName, stage: int, note: Note) -> None:
         self.name = name
         self._swarm = swarm
         self._stage = stage
         self._note = note
-        self._asks = asks
 
     def write(self, task: Task) -> Iterator[Piece]:
         sampling, asked = task.asked.sampling, task.asked
@@ -159,10 +183,7 @@ class PeerWriter:
         began, first = time.monotonic(), True
         origin = Origin(PathIndex(question.path), {}, str(self.name))
         try:
-            with (
-                self._asks(),
-                closing(self._swarm.asking.ask(self.name, question, patience=PATIENCE_SECONDS)) as said,  # type: ignore[type-var]
-            ):
+            with closing(self._swarm.asking.ask(self.name, question, patience=PATIENCE_SECONDS)) as said:  # type: ignore[type-var]
                 for word in said:
                     match word:
                         case Begins(modules=modules):
