@@ -62,9 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--seed", type=int, default=0, help="of who is killed when")
     options = parser.parse_args(arguments)
-    size = Size(options.hidden, options.tokens, FULL, 60.0, 200)
+    size = Size(options.hidden, options.tokens, FULL, 40.0, 3, 200)
     if options.quick:
-        size = Size(options.hidden, options.tokens, QUICK, 15.0, 60)
+        size = Size(options.hidden, options.tokens, QUICK, 20.0, 1, 60)
     found = Results()
     crews.prepare()
     print(HEAD)
@@ -105,7 +105,7 @@ def _swarm(folder: Path, size: Size, found: Results, seed: int) -> None:
         of_the_liar = swarms.texts_of_the_liar(swarm, door)
         _note(found, swarms.rows(swarm, door, size, lines=lab is not None))
         swarm.end()
-        _note(found, swarms.rows_after_the_end(door, size))
+        _note(found, swarms.rows_after_the_end(swarm, door, size))
         found.killed = swarms.killed(swarm, door, size, seed, of_the_liar)
 
 

@@ -3,7 +3,7 @@
 import importlib.util
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -11,19 +11,34 @@ from pathlib import Path
 import httpx
 import torch
 
-from benchmarks.serving.clients import ONE_THREAD, PROMPTS, START_SECONDS, SWARM, Door, process, row_of, served, warm_up
+from benchmarks.serving.clients import (
+    ONE_THREAD,
+    PROMPTS,
+    START_SECONDS,
+    SWARM,
+    Door,
+    in_turn,
+    process,
+    prompts,
+    row_of,
+    served,
+    warm_up,
+)
 from benchmarks.serving.rows import DENSE, GENERATED, SERVED_HERE, TRANSFORMERS, Answer, Row
 from benchmarks.serving.size import Size
+from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.client.sources import open_run
-from dipaco_swarm.gateway.asked import Asked
+from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.gateway.program import on_this_machine
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.training.inference import Sampling
 from dipaco_swarm.training.modules import build_network
+from dipaco_swarm.training.tokenizer import end_of_text_id
 from dipaco_swarm.training.writing import Text, write
 
 PORT = 8123
+DENSE_ANSWERS = 6
 
 
 def trained(size: Size, folder: Path) -> Path:
@@ -32,39 +47,53 @@ def trained(size: Size, folder: Path) -> Path:
     return folder / "bootstrap"
 
 
+class Loop:
+    """Texts as `generate` writes them: each by one path, in a loop of this process."""
+
+    def __init__(self, run: TrainedRun, tokens: int) -> None:
+        self._tokens = tokens
+        self._gateway = on_this_machine(run)
+        self._end_of_text = end_of_text_id(run.tokenizer)
+        self._networks = [run.load(run.model(), PathIndex(path)).eval() for path in range(run.table.num_paths)]
+        for prompt in PROMPTS:
+            self(prompt, 0)
+
+    def __call__(self, prompt: str, seed: int) -> Answer:
+        begun = time.monotonic()
+        ids = self._gateway.ids_of(prompt)
+        network = self._networks[self._gateway.path_of(ids)]
+        text = Text(network, ids, Sampling(1.0, None), seed, end_of_text=self._end_of_text)
+        count = len(list(islice(write(network, text), self._tokens)))
+        return Answer(0.0, time.monotonic() - begun, count)
+
+
 def in_a_loop(home: Path, size: Size) -> Iterator[Row]:
-    """Tokens of each prompt's path, as `generate` writes them; and a dense model's, of random numbers: they take the
-    same time."""
+    """Tokens of each prompt's path; and a dense model's, of random numbers: they take the same time."""
     torch.set_num_threads(1)
     with open_run(home) as run:
-        gateway, config = on_this_machine(run), run.manifest.config
-        ids = [gateway.ids_of(prompt) for prompt in PROMPTS]
+        loop = Loop(run, size.tokens)
+        found = [loop(prompt, seed) for seed, prompt in enumerate(prompts(size.answers[1]))]
+        yield Row(GENERATED, 1, found, sum(each.seconds for each in found), streams=False)
+        config, gateway = run.manifest.config, on_this_machine(run)
         wider = {"hidden_size": 3 * size.hidden, "intermediate_size": 3 * size.wide}
         dense = build_network(config.model.model_copy(update=wider), gateway.vocabulary, 0).eval()
-        yield _loop(
-            GENERATED, size.answers[1], ids, lambda i: gateway.answer(Asked(i, Sampling(1.0, None), 7, size.tokens))
-        )
-        yield _loop(DENSE, 6, ids, lambda i: islice(write(dense, Text(dense, i, Sampling(1.0, None), 7)), size.tokens))
-
-
-def _loop(
-    way: str, answers: int, prompts: Sequence[tuple[int, ...]], answer: Callable[[tuple[int, ...]], Iterator[object]]
-) -> Row:
-    for prompt in prompts:
-        next(answer(prompt))
-    found = []
-    for i in range(answers):
-        begun = time.monotonic()
-        count = len(list(answer(prompts[i % len(prompts)])))
-        found.append(Answer(0.0, time.monotonic() - begun, count))
-    return Row(way, 1, found, sum(each.seconds for each in found), streams=False)
+        ids, found = gateway.ids_of(PROMPTS[0]), []
+        for seed in range(DENSE_ANSWERS):
+            begun = time.monotonic()
+            count = len(list(islice(write(dense, Text(dense, ids, Sampling(1.0, None), seed)), size.tokens)))
+            found.append(Answer(0.0, time.monotonic() - begun, count))
+        yield Row(DENSE, 1, found, sum(each.seconds for each in found), streams=False)
 
 
 def by_serve(home: Path, size: Size, folder: Path) -> Iterator[Row]:
-    with served("serving", folder / "here.log", "--home", home) as door:
+    with served("serving", folder / "here.log", "--home", home) as door, open_run(home) as run:
         warm_up(door)
+        loop = Loop(run, size.tokens)
         for clients, answers in size.answers.items():
-            yield row_of(SERVED_HERE, door, clients, answers, size.tokens)
+            if clients == 1:
+                yield in_turn(SERVED_HERE, door, answers, size.tokens, loop)
+            else:
+                yield row_of(SERVED_HERE, door, clients, answers, size.tokens)
 
 
 def lacking(extras: Path | None) -> str | None:

@@ -1,6 +1,9 @@
-"""What answers cost a peer that really trains: its speed alone, while it gives what it has saved up, and after that."""
+"""What answers cost a peer that really trains: its speed while it gives what it has saved up; then, in turn, its speed
+while it gives what it goes on giving, and alone."""
 
+import statistics
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,13 +22,16 @@ from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.swarm.asking import Asking, UnansweredError
 from dipaco_swarm.swarm.questions import AskText, Tokens
 
-READY_SECONDS, BURST_SECONDS = 240.0, 300.0
+READY_SECONDS = 240.0
+SAYS_SECONDS = 120.0
+"""Within which a peer says again what it has trained; every ten, where the machine has time for it."""
 ASKERS = 4
 USED_UP = "as much as it may"
 
 
 class Askers:
-    """Ask one peer, again and again, whenever it answers. They compute nothing, and nobody writes in its place."""
+    """Ask one peer, while a block lasts, again and again, whenever it answers. They compute nothing, and nobody writes
+    in its place."""
 
     def __init__(self, asking: Asking, peer: str, question: AskText) -> None:
         self._asking = asking
@@ -38,6 +44,8 @@ class Askers:
 
     @contextmanager
     def at_it(self) -> Iterator[None]:
+        self._over.clear()
+        self.refused.clear()
         with ThreadPoolExecutor(ASKERS) as pool:
             asking = [pool.submit(self._ask) for _ in range(ASKERS)]
             try:
@@ -73,27 +81,28 @@ def training_beside(folder: Path, size: Size) -> Beside:
         with visit(RunAddress.parse(story.address)) as (swarm, manifest):
             question = AskText(stage=manifest.stage.index, path=0, text=(60, 61, 62), most_tokens=size.tokens)
             askers = Askers(swarm.asking, peer.reported(Joined)[-1].peer, question)
-            before, _ = _speed(story, peer, lambda passed: passed >= size.seconds)
-            with askers.at_it():
-                at_first, _ = _speed(story, peer, lambda passed: passed >= 10.0 and askers.refused.is_set())
-                had = askers.tokens
-                later, seconds = _speed(story, peer, lambda passed: passed >= 2 * size.seconds)
-                written = (askers.tokens - had) / seconds
-            after, _ = _speed(story, peer, lambda passed: passed >= size.seconds)
-    return Beside(before, at_first, later, after, written)
+            alone, bursts, asked, written = [_speed(story, peer, size.seconds)], [], [], []
+            for _ in range(size.turns):
+                with askers.at_it():
+                    bursts.append(_speed(story, peer, 1.0, askers.refused.is_set))
+                    had, begun = askers.tokens, time.monotonic()
+                    asked.append(_speed(story, peer, size.seconds))
+                    written.append((askers.tokens - had) / (time.monotonic() - begun))
+                alone.append(_speed(story, peer, size.seconds))
+    return Beside(alone, bursts[0], asked, statistics.mean(written))
 
 
-def _speed(story: Story, peer: Member, over: Callable[[float], bool]) -> tuple[float, float]:
-    """Tokens a second that it trains on until then, and the seconds. `over`: is told how many have passed."""
-    begin = _last(peer)
-    most = 3 * BURST_SECONDS
-    story.until(
-        lambda: _last(peer).seconds > begin.seconds and over(_last(peer).seconds - begin.seconds), "it trains on", most
-    )
-    end = _last(peer)
-    return (end.tokens - begin.tokens) / (end.seconds - begin.seconds), end.seconds - begin.seconds
+def _speed(story: Story, peer: Member, seconds: float, over: Callable[[], bool] = lambda: True) -> float:
+    """Tokens a second that it trains on for at least so long, from when it next says so until it is `over`."""
+    begin = _next(story, peer)
+    end = _next(story, peer)
+    while end.seconds - begin.seconds < seconds or not over():
+        end = _next(story, peer)
+    return (end.tokens - begin.tokens) / (end.seconds - begin.seconds)
 
 
-def _last(peer: Member) -> Usage:
-    """What it said last of its time."""
+def _next(story: Story, peer: Member) -> Usage:
+    """What it says next of its time."""
+    had = len(peer.reported(Usage))
+    story.until(lambda: len(peer.reported(Usage)) > had, "it says what it has trained", SAYS_SECONDS)
     return peer.reported(Usage)[-1]

@@ -116,8 +116,7 @@ def row_of(way: str, door: Door, clients: int, answers: int, tokens: int, line: 
     each = -(-answers // clients)
 
     def client(number: int) -> list[Answer | None]:
-        prompts = [PROMPTS[(number + i) % len(PROMPTS)] for i in range(each)]
-        return [ask(door, prompt, tokens, 100 * number + i) for i, prompt in enumerate(prompts)]
+        return [ask(door, prompt, tokens, 100 * number + i) for i, prompt in enumerate(prompts(each, number))]
 
     with ThreadPoolExecutor(clients, initializer=door.enter) as pool:
         begun = time.monotonic()
@@ -125,6 +124,27 @@ def row_of(way: str, door: Door, clients: int, answers: int, tokens: int, line: 
         seconds = time.monotonic() - begun
     whole = [answer for answer in found if answer is not None]
     return Row(way, clients, whole, seconds, len(found) - len(whole), line)
+
+
+def prompts(count: int, first: int = 0) -> list[str]:
+    """What is asked, one after the other."""
+    return [PROMPTS[(first + i) % len(PROMPTS)] for i in range(count)]
+
+
+def in_turn(
+    way: str, door: Door, answers: int, tokens: int, loop: Callable[[str, int], Answer], line: str = "no delay"
+) -> Row:
+    """The row of one client; before each of its answers a loop of this process writes the same one, given prompt and
+    seed, so that both have the same machine."""
+
+    def pairs() -> list[tuple[Answer, Answer | None]]:
+        return [(loop(prompt, seed), ask(door, prompt, tokens, seed)) for seed, prompt in enumerate(prompts(answers))]
+
+    found: list[tuple[Answer, Answer | None]] = within(door, pairs)
+    whole = [(ours, theirs) for ours, theirs in found if theirs is not None]
+    answered = [theirs for _, theirs in whole]
+    seconds, lost = sum(each.seconds for each in answered), len(found) - len(whole)
+    return Row(way, 1, answered, seconds, lost, line, in_a_loop=[ours for ours, _ in whole])
 
 
 def warm_up(door: Door) -> None:

@@ -3,9 +3,10 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 LOCAL_AIM = 0.9
-"""Tokens a second of one client, to those of a loop on this machine."""
+"""Tokens a second of one client, to those of a loop on this machine, as busy as it is then."""
 SCALE_AIM = 1.5
 """Tokens a second of the most clients together, to those of one, where one machine writes for all."""
 FIRST_AIM = {"no delay": 0.3, "home line": 1.0}
@@ -48,6 +49,17 @@ class Row:
     line: str = "no delay"
     streams: bool = True
     """Whether somebody waited for a first token."""
+    in_a_loop: Sequence[Answer] = ()
+    """The same answers by a loop of this machine, each just before that of this row; none: they were not compared."""
+
+    @property
+    def of_a_loop(self) -> float | None:
+        """Tokens a second, to those of a loop beside it: the median of all answers, as a machine that has others to
+        serve stops one or the other now and then. None: it was not compared."""
+        if not self.in_a_loop or not self.answers:
+            return None
+        pairs = zip(self.in_a_loop, self.answers, strict=False)
+        return statistics.median((loop.seconds / loop.tokens) / (each.seconds / each.tokens) for loop, each in pairs)
 
     @property
     def tokens_a_second(self) -> float:
@@ -80,29 +92,33 @@ def p95(ordered: Sequence[float]) -> float:
 class Beside:
     """Tokens a second that a peer trains on."""
 
-    before: float
-    """Nobody asks it."""
+    alone: Sequence[float]
+    """Nobody asks it: before, between and after..."""
     at_first: float
     """Four askers take all that it gives at once..."""
-    later: float
-    """... and what it goes on giving."""
-    after: float
-    """Nobody asks it any more: as far as this is from `before`, something else had the machine as well."""
+    asked: Sequence[float]
+    """... and what it goes on giving: so many times."""
     written: float
-    """Tokens a second that it wrote for them, later."""
+    """Tokens a second that it wrote for them, when it had nothing saved up."""
 
     @property
     def slower(self) -> float:
-        """The share of its training that answers cost in the long run."""
-        return 1 - self.later / ((self.before + self.after) / 2)
+        """The share of its training that answers cost in the long run: each time compared with what was before and
+        after, and of these the median. A machine that has others to serve now and then stays out of it."""
+        around = [(one + other) / 2 for one, other in pairwise(self.alone)]
+        return statistics.median(1 - asked / alone for asked, alone in zip(self.asked, around, strict=True))
 
     def __str__(self) -> str:
         return (
-            f"A peer that nobody asks trains on {self.before:,.0f} tokens/s, and {self.after:,.0f} later. While four "
-            f"askers take all that it gives: {self.at_first:,.0f} until what it had saved up is gone, then "
-            f"{self.later:,.0f}, {self.slower:.1%} less (aim: less than {SLOWER_AIM:.0%}); it writes "
+            f"Nobody asks a peer: it trains on {_list(self.alone)} tokens/s. While four askers take all that it gives: "
+            f"{self.at_first:,.0f} until what it had saved up is gone, then {_list(self.asked)}, in turn with those "
+            f"alone: {self.slower:.1%} less in the median (aim: less than {SLOWER_AIM:.0%}); it writes "
             f"{self.written:.1f} tokens/s for them then."
         )
+
+
+def _list(speeds: Sequence[float]) -> str:
+    return ", ".join(f"{speed:,.0f}" for speed in speeds)
 
 
 @dataclass(frozen=True)
@@ -160,13 +176,11 @@ class Results:
         found = [
             f"{row.way}, {row.line}, {row.clients} clients: {row.lost} answers lost" for row in self.rows if row.lost
         ]
-        local = next((row.tokens_a_second for row in self.rows if row.way == GENERATED), None)
         for row in self.rows:
             if row.clients != 1 or row.way not in (SERVED_HERE, SERVED_BY_PEERS, SERVED_AFTER):
                 continue
-            where = f"{row.way}, {row.line}, one client"
-            if local is not None and row.line == "no delay" and row.tokens_a_second < LOCAL_AIM * local:
-                share = row.tokens_a_second / local
+            where, share = f"{row.way}, {row.line}, one client", row.of_a_loop
+            if share is not None and share < LOCAL_AIM:
                 found.append(f"{where}: {share:.0%} of a loop's tokens a second, aim {LOCAL_AIM:.0%}")
             if row.first > FIRST_AIM[row.line]:
                 found.append(f"{where}: the first token comes after {row.first:.2f} s, aim {FIRST_AIM[row.line]} s")
@@ -191,10 +205,14 @@ class Results:
         """Sentences beside the table."""
         speed = {row.way: row.tokens_a_second for row in self.rows if row.clients == 1 and row.line == "no delay"}
         found = [
-            f"With one client `{way}` has {speed[way] / speed[GENERATED]:.0%} of a loop's tokens a second."
-            for way in (SERVED_HERE, SERVED_BY_PEERS, SERVED_AFTER, TRANSFORMERS)
-            if way in speed and GENERATED in speed
+            f"With one client `{row.way}` has {row.of_a_loop:.0%} of the tokens a second of a loop that writes in turn "
+            "with it."
+            for row in self.rows
+            if row.of_a_loop is not None
         ]
+        if TRANSFORMERS in speed and GENERATED in speed:
+            share = speed[TRANSFORMERS] / speed[GENERATED]
+            found.append(f"With one client `{TRANSFORMERS}` has {share:.0%} of a loop's tokens a second.")
         most = max((row.clients for row in self.rows), default=1)
         found += [
             f"`{way}`: {most} clients have {scale:.1f} times the tokens of one." for way, scale in self._scales.items()

@@ -57,7 +57,9 @@ class Size:
     answers: Mapping[int, int]
     """Clients at once -> answers in all."""
     seconds: float
-    """That training is looked at, four times."""
+    """That training is looked at, each time."""
+    turns: int
+    """How often that is with askers; before, between and after it is without."""
     prompts: int
     """That are asked while peers are killed."""
 

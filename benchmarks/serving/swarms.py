@@ -16,7 +16,8 @@ from pathlib import Path
 from benchmarks.chaos.crew import Crew, Here, Member
 from benchmarks.chaos.lab import Host, Lab, Link
 from benchmarks.chaos.story import Story, Verdict
-from benchmarks.serving.clients import PROMPTS, Door, Heard, row_of, served, stream, warm_up, within
+from benchmarks.serving.alone import Loop
+from benchmarks.serving.clients import PROMPTS, Door, Heard, in_turn, row_of, served, stream, warm_up, within
 from benchmarks.serving.rows import SERVED_AFTER, SERVED_BY_PEERS, Killed, Row
 from benchmarks.serving.size import Size
 from benchmarks.utilisation import LINES, RENTED, compute_by_sleeping, to_stderr
@@ -138,24 +139,31 @@ def rows(swarm: Swarm, door: Door, size: Size, *, lines: bool) -> Iterator[Row]:
     later peers may have given what they had saved up."""
     warm_up(door)
     many = [clients for clients in size.answers if clients > 1]
-    yield _row(door, size, 1, "no delay")
+    yield _alone(SERVED_BY_PEERS, swarm, door, size)
     if lines:
         swarm.all_on(LINES["home"])
-        yield _row(door, size, 1, "home line")
-        yield _row(door, size, max(many), "home line")
+        for clients in (1, max(many)):
+            yield row_of(SERVED_BY_PEERS, door, clients, size.answers[clients], size.tokens, "home line")
         swarm.all_on(Link())
     for clients in many:
-        yield _row(door, size, clients, "no delay")
+        yield row_of(SERVED_BY_PEERS, door, clients, size.answers[clients], size.tokens)
 
 
-def _row(door: Door, size: Size, clients: int, line: str) -> Row:
-    return row_of(SERVED_BY_PEERS, door, clients, size.answers[clients], size.tokens, line)
-
-
-def rows_after_the_end(door: Door, size: Size) -> Iterator[Row]:
+def rows_after_the_end(swarm: Swarm, door: Door, size: Size) -> Iterator[Row]:
     """The same of peers that train no more."""
-    for clients, answers in size.answers.items():
-        yield row_of(SERVED_AFTER, door, clients, answers, size.tokens)
+    for _ in range(2):  # what is asked first opens the run anew, and the first answer of each peer is checked
+        warm_up(door)
+    yield _alone(SERVED_AFTER, swarm, door, size)
+    for clients in size.answers:
+        if clients > 1:
+            yield row_of(SERVED_AFTER, door, clients, size.answers[clients], size.tokens)
+
+
+def _alone(way: str, swarm: Swarm, door: Door, size: Size) -> Row:
+    """One client, in turn with a loop of this machine over the modules that the operator has."""
+    with open_run(swarm.node.home) as run:
+        loop = Loop(run, size.tokens)
+        return in_turn(way, door, size.answers[1], size.tokens, loop)
 
 
 # -------------------------------------------------------------------------------------------------------- killing

@@ -1,5 +1,6 @@
 """The writer that this machine is: paths that are loaded here."""
 
+import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -15,6 +16,8 @@ from dipaco_swarm.gateway.asked import Origin, Piece, SilentError, Task
 from dipaco_swarm.gateway.scribe import Scribe
 from dipaco_swarm.training.tokenizer import end_of_text_id
 from dipaco_swarm.training.writing import Text, Written, think
+
+log = logging.getLogger(__name__)
 
 PATHS = 4
 """In memory at once; who asks for others waits until they are loaded."""
@@ -77,15 +80,20 @@ class OwnPaths:
         try:
             with self._loading:  # one after the other: each has the whole line, and no more memory than it needs
                 loaded = self._load(path)
-        except Exception as error:  # whoever asks for it is told
-            with self._lock:
-                if self._paths.get(path) is coming:
-                    del self._paths[path]  # the next one tries again
-            coming.set_exception(
-                SilentError(str(error)) if isinstance(error, CheckpointError | UnreachableError) else error
-            )
-            return
-        coming.set_result(loaded)
+        except (CheckpointError, UnreachableError) as error:
+            self._give_up(path, coming, str(error))
+        except Exception:  # whoever waits for it is told
+            log.exception("path %d could not be loaded", path)
+            self._give_up(path, coming, f"path {path} could not be loaded")
+        else:
+            coming.set_result(loaded)
+
+    def _give_up(self, path: PathIndex, coming: "Future[_Loaded]", why: str) -> None:
+        """Whoever asks next has it tried again."""
+        with self._lock:
+            if self._paths.get(path) is coming:
+                del self._paths[path]
+        coming.set_exception(SilentError(why))
 
     def _load(self, path: PathIndex) -> _Loaded:
         network = self._run.load(self._run.model(), path)

@@ -109,11 +109,7 @@ class Peers:
     def _has_room(self, name: PeerName) -> bool:
         """Whether it would not refuse one question more, as far as we know."""
         record = self._record(name)
-        return (
-            name not in self._liars
-            and record.under_way < QUESTIONS_OF_ONE
-            and record.not_before <= time.monotonic()
-        )
+        return name not in self._liars and record.under_way < QUESTIONS_OF_ONE and record.not_before <= time.monotonic()
 
     def _trainers(self, path: PathIndex) -> list[PeerName]:
         module = self._table.modules_of(path)[0]

@@ -18,9 +18,10 @@ from benchmarks.serving.rows import (
 
 
 def row(way: str, clients: int, speed: float, *, first: float = 0.1, lost: int = 0, line: str = "no delay") -> Row:
-    """`speed`: tokens a second."""
-    answers = [Answer(first, 1.0, 64) for _ in range(16)]
-    return Row(way, clients, answers, 16 * 64 / speed, lost, line)
+    """`speed`: tokens a second, where a loop beside it has 100."""
+    answers = [Answer(first, 64 / speed, 64) for _ in range(16)]
+    in_a_loop = [Answer(0.0, 0.64, 64) for _ in answers] if clients == 1 and line == "no delay" else []
+    return Row(way, clients, answers, 16 * 64 / speed, lost, line, in_a_loop=in_a_loop)
 
 
 def results(*others: Row, beside: float = 96.0, identical: int = 200, killed: Sequence[int] = (3, 5)) -> Results:
@@ -41,7 +42,7 @@ def results(*others: Row, beside: float = 96.0, identical: int = 200, killed: Se
     }
     return Results(
         list(well.values()),
-        Beside(102.0, 80.0, beside, 98.0, 4.0),
+        Beside([102.0, 98.0, 102.0], 80.0, [beside, beside], 4.0),
         Killed(200, identical, list(killed), 3, 1, found=True),
     )
 
@@ -68,3 +69,15 @@ def test_nothing_is_missed_where_all_is_well() -> None:
 def test_what_is_missed_is_said(found: Results, words: str) -> None:
     (missed,) = found.missed
     assert words in missed
+
+
+def test_answers_are_compared_with_what_a_loop_wrote_just_before_and_one_stall_says_nothing() -> None:
+    served = [Answer(0.1, seconds, 64) for seconds in (1.0, 2.0, 3.0)]
+    loop = [Answer(0.0, seconds, 64) for seconds in (0.9, 1.8, 0.3)]
+    assert Row(SERVED_HERE, 1, served, 6.0, in_a_loop=loop).of_a_loop == pytest.approx(0.9)
+    assert Row(SERVED_HERE, 4, served, 6.0).of_a_loop is None
+
+
+def test_training_with_askers_is_compared_with_the_training_around_it() -> None:
+    slowing_down = Beside([100.0, 90.0, 80.0, 70.0], 50.0, [95 * 0.97, 85 * 0.96, 75 * 0.5], 4.0)
+    assert slowing_down.slower == pytest.approx(0.04)
