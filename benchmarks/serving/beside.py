@@ -81,6 +81,7 @@ def training_beside(folder: Path, size: Size) -> Beside:
         with visit(RunAddress.parse(story.address)) as (swarm, manifest):
             question = AskText(stage=manifest.stage.index, path=0, text=(60, 61, 62), most_tokens=size.tokens)
             askers = Askers(swarm.asking, peer.reported(Joined)[-1].peer, question)
+            _next(story, peer)
             alone, bursts, asked, written = [_speed(story, peer, size.seconds)], [], [], []
             for _ in range(size.turns):
                 with askers.at_it():
@@ -93,8 +94,9 @@ def training_beside(folder: Path, size: Size) -> Beside:
 
 
 def _speed(story: Story, peer: Member, seconds: float, over: Callable[[], bool] = lambda: True) -> float:
-    """Tokens a second that it trains on for at least so long, from when it next says so until it is `over`."""
-    begin = _next(story, peer)
+    """Tokens a second that it trains on, from when it last said so, which was a moment ago, for at least so long and
+    until it is `over`."""
+    begin = peer.reported(Usage)[-1]
     end = _next(story, peer)
     while end.seconds - begin.seconds < seconds or not over():
         end = _next(story, peer)

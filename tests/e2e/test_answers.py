@@ -41,6 +41,7 @@ from dipaco_swarm.peer.answering import AnswerDesk
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.run.signature import signer_of
 from dipaco_swarm.simulate import simulate
+from dipaco_swarm.swarm.askers import QUESTIONS_OF_ONE
 from dipaco_swarm.swarm.asking import Say, UnansweredError
 from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
@@ -270,6 +271,56 @@ def test_many_at_once_are_divided_among_the_peers_and_none_is_asked_more_than_it
     assert set().union(*by) == {"one", "two", "three"}
     assert answerers.told == []
     live.close()
+
+
+def test_who_finds_no_place_at_a_peer_has_the_next_one_while_this_machine_still_fetches_the_path(
+    local: Gateway, answerers: Answerers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, may_load = OwnPaths._load, threading.Event()
+
+    def slowly(self: OwnPaths, path: PathIndex) -> Any:
+        assert may_load.wait(60)
+        return load(self, path)
+
+    monkeypatch.setattr(OwnPaths, "_load", slowly)
+    path = local.path_of(local.ids_of(PROMPTS[0]))
+    answerers.add("one", path)
+    gateway = answerers.gateway()()
+    questions = [replace(asked(local, PROMPTS[0], seed=i, most=12), path=path) for i in range(QUESTIONS_OF_ONE + 1)]
+    begun = [gateway.answer(question) for question in questions[:-1]]
+    firsts = [next(pieces) for pieces in begun]  # all places are taken
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(lambda: list(gateway.answer(questions[-1])))
+        until(lambda: any("this machine fetches it" in line for line in answerers.told))
+        assert not late.done()
+        found = [[first, *rest] for first, rest in zip(firsts, begun, strict=True)]
+        found.append(late.result(60))
+    assert {piece.origin.by for pieces in found for piece in pieces} == {"one"}
+    may_load.set()
+    for pieces, question in zip(found, questions, strict=True):
+        assert [piece.written.token for piece in pieces] == tokens(local, question)
+
+
+def test_who_asks_for_a_path_that_is_here_does_not_wait_for_another_that_is_fetched(
+    trained: Trained, local: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, may_load = OwnPaths._load, threading.Event()
+
+    def slowly(self: OwnPaths, path: PathIndex) -> Any:
+        assert path == 0 or may_load.wait(60)
+        return load(self, path)
+
+    monkeypatch.setattr(OwnPaths, "_load", slowly)
+    gateway = on_this_machine(trained.run)
+    here, there = (replace(asked(local, PROMPTS[0], most=6), path=PathIndex(path)) for path in (0, 1))
+    with ThreadPoolExecutor(1) as pool:
+        assert tokens(gateway, here) == tokens(local, here)
+        fetched = pool.submit(tokens, gateway, there)
+        until(lambda: any(thread.name == "path 1" for thread in threading.enumerate()))
+        assert tokens(gateway, here) == tokens(local, here)
+        assert not fetched.done()
+        may_load.set()
+        assert fetched.result(60) == tokens(local, there)
 
 
 class LyingDesk(AnswerDesk):
