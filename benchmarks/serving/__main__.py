@@ -13,17 +13,21 @@ transformers serve      an exported path behind transformers' own server; that n
 serve, peers            `dipaco-swarm serve --run` on a machine of its own, a bootstrap node and four peers, two for
                         each path, in network namespaces: without delay, then all with home lines (100/20 Mbit/s, 50 ms)
 
-The four peers train, by sleeping: they take no time of this machine's cores from one another, and share outer gradients
-over their lines. `--answers` is what it is by default (auto: four at once; more wait, or go elsewhere), and each
-may answer for a twentieth of its time, and 20 seconds at once. What they do not answer the gateway writes itself: "of
-peers" is the share of writers that were peers.
+The four peers train, by sleeping: they take little time of this machine's cores from one another, and share outer
+gradients over their lines. `--answers` is what it is by default (auto: four at once; more wait, or go elsewhere), and
+each may answer for a twentieth of its time, and 20 seconds at once, half of it for one asker: a gateway is one. What
+they do not answer the gateway writes itself, as soon as it has fetched the path: "of peers" is the share of writers
+that were peers.
+
+Without a delay, one client is compared with a loop of this machine, as busy as it is: the loop writes each text just
+before the client asks for it. Aim: 90 % of its tokens a second, in the median of all texts.
 
 A fifth peer lies, and has to be found before anything is measured. Then the operator ends the run, so that states stay
 as they are and peers have all their time for answers ("the run is over"); last two are killed in the middle of texts,
 and each text is compared with what `generate` writes.
 
 Last ("beside"), one peer that really trains, on one thread, and four askers that ask it and nobody else: its speed
-before, while it gives what it has saved up, in the long run, and after.
+while it gives what it has saved up; then, in turn, in the long run and alone.
 
 `--quick`: 1 and 4 clients, fewer answers, without `transformers serve`; five minutes. The whole takes a quarter of an
 hour on two quiet cores. Without root or iproute2 there are no home lines, and a sentence says so. Exit code 1 when an
@@ -62,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--seed", type=int, default=0, help="of who is killed when")
     options = parser.parse_args(arguments)
-    size = Size(options.hidden, options.tokens, FULL, 40.0, 3, 200)
+    size = Size(options.hidden, options.tokens, FULL, 40.0, 2, 200)
     if options.quick:
         size = Size(options.hidden, options.tokens, QUICK, 20.0, 1, 60)
     found = Results()

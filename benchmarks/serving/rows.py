@@ -104,15 +104,15 @@ class Beside:
     @property
     def slower(self) -> float:
         """The share of its training that answers cost in the long run: each time compared with what was before and
-        after, and of these the median. A machine that has others to serve now and then stays out of it."""
+        after it, as machines grow slower and faster; the mean."""
         around = [(one + other) / 2 for one, other in pairwise(self.alone)]
-        return statistics.median(1 - asked / alone for asked, alone in zip(self.asked, around, strict=True))
+        return statistics.mean(1 - asked / alone for asked, alone in zip(self.asked, around, strict=True))
 
     def __str__(self) -> str:
         return (
             f"Nobody asks a peer: it trains on {_list(self.alone)} tokens/s. While four askers take all that it gives: "
             f"{self.at_first:,.0f} until what it had saved up is gone, then {_list(self.asked)}, in turn with those "
-            f"alone: {self.slower:.1%} less in the median (aim: less than {SLOWER_AIM:.0%}); it writes "
+            f"alone: {self.slower:.1%} less (aim: less than {SLOWER_AIM:.0%}); it writes "
             f"{self.written:.1f} tokens/s for them then."
         )
 

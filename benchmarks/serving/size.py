@@ -57,9 +57,9 @@ class Size:
     answers: Mapping[int, int]
     """Clients at once -> answers in all."""
     seconds: float
-    """That training is looked at, each time."""
+    """That training is looked at each time without askers; with them it is twice as long."""
     turns: int
-    """How often that is with askers; before, between and after it is without."""
+    """How often it is looked at with askers; before, between and after that without."""
     prompts: int
     """That are asked while peers are killed."""
 

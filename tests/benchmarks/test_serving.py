@@ -79,5 +79,5 @@ def test_answers_are_compared_with_what_a_loop_wrote_just_before_and_one_stall_s
 
 
 def test_training_with_askers_is_compared_with_the_training_around_it() -> None:
-    slowing_down = Beside([100.0, 90.0, 80.0, 70.0], 50.0, [95 * 0.97, 85 * 0.96, 75 * 0.5], 4.0)
+    slowing_down = Beside([100.0, 90.0, 80.0, 70.0], 50.0, [95 * 0.97, 85 * 0.96, 75 * 0.95], 4.0)
     assert slowing_down.slower == pytest.approx(0.04)
