@@ -19,7 +19,7 @@ from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.peer.shares import Allowance, Turns
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.asking import Say
-from dipaco_swarm.swarm.questions import MAX_BATCH, AskText, Begins, NotNow, TextEnds, Tokens
+from dipaco_swarm.swarm.questions import MAX_BATCH, AskText, Begins, NotNow, TextEnds, Tokens, Waits
 from dipaco_swarm.training.inference import Sampling
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, vocabulary_size
@@ -80,6 +80,8 @@ class _Question:
     spent: float = 0.0
     text: Text | None = None
     """None: it has not begun."""
+    began: float = 0.0
+    """When that was."""
     written: int = 0
     """Tokens."""
     untold: list[Written] = field(default_factory=list)
@@ -130,12 +132,15 @@ class AnswerDesk:
         self._allowance = Allowance(clock)
         self._changed = threading.Condition()
         self._post: _Post | None = None
+        self._at_once = at_once
         self._questions: Turns[_Question] = Turns(at_once)
         self._loaded: list[_Loaded] = []
         """Of the thread; new texts are written with the last one."""
         self._thread: threading.Thread | None = None
         self._closing = False
         self._resting = False
+        self._text_seconds = 2.0
+        """From a text's beginning to its end: a mean that forgets."""
         self.tokens = 0
         """Written for others so far."""
 
@@ -164,13 +169,17 @@ class AnswerDesk:
             if refusal is not None:
                 say(refusal)
                 return lambda: None
-            waiting = len(self._questions)
-            for gone in self._questions.add(question):
+            before = len(self._questions)
+            wait = self._text_seconds * max(0, before + 1 - self._at_once) / self._at_once
+            left = self._questions.add(question)
+            for gone in left:
                 gone.ended = True
                 if gone is question:
-                    gone.say(NotNow(reason=f"{waiting} questions are waiting", seconds=5.0))
+                    gone.say(NotNow(reason=f"{before} questions are before", seconds=wait))
                     return lambda: None
                 gone.say(NotNow(reason="it is the turn of somebody else", seconds=OTHERS_SECONDS))
+            if wait and not left:
+                say(Waits(seconds=wait))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
                 self._thread.start()
@@ -272,6 +281,7 @@ class AnswerDesk:
             _judge(question, loaded)
             self._end(question, None)
             return
+        question.began = self._clock.monotonic()
         question.text = text = _text_of(asked, loaded)
         loaded.going[text] = question
         self._take(question, loaded.batch.read(text))
@@ -290,6 +300,7 @@ class AnswerDesk:
             question.written += 1
             question.untold.append(written)
         if written is None or question.written == question.asked.most_tokens:
+            self._text_seconds += 0.3 * (self._clock.monotonic() - question.began - self._text_seconds)
             self._end(question, TextEnds())
             return
         now = self._clock.monotonic()

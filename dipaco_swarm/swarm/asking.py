@@ -14,11 +14,14 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.askers import Askers, counted_under
 from dipaco_swarm.swarm.calls import Calls
 from dipaco_swarm.swarm.door import Door
-from dipaco_swarm.swarm.questions import AskText, Begins, NotNow, Said, TextEnds, Tokens
+from dipaco_swarm.swarm.questions import AskText, Begins, NotNow, Said, TextEnds, Tokens, Waits
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.transport import NotAnswering, Portal, Stream, Transport
 
 log = logging.getLogger(__name__)
+
+LONGEST_WAIT = 20.0
+"""Seconds in a queue; who has to wait for longer asks somebody else."""
 
 Say = Callable[[Said], None]
 """From any thread; after `TextEnds` or `NotNow` there is nothing more to say."""
@@ -67,25 +70,30 @@ class Asking:
     def ask(self, peer: str, asked: AskText, *, patience: float) -> Iterator[Begins | Tokens]:
         """What a peer says, as it comes: where it writes from, then tokens.
 
-        `patience`: seconds without a word after which it counts as silent. Raises UnansweredError when it does not
+        `patience`: seconds without a word after which it counts as silent, more where it said that others are before.
+        Raises UnansweredError when it does not
         answer, refuses, falls silent, or says what does not fit.
         """
         heard: queue.SimpleQueue[Said | UnansweredError] = queue.SimpleQueue()
         under_way = self._calls.begin(self._ask(peer, asked, heard.put))
-        begun, count = False, 0
+        begun, count, queue_seconds = False, 0, 0.0
         try:
             while True:
                 try:
-                    said = heard.get(timeout=patience)
+                    said = heard.get(timeout=patience + queue_seconds)
                 except queue.Empty:
-                    raise UnansweredError(f"silent for {patience:.0f} s") from None
+                    raise UnansweredError(f"silent for {patience + queue_seconds:.0f} s") from None
                 match said:
                     case UnansweredError():
                         raise said
                     case NotNow():
                         raise UnansweredError(said.reason, said.seconds)
+                    case Waits() if not begun and not queue_seconds:
+                        queue_seconds = said.seconds
+                        if queue_seconds > LONGEST_WAIT:
+                            raise UnansweredError(f"others are before, for {queue_seconds:.0f} s", queue_seconds)
                     case Begins() if not begun:
-                        begun = True
+                        begun, queue_seconds = True, 0.0
                         yield said
                     case Tokens() if begun:
                         count += len(said.tokens)
@@ -114,7 +122,7 @@ class Asking:
                 await stream.send(asked)
                 while True:
                     match said := await stream.receive():
-                        case NotNow() | Begins() | Tokens():
+                        case NotNow() | Waits() | Begins() | Tokens():
                             heard(said)
                         case TextEnds():
                             heard(said)

@@ -58,6 +58,13 @@ class NotNow(Message):
     """After so long it may be otherwise; 0: nobody knows."""
 
 
+class Waits(Message):
+    """Peer -> asker: others are before you; it begins in about so long. At most once, and before all else."""
+
+    kind: Literal["waits"] = "waits"
+    seconds: Seconds
+
+
 class Begins(Message):
     """Peer -> asker: it comes, from these states of the path's modules, by level."""
 
@@ -87,4 +94,4 @@ class TextEnds(Message):
     kind: Literal["text-ends"] = "text-ends"
 
 
-Said = NotNow | Begins | Tokens | TextEnds
+Said = NotNow | Waits | Begins | Tokens | TextEnds

@@ -45,7 +45,7 @@ from dipaco_swarm.swarm.askers import QUESTIONS_OF_ONE
 from dipaco_swarm.swarm.asking import Say, UnansweredError
 from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.swarm.questions import MAX_NEW, AskText, Begins, NotNow, Tokens
+from dipaco_swarm.swarm.questions import MAX_NEW, AskText, Begins, NotNow, Tokens, Waits
 from dipaco_swarm.training.inference import Sampling
 from tests.hub import Hub, until
 
@@ -576,6 +576,25 @@ def test_new_texts_are_of_new_states_while_texts_overlap_and_two_versions_are_in
     for end in (end_second, end_third, end_fourth):
         end()
     until(lambda: len(desk._loaded) == 1)
+    desk.close()
+
+
+def test_who_has_to_wait_is_told_for_how_long_and_then_answered(trained: Trained) -> None:
+    desk = AnswerDesk(SYSTEM_CLOCK, "cpu", 1)
+    desk.enter(trained.run.manifest, Standing(PathIndex(2), trained.states(2)), trained.run.fetch)
+    alone = hear(desk, QUESTION)
+    said: queue.SimpleQueue[object] = queue.SimpleQueue()
+    endless = QUESTION.model_copy(update={"most_tokens": MAX_NEW, "temperature": 0.0})
+    end_first = desk.take(endless, "somebody", lambda word: None)
+    desk.take(QUESTION, "somebody", said.put)
+    waits = said.get(timeout=30)
+    assert isinstance(waits, Waits)
+    assert 0 < waits.seconds <= 2
+    end_first()
+    found: list[object] = []
+    while len(found) < len(alone):
+        found.extend(one_by_one(said.get(timeout=30)))
+    assert found == alone
     desk.close()
 
 

@@ -19,7 +19,7 @@ from dipaco_swarm.swarm.askers import (
 from dipaco_swarm.swarm.asking import Say, UnansweredError
 from dipaco_swarm.swarm.door import Admission
 from dipaco_swarm.swarm.interface import Swarm
-from dipaco_swarm.swarm.questions import AskText, Begins, NotNow, Said, TextEnds, Tokens
+from dipaco_swarm.swarm.questions import AskText, Begins, NotNow, Said, TextEnds, Tokens, Waits
 from tests.clocks import HandClock
 from tests.hub import Hub, until
 
@@ -76,7 +76,12 @@ def _try(swarm: Swarm, peer: str) -> list[Begins | Tokens] | None:
         ([BEGINS, BEGINS], "none"),
         ([TextEnds()], "none"),
         ([BEGINS, Tokens(tokens=(1, 2, 3)), Tokens(tokens=(4, 5))], "5 tokens"),
-        ([BEGINS, Tokens(tokens=(1,))], "silent"),
+        ([BEGINS, Tokens(tokens=(1,))], "silent for 0 s"),
+        ([Waits(seconds=0.9)], "silent for 1 s"),
+        ([Waits(seconds=0.9), BEGINS, Tokens(tokens=(1,))], "silent for 0 s"),
+        ([Waits(seconds=21.0)], "others are before, for 21 s"),
+        ([Waits(seconds=0.9), Waits(seconds=0.9)], "none"),
+        ([BEGINS, Waits(seconds=0.9)], "none"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_none(words: list[Said], why: str) -> None:
