@@ -16,8 +16,9 @@ serve, peers            `dipaco-swarm serve --run` on a machine of its own, a bo
 The four peers train, by sleeping: they take little time of this machine's cores from one another, and share outer
 gradients over their lines. `--answers` is what it is by default (auto: four at once; more wait, or go elsewhere), and
 each may answer for a twentieth of its time, and 20 seconds at once, half of it for one asker: a gateway is one. What
-they do not answer the gateway writes itself, as soon as it has fetched the path: "of peers" is the share of writers
-that were peers.
+they do not answer the gateway writes itself, as soon as it has fetched the path; it begins to fetch when four ask for
+one path at once. The first row of many clients on home lines ("at first") has that in it: 80 MB for each path. "of
+peers" is the share of writers that were peers.
 
 Without a delay, one client is compared with a loop of this machine, as busy as it is: the loop writes each text just
 before the client asks for it. Aim: 90 % of its tokens a second, in the median of all texts.

@@ -15,6 +15,8 @@ SLOWER_AIM = 0.05
 """Of its training, that a peer's answers cost."""
 
 GENERATED, SERVED_HERE, SERVED_BY_PEERS = "generate", "serve, here", "serve, peers"
+AT_FIRST = "serve, peers, at first"
+"""While the gateway fetches the paths that so many ask for."""
 SERVED_AFTER = "serve, peers, the run is over"
 DENSE_TIMES = 9
 DENSE, TRANSFORMERS = f"a dense model, {DENSE_TIMES} x the parameters", "transformers serve, one path"

@@ -18,7 +18,7 @@ from benchmarks.chaos.lab import Host, Lab, Link
 from benchmarks.chaos.story import Story, Verdict
 from benchmarks.serving.alone import Loop
 from benchmarks.serving.clients import PROMPTS, Door, Heard, in_turn, row_of, served, stream, warm_up, within
-from benchmarks.serving.rows import SERVED_AFTER, SERVED_BY_PEERS, Killed, Row
+from benchmarks.serving.rows import AT_FIRST, SERVED_AFTER, SERVED_BY_PEERS, Killed, Row
 from benchmarks.serving.size import Size
 from benchmarks.utilisation import LINES, RENTED, compute_by_sleeping, to_stderr
 from dipaco_swarm.client.sources import open_run
@@ -142,8 +142,8 @@ def rows(swarm: Swarm, door: Door, size: Size, *, lines: bool) -> Iterator[Row]:
     yield _alone(SERVED_BY_PEERS, swarm, door, size)
     if lines:
         swarm.all_on(LINES["home"])
-        for clients in (1, max(many)):
-            yield row_of(SERVED_BY_PEERS, door, clients, size.answers[clients], size.tokens, "home line")
+        for way, clients in ((SERVED_BY_PEERS, 1), (AT_FIRST, max(many)), (SERVED_BY_PEERS, max(many))):
+            yield row_of(way, door, clients, size.answers[clients], size.tokens, "home line")
         swarm.all_on(Link())
     for clients in many:
         yield row_of(SERVED_BY_PEERS, door, clients, size.answers[clients], size.tokens)

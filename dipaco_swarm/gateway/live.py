@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
@@ -21,6 +22,9 @@ from dipaco_swarm.swarm.interface import PeerName, Swarm
 REFRESH_SECONDS = 600.0
 """What this machine writes itself is of states that are not older than this, in a run that goes on."""
 STATE_SECONDS = 60.0
+MANY = 4
+"""Questions about one path at the same time, after which this machine fetches it as well: peers will soon have given
+what they may, and who asks then should not wait until it is here."""
 
 Tell = Callable[[str], None]
 
@@ -69,17 +73,23 @@ class LiveGateway:
         self.close()
         self.checks = Checks(run, partial(self._state, manifest), self._distrust, peers.writers)
 
-        alone: set[PathIndex] = set()
+        fetched: set[PathIndex] = set()
+
+        def coming(path: PathIndex, why: str) -> "Future[object]":
+            """The path on this machine, at once or some time."""
+            if path not in fetched:
+                fetched.add(path)
+                self._tell(f"{why} path {path} now; this machine fetches it and writes itself")
+            return own.begin(path)
 
         def writers(path: PathIndex) -> Iterator[Writer]:
+            if peers.under_way(path) >= MANY:
+                coming(path, "many ask for")
             yield from peers.writers(path)
-            if path not in alone:
-                alone.add(path)
-                self._tell(f"no peer answers for path {path} now; this machine fetches it and writes itself")
-            coming = own.begin(path)
-            coming.add_done_callback(lambda _: peers.look_again())
-            while not coming.done():  # a large path takes minutes over a line, and a peer may have a place before
-                peers.await_room(path, coming.done)
+            ours = coming(path, "no peer answers for")
+            ours.add_done_callback(lambda _: peers.look_again())
+            while not ours.done():  # a large path takes minutes over a line, and a peer may have a place before
+                peers.await_room(path, ours.done)
                 yield from peers.writers(path)
             yield own
 

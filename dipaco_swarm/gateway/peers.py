@@ -74,6 +74,12 @@ class Peers:
             finally:
                 self._give_place(name)
 
+    def under_way(self, path: PathIndex) -> int:
+        """Questions of ours that peers of the path are being asked."""
+        there = self._trainers(path)
+        with self._changed:
+            return sum(self._record(name).under_way for name in there)
+
     def await_room(self, path: PathIndex, over: Callable[[], bool]) -> None:
         """Until a peer of the path may be asked, or it is `over`, which `look_again` lets it see; some seconds at
         most."""
