@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
@@ -75,7 +76,7 @@ class LiveGateway:
 
         fetched: set[PathIndex] = set()
 
-        def coming(path: PathIndex, why: str) -> "Future[object]":
+        def coming(path: PathIndex, why: str) -> "Future[Any]":
             """The path on this machine, at once or some time."""
             if path not in fetched:
                 fetched.add(path)
