@@ -45,8 +45,8 @@ audit: .venv/.installed
 	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 .venv/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else \
-		"dipaco-swarm needs Python 3.11 or 3.12, but $(PYTHON) is %d.%d; try: make PYTHON=python3.11 ..." % v[:2])'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else \
+		"dipaco-swarm needs Python 3.11, 3.12 or 3.13, but $(PYTHON) is %d.%d; try: make PYTHON=python3.11 ..." % v[:2])'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'

@@ -99,8 +99,8 @@ def _system() -> Check:
 
 def _python() -> Check:
     version = platform.python_version()
-    if not (3, 11) <= sys.version_info[:2] < (3, 13):
-        return Check("python", "bad", version, "use Python 3.11 or 3.12; hivemind is not tested with others")
+    if not (3, 11) <= sys.version_info[:2] < (3, 14):
+        return Check("python", "bad", version, "use Python 3.11, 3.12 or 3.13; others are not tested")
     return Check("python", "ok", version)
 
 
