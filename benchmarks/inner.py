@@ -1,11 +1,12 @@
 """What the inner loop costs: `InnerTrainer.train` against a bare torch loop on the same model.
 
-    python -m benchmarks.inner [--quick] [--threads N]
+    python -m benchmarks.inner [--quick] [--threads N] [--compile]
 
 Same parameters to begin with, same batches, same fused AdamW, in one process and in turns: bare, bare again (which is
 the noise floor), ours; the order is drawn anew in every repetition. `InnerTrainer` tells glibc to keep freed memory,
 for the whole process, so the bare loops here have that too; `bare-libc` is the bare loop in a process of its own where
-nobody told glibc anything. Before anything is timed, bare and ours must come to the same parameters.
+nobody told glibc anything. Before anything is timed, bare and ours must come to the same parameters. The rows of
+options are ours with what a volunteer may choose.
 
 Prints a table of medians and writes it to benchmarks/results/inner-HARDWARE.md.
 """
@@ -19,9 +20,9 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,6 +41,13 @@ AIM = 0.98
 """The inner loop is to be within 2 % of a bare one."""
 INNER = InnerConfig(learning_rate=1e-3, warmup_steps=0, final_learning_rate_ratio=1.0, weight_decay=0.0)
 """A constant learning rate and no decay, so that a bare AdamW with one parameter group computes the same."""
+OURS = TrainingSettings("cpu")
+CHOICES = {
+    "--dtype bf16": replace(OURS, autocast=True),
+    "--moments 8-bit": replace(OURS, eight_bit=True),
+    "--recompute yes": replace(OURS, recompute=True),
+}
+"""What a volunteer may choose: the same steps, computed otherwise."""
 SEED = 0
 BATCHES = 8
 
@@ -136,11 +144,11 @@ class BareLoop:
 class OurLoop:
     """The same through `InnerTrainer`, called as an outer round calls it."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, settings: TrainingSettings = OURS) -> None:
         self.model = case.path_model()
         self._batches = cycle(case.batches())
         config = INNER.model_copy(update={"batch_sequences": case.sequences})
-        self._trainer = InnerTrainer(self.model, config, TrainingSettings("cpu"))
+        self._trainer = InnerTrainer(self.model, config, settings)
 
     def train(self, steps: int) -> None:
         self._trainer.train(self._batches, steps, stop=lambda: False, on_step=lambda report: None)
@@ -216,16 +224,18 @@ class Outcome:
     rows: tuple[Row, ...]
 
 
-def measure(case: Case, repetitions: int, threads: int) -> Outcome:
+def measure(case: Case, repetitions: int, threads: int, choices: Mapping[str, TrainingSettings]) -> Outcome:
     bare, again, ours = BareLoop(case), BareLoop(case), OurLoop(case)
-    for loop in (bare, again, ours):
-        loop.train(3)
+    others = {name: OurLoop(case, settings) for name, settings in choices.items()}
+    for train in (bare.train, again.train, ours.train, *(loop.train for loop in others.values())):
+        train(3)
     difference = float((bare.model.vector(0) - ours.model.vector(0)).abs().max())
     if difference > 1e-4:
         raise SystemExit(f"{case.name}: bare and ours compute different things: parameters differ by {difference:.1e}")
     with elsewhere(case, threads) as bare_libc:
         bare_libc(3)
         turns = {"bare": timed(bare.train), "bare again": timed(again.train), "ours": timed(ours.train)}
+        turns |= {name: timed(loop.train) for name, loop in others.items()}
         turns["bare-libc"] = bare_libc
         costs: dict[str, list[Cost]] = {name: [] for name in turns}
         draw = random.Random(SEED)
@@ -299,11 +309,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.inner", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes; prints and writes nothing")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch (default 1, the least noisy)")
+    parser.add_argument("--compile", action="store_true", help="with a row for it, which takes minutes to begin")
     arguments = parser.parse_args()
+    choices = dict(CHOICES)
+    if arguments.compile:
+        choices["--compile"] = replace(OURS, compiled=True)
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
     repetitions = 3 if arguments.quick else 25
-    outcomes = [measure(case, repetitions, arguments.threads) for case in cases(quick=arguments.quick)]
+    outcomes = [measure(case, repetitions, arguments.threads, choices) for case in cases(quick=arguments.quick)]
     text = report(outcomes, arguments.threads)
     print(text)
     if not arguments.quick:

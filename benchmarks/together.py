@@ -39,11 +39,10 @@ class Contender:
         model = case.path_model()
         model.to(devices[0])
         settings = TrainingSettings(devices[0], threads)
-        ours = Gradients(model, case.sequences, autocast=settings.uses_autocast)
+        passes = settings.passes(case.sequences)
+        ours = Gradients(model, passes)
         levels = tuple(model.levels)
-        helper = HelperSettings(
-            case.model, case.vocabulary, levels, case.sequences, threads, autocast=settings.uses_autocast
-        )
+        helper = HelperSettings(case.model, case.vocabulary, levels, passes, threads)
         self._together = Together(model, ours, helper, devices[1:]) if len(devices) > 1 else None
         config = INNER.model_copy(update={"batch_sequences": case.sequences})
         self._trainer = InnerTrainer(model, config, settings, self._together or ours)

@@ -130,6 +130,14 @@ class PeerSettings:
     """Watts that each GPU may take meanwhile; None: as many as it does."""
     helpers: tuple[str, ...] = ()
     """Devices of this machine beside the first one, of its kind, that train the same path."""
+    autocast: bool | None = None
+    """Whether activations are bf16; None: where that is faster here."""
+    eight_bit: bool | None = None
+    """Whether moments have eight bits; None: on a GPU."""
+    recompute: bool = False
+    """Whether activations are computed again in the backward pass; else where a GPU's memory is short."""
+    compiled: bool = False
+    """Whether torch.compile makes the passes."""
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ from dipaco_swarm.cli.peer_home import app as besides
 from dipaco_swarm.cli.words import (
     ANSWERS,
     answers_choice,
+    compile_choice,
     devices_choice,
     gpu_power_choice,
     hours_choice,
+    moments_choice,
     new_app,
     nickname_choice,
     path_choice,
@@ -90,6 +92,23 @@ def peer(
         int | None,
         typer.Option(metavar="N", min=1, help="CPU threads.  [default: torch's choice]", rich_help_panel=MACHINE),
     ] = None,
+    dtype: Annotated[
+        Literal["auto", "fp32", "bf16"],
+        typer.Option(help="Rounding of activations; auto: bf16 where it is faster here.", rich_help_panel=MACHINE),
+    ] = "auto",
+    moments: Annotated[
+        Literal["auto", "8-bit", "32-bit"],
+        typer.Option(help="Of the optimizer; auto: 8-bit on a GPU.", rich_help_panel=MACHINE),
+    ] = "auto",
+    recompute: Annotated[
+        Literal["auto", "yes"],
+        typer.Option(
+            help="Activations twice, for less memory; auto: where a GPU runs out of it.", rich_help_panel=MACHINE
+        ),
+    ] = "auto",
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Use torch.compile: a slow start, then faster.", rich_help_panel=MACHINE)
+    ] = False,
     cpu_share: Annotated[
         int,
         typer.Option(
@@ -220,6 +239,10 @@ def peer(
             gpu_power=gpu_power_choice(gpu_power, devices),
             micro_batch=micro_batch,
             threads=threads,
+            autocast=None if dtype == "auto" else dtype == "bf16",
+            eight_bit=moments_choice(moments),
+            recompute=recompute == "yes",
+            compiled=compile_choice(wanted=compiled),
             nickname=nickname_choice(name),
             hours=hours_choice(hours),
             yields=yield_choice(yields),

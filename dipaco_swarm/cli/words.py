@@ -94,6 +94,20 @@ def devices_choice(text: str) -> tuple[str, ...]:
     )
 
 
+def moments_choice(text: str) -> bool | None:
+    """`--moments`: whether they have eight bits; None for auto. Raises UsageError."""
+    if text == "8-bit" and find_spec("bitsandbytes") is None:
+        raise UsageError("--moments 8-bit needs bitsandbytes, not installed here: pip install bitsandbytes")
+    return None if text == "auto" else text == "8-bit"
+
+
+def compile_choice(*, wanted: bool) -> bool:
+    """`--compile`. Raises UsageError where what it needs is not installed."""
+    if wanted and not any(map(shutil.which, ("g++", "clang++"))):
+        raise UsageError("--compile needs a C++ compiler, and there is none here: install g++, or leave it out")
+    return wanted
+
+
 YIELDS: "tuple[Yields, ...]" = ("cpu", "gpu", "battery", "metered")
 
 

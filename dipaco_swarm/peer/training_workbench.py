@@ -32,6 +32,7 @@ from dipaco_swarm.training.packing import ShardProgress
 from dipaco_swarm.training.pieces import EvaluationSet
 from dipaco_swarm.training.prepared import for_reading
 from dipaco_swarm.training.reading.stream import Stream
+from dipaco_swarm.training.rounding import with_rounding
 from dipaco_swarm.training.routed import load_routing, shard_recipe
 from dipaco_swarm.training.scoring import Scores, rows_of, sample_from_bytes, score_sample
 from dipaco_swarm.training.shards import Shard, build_shard
@@ -189,18 +190,15 @@ class TrainingBench:
 
     @cached_property
     def trainer(self) -> InnerTrainer:
-        helped = self._helped() if self._settings.helpers else None
-        return InnerTrainer(self.model, self._config.inner, self._settings, helped)
+        settings = with_rounding(self._settings, self._config)
+        helped = self._helped(settings) if settings.helpers else None
+        return InnerTrainer(self.model, self._config.inner, settings, helped)
 
-    def _helped(self) -> Together:
+    def _helped(self, settings: TrainingSettings) -> Together:
         """Gradients by several devices."""
-        config, settings = self._config, self._settings
-        micro_batch, autocast = settings.micro_batch or config.inner.batch_sequences, settings.uses_autocast
-        helper = HelperSettings(
-            config.model, self._vocabulary, tuple(config.levels), micro_batch, settings.threads, autocast
-        )
-        ours = Gradients(self.model, micro_batch, autocast=autocast)
-        return Together(self.model, ours, helper, settings.helpers)
+        config, passes = self._config, settings.passes(self._config.inner.batch_sequences)
+        helper = HelperSettings(config.model, self._vocabulary, tuple(config.levels), passes, settings.threads)
+        return Together(self.model, Gradients(self.model, passes), helper, settings.helpers)
 
     def rest(self, *, resting: bool) -> None:
         """Hold what reads, or let it go on."""
@@ -265,7 +263,16 @@ def workbench_of(settings: PeerSettings) -> TrainingWorkbench:
     cache, threads = settings.cache or settings.home / "cache", settings.threads
     if helpers and device == "cpu" and threads is None:
         threads = max(1, torch.get_num_threads() // (1 + len(helpers)))
-    training = TrainingSettings(device, threads, settings.micro_batch, helpers=tuple(helpers))
+    training = TrainingSettings(
+        device,
+        threads,
+        settings.micro_batch,
+        autocast=settings.autocast,
+        helpers=tuple(helpers),
+        eight_bit=settings.eight_bit,
+        recompute=settings.recompute,
+        compiled=settings.compiled,
+    )
     if settings.own is not None:
         look_at(settings.own)  # before anything slow
     return TrainingWorkbench(ReadingRoom(cache, training, settings.disk, settings.reach), settings.own)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dipaco_swarm.errors import SwarmError
 from dipaco_swarm.run.config import LevelConfig, ModelConfig
-from dipaco_swarm.training.gradients import Gradients
+from dipaco_swarm.training.gradients import Gradients, Passes
 from dipaco_swarm.training.modules import PathModel, build_network
 
 LOOPBACK = "127.0.0.1"
@@ -36,9 +36,8 @@ class HelperSettings:
     model: ModelConfig
     vocabulary: int
     levels: tuple[LevelConfig, ...]
-    micro_batch: int
+    passes: Passes
     threads: int | None
-    autocast: bool
 
     def path_model(self, device: str) -> PathModel:
         """With parameters that the first step replaces."""
@@ -71,7 +70,7 @@ def help_out(pipe: Connection, settings: HelperSettings, place: Place) -> None:
 def _help_out(pipe: Connection, settings: HelperSettings, place: Place) -> None:
     """Raises what a device that cannot compute does; OSError, EOFError or _OthersGoneError in the end."""
     model = settings.path_model(place.device)
-    gradients = Gradients(model, settings.micro_batch, autocast=settings.autocast)
+    gradients = Gradients(model, settings.passes)
     parameters = list(model.network.parameters())
     flat = room_for(parameters)
     pipe.send(READY)

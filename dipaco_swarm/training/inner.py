@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dipaco_swarm.errors import DataError, TrainingError, UsageError
 from dipaco_swarm.run.config import InnerConfig
-from dipaco_swarm.training.gradients import GradientMaker, Gradients
+from dipaco_swarm.training.gradients import GradientMaker, Gradients, Passes
 from dipaco_swarm.training.modules import PathModel
 
 log = logging.getLogger(__name__)
@@ -38,16 +38,25 @@ class TrainingSettings:
     micro_batch: int | None = None
     """Sequences in one forward pass; None tries the whole batch. Halved when the device's memory is too small."""
     autocast: bool | None = None
-    """bf16 activations; None: on CUDA devices that have bf16. On the CPU fp32, for the sake of equal bytes."""
+    """bf16 activations; None: on CUDA devices that have bf16, and where `rounding.py` has seen that they pay."""
     helpers: tuple[str, ...] = ()
     """Devices beside that one, of its kind, each with a process that computes its part of each step."""
     eight_bit: bool | None = None
     """bitsandbytes' 8-bit AdamW instead of torch's; None: on CUDA."""
+    recompute: bool = False
+    """Activations are computed again in the backward pass; otherwise only on a device that runs out of memory."""
+    compiled: bool = False
+    """By torch.compile."""
 
     def __post_init__(self) -> None:
         for name, value in (("threads", self.threads), ("micro_batch", self.micro_batch)):
             if value is not None and value < 1:
                 raise UsageError(f"{name}={value} must be at least 1; leave it out for what suits the device")
+
+    def passes(self, batch_sequences: int) -> Passes:
+        """How those over a batch of so many sequences are computed."""
+        micro_batch = self.micro_batch or batch_sequences
+        return Passes(micro_batch, self.uses_autocast, self.recompute, self.compiled)
 
     @property
     def uses_autocast(self) -> bool:
@@ -130,8 +139,7 @@ class InnerTrainer:
         self.config = config
         self.settings = settings
         self._steps_done = 0
-        micro_batch = settings.micro_batch or config.batch_sequences
-        self._gradients = gradients or Gradients(model, micro_batch, autocast=settings.uses_autocast)
+        self._gradients = gradients or Gradients(model, settings.passes(config.batch_sequences))
         self._optimizer: torch.optim.Optimizer | None = None
         self._interrupted: Tensor | None = None
 

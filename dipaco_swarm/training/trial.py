@@ -8,6 +8,7 @@ import torch
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.rounding import with_rounding
 
 WARM_UP_STEPS = 1
 """The first step allocates what the others use."""
@@ -29,7 +30,7 @@ class Trial:
         """In inner steps, for so long, and one step at least. Raises SwarmError where the device cannot train it."""
         config = self.config
         model = PathModel(build_network(config.model, self.vocabulary, config.seed), config.levels)
-        trainer = InnerTrainer(model, config.inner, TrainingSettings(device))
+        trainer = InnerTrainer(model, config.inner, with_rounding(TrainingSettings(device), config))
         shape = (config.inner.batch_sequences, config.data.sequence_length)
         batch = torch.randint(self.vocabulary, shape, generator=torch.Generator().manual_seed(config.seed))
         trainer.train(iter([batch] * WARM_UP_STEPS), WARM_UP_STEPS)

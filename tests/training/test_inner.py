@@ -1,5 +1,6 @@
 import logging
 import math
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from dipaco_swarm.errors import DataError, TrainingError, UsageError
 from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig
+from dipaco_swarm.training.gradients import Gradients, Passes, head_is_separate
 from dipaco_swarm.training.inner import InnerState, InnerTrainer, StepReport, TrainingSettings, learning_rate_at
 from dipaco_swarm.training.modules import PathModel, build_network
 
@@ -18,6 +20,7 @@ TINY = ModelConfig(
     hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=64
 )
 LEVELS = (LevelConfig(blocks=(0,), embedding=True), LevelConfig(blocks=(1,), head=True))
+ONE_LEVEL = (LevelConfig(blocks=(0, 1), embedding=True, head=True),)
 CONFIG = InnerConfig(
     learning_rate=1e-2,
     embedding_learning_rate_ratio=3.0,
@@ -271,6 +274,64 @@ def test_autocast_is_a_choice_and_changes_only_the_rounding() -> None:
     exact, rounded = trained(1)[1], trained(1, autocast=True)[1]
     assert rounded.network.dtype == torch.float32
     assert 0 < F.mse_loss(rounded.vector(1), exact.vector(1)) < 1e-3
+
+
+def test_recomputed_activations_give_the_same_bytes() -> None:
+    assert_equal_bytes(trained(3, recompute=True)[1], trained(3)[1])
+    assert trained(1, recompute=True)[1].network.is_gradient_checkpointing
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.timeout(600)
+def test_a_compiled_network_trains_the_same() -> None:
+    compiled, plain = trained(3, compiled=True)[1], trained(3)[1]
+    for level in range(2):
+        torch.testing.assert_close(compiled.vector(level), plain.vector(level), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["head", "tied head"])
+def test_logits_in_pieces_give_the_loss_and_the_gradient_of_the_whole(
+    tied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny, batch = TINY.model_copy(update={"tie_word_embeddings": tied}), next(batches())
+
+    def gradient() -> tuple[Tensor, PathModel]:
+        model = PathModel(build_network(tiny, VOCABULARY, seed=0), LEVELS if not tied else ONE_LEVEL)
+        loss = Gradients(model, Passes(3)).make(batch, lambda: False)  # 3 sequences, and 1
+        assert loss is not None
+        return loss, model
+
+    heads: list[int] = []
+    whole_loss, whole = gradient()
+    monkeypatch.setattr("dipaco_swarm.training.gradients.PIECE_LOGITS", 10 * VOCABULARY)
+    monkeypatch.setattr(torch.nn.Linear, "forward", watched_head(heads, torch.nn.Linear.forward))
+    loss, model = gradient()
+    assert heads.count(10) == 4  # 36 positions in pieces of 10 and one of 6, then 12 of them: 10 and 2
+    assert heads.count(6) == heads.count(2) == 1
+    torch.testing.assert_close(loss, whole_loss)
+    for ours, theirs in zip(model.network.parameters(), whole.network.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+def watched_head(seen: list[int], forward: Any) -> Any:
+    """A linear layer's forward pass that notes how many positions are made into logits."""
+
+    def watched(layer: torch.nn.Linear, states: Tensor) -> Any:
+        if layer.out_features == VOCABULARY and states.ndim == 2:
+            seen.append(len(states))
+        return forward(layer, states)
+
+    return watched
+
+
+def test_a_network_that_scales_its_logits_is_not_cut_before_them() -> None:
+    cohere = TINY.model_copy(
+        update={"model_type": "cohere", "extra": {"logit_scale": 0.25}, "tie_word_embeddings": True}
+    )
+    scaled = build_network(cohere, VOCABULARY, seed=0)
+    assert not head_is_separate(scaled)
+    assert head_is_separate(path_model().network)
 
 
 @pytest.mark.gpu

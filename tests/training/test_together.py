@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dipaco_swarm.events.helping import HelperFailed, HelperLost, HelpersAtWork
 from dipaco_swarm.training import together
-from dipaco_swarm.training.gradients import Gradients
+from dipaco_swarm.training.gradients import Gradients, Passes
 from dipaco_swarm.training.helper import HelperSettings, Place, help_out
 from dipaco_swarm.training.inner import InnerTrainer, StepReport, TrainingSettings
 from dipaco_swarm.training.modules import PathModel
@@ -27,7 +27,7 @@ from tests.training.test_inner import CONFIG, LEVELS, TINY, VOCABULARY, batches,
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
-SETTINGS = HelperSettings(TINY, VOCABULARY, LEVELS, micro_batch=1, threads=1, autocast=False)
+SETTINGS = HelperSettings(TINY, VOCABULARY, LEVELS, Passes(1), threads=1)
 
 
 class Thread:
@@ -49,7 +49,7 @@ class Trained:
 
     def __init__(self, helpers: int, start: Start = Thread, settings: HelperSettings = SETTINGS) -> None:
         self.model: PathModel = path_model()
-        ours = Gradients(self.model, 1, autocast=False)
+        ours = Gradients(self.model, Passes(1))
         self.all = Together(self.model, ours, settings, ["cpu"] * helpers, start)
         self.trainer = InnerTrainer(self.model, CONFIG, TrainingSettings(threads=1), self.all if helpers else ours)
         self.reports: list[StepReport] = []
