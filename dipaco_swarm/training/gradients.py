@@ -143,7 +143,9 @@ class Gradients:
 
     def _recompute(self) -> None:
         self._recomputes_activations = True
-        self._model.network.gradient_checkpointing_enable({"use_reentrant": False})
+        network = self._model.network
+        newer = getattr(network, "activation_checkpointing_enable", None)  # as newer transformers call it
+        (newer or network.gradient_checkpointing_enable)({"use_reentrant": False})
 
     def _save_memory(self, rows: int) -> None:
         """After the device ran out of memory: half the micro-batch; at one, recompute activations in the backward."""

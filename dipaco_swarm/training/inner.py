@@ -295,7 +295,8 @@ def _make_optimizer(model: PathModel, config: InnerConfig, *, eight_bit: bool) -
     betas = (config.beta1, config.beta2)
     if not eight_bit:
         return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)
-    import bitsandbytes  # takes a second, and only machines with CUDA need it
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # else it misses kernels for 4 bits, which nobody wants
+    import bitsandbytes  # takes a second, and few machines without CUDA need it
 
     # Rows of an embedding get gradients of very different sizes, which blocks of 8-bit moments do not survive. The
     # manager knows parameters by their `id`, which may have been that of an embedding that a peer has moved away from.

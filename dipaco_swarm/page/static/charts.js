@@ -64,7 +64,7 @@ const render = (place) => {
   const [low, high] = range, from = chart.at[0], to = chart.at.at(-1);
   const left = chart.tall ? 42 : 38, bottom = chart.tall ? 20 : 15, top = 8, right = 6;
   const x = (at) => left + ((at - from) / (to - from || 1)) * (width - left - right);
-  const y = (value) => top + (1 - (Math.min(value, high) - low) / (high - low)) * (height - top - bottom);
+  const y = (value) => top + (1 - (value - low) / (high - low)) * (height - top - bottom);
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0", "aria-label": spoken(chart) });
   for (const value of ticks(low, high, chart.tall ? 5 : 2)) {
     root.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
@@ -75,12 +75,14 @@ const render = (place) => {
   (chart.stages || []).forEach((stage, i, all) => {
     if (i && all[i - 1] !== stage) root.append(svg("line", { class: "stage-mark", x1: x(chart.at[i]), x2: x(chart.at[i]), y1: top, y2: height - bottom }));
   });
-  if (chart.band) root.append(svg("path", { class: "area", d: area(chart, x, y) }));
+  const plot = svg("svg", { class: "plot" });  // what is above the scale leaves the picture
+  if (chart.band) plot.append(svg("path", { class: "area", d: area(chart, x, y) }));
   for (const line of chart.lines) {
     const path = svg("path", { class: `line ${line.kind || ""}`, d: trace(chart.at, line.values, x, y) });
     if (line.color) path.style.stroke = line.color;
-    root.append(path);
+    plot.append(path);
   }
+  root.append(plot);
   const cursor = svg("g");
   root.append(cursor);
   follow(root, chart, cursor, { x, y, from, to, left, right, top, bottom, width, height });
@@ -123,7 +125,7 @@ const follow = (root, chart, cursor, box) => {
     cursor.replaceChildren(svg("line", { class: "cursor", x1: place, x2: place, y1: box.top, y2: box.height - box.bottom }));
     const rows = chart.lines.filter((line) => line.values[i] !== null && line.values[i] !== undefined);
     const told = [...rows].sort((a, b) => b.values[i] - a.values[i]).slice(0, 12).map((line) => `${line.name}  ${chart.format(line.values[i])}`);
-    for (const line of rows.filter((each) => each.kind !== "thin")) cursor.append(svg("circle", { class: "knob", cx: place, cy: box.y(line.values[i]), r: 3 }));
+    for (const line of rows.filter((each) => each.kind !== "thin")) cursor.append(svg("circle", { class: "knob", cx: place, cy: Math.max(box.top, box.y(line.values[i])), r: 3 }));
     const shown = tip(), frame = root.getBoundingClientRect();
     shown.textContent = [`${day(at)}, ${clock(at)}`, ...told].join("\n");
     shown.hidden = false;
