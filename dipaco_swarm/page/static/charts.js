@@ -2,6 +2,7 @@
 import { clock, day } from "./format.js";
 
 const NS = "http://www.w3.org/2000/svg";
+let plots = 0;
 const svg = (tag, attributes = {}, text) => {
   const made = document.createElementNS(NS, tag);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -75,7 +76,10 @@ const render = (place) => {
   (chart.stages || []).forEach((stage, i, all) => {
     if (i && all[i - 1] !== stage) root.append(svg("line", { class: "stage-mark", x1: x(chart.at[i]), x2: x(chart.at[i]), y1: top, y2: height - bottom }));
   });
-  const plot = svg("svg", { class: "plot" });  // what is above the scale leaves the picture
+  place.plot ??= `plot-${++plots}`;
+  const clip = svg("clipPath", { id: place.plot }), plot = svg("g", { "clip-path": `url(#${place.plot})` });
+  clip.append(svg("rect", { width, height }));  // what is above the scale leaves the picture
+  root.append(clip);
   if (chart.band) plot.append(svg("path", { class: "area", d: area(chart, x, y) }));
   for (const line of chart.lines) {
     const path = svg("path", { class: `line ${line.kind || ""}`, d: trace(chart.at, line.values, x, y) });
