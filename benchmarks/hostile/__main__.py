@@ -1,13 +1,15 @@
 """Hostile peers on purpose: what does one of them do to a swarm, and to what it trains?
 
     python -m benchmarks.hostile --poison [--quick] [--seeds 2]      what poison does to a model, without a network
-    python -m benchmarks.hostile --virtual [--seeds 20] [ROLE ..]    whole swarms in virtual time
+    python -m benchmarks.hostile --virtual [--seeds 20] [--jobs 2] [--members 4] [ROLE ..]    swarms in virtual time
+    python -m benchmarks.hostile --virtual --quick                   the worst ten of these, in ten minutes
     python -m benchmarks.hostile [--quick] [ROLE ..]                 real processes on this machine
     python -m benchmarks.hostile --cost                              what the defences cost when nobody attacks
     python -m benchmarks.hostile --list
 
-`flip*2` is a role played by two names at once. The roles are those of `dipaco_swarm/testing/cast.py`. Prints a table
-and writes it to benchmarks/results/. Exit status 1 where an aim is missed.
+`flip*2` is a role played by two names at once; the roles are those of `dipaco_swarm/testing/cast.py`. What --virtual
+has played is kept below --out, and not played again by the same code: it may be stopped and gone on with (--seconds 0
+only prints the table). Prints a table and writes it to benchmarks/results/. Exit status 1 where an aim is missed.
 """
 
 import argparse
@@ -18,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+QUICK_SECONDS = 540.0
+"""In which --virtual --quick plays what it can."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="the worst ones")
     parser.add_argument("--seeds", type=int, default=2, help="of --poison and --virtual")
     parser.add_argument("--jobs", type=int, default=1, help="of --virtual: processes")
+    parser.add_argument("--seconds", type=float, help="of --virtual: no seed begins after that (--quick: 540)")
     parser.add_argument("--members", type=int, nargs="+", help="sizes of groups, of --virtual; honest peers, else")
     parser.add_argument(
         "--window", type=float, help="of real processes: seconds before, during, after (25; --quick 18)"
@@ -77,7 +82,7 @@ def real(options: argparse.Namespace) -> int:
     )
     text = columns.page(f"Hostile peers as real processes: {hardware()}", about, found)
     print(text)
-    missed = [role for (role, _), seen in found.items() if seen.missed(role)]
+    missed = [role for (role, size), seen in found.items() if seen.missed(role, size)]
     missed += [role for role in roles if (role, honest + 1) not in found]
     return written("real", text, missed, len(roles), options)
 
@@ -85,22 +90,29 @@ def real(options: argparse.Namespace) -> int:
 def virtual(options: argparse.Namespace) -> int:
     """The table of swarms in virtual time; whether an aim is missed."""
     from benchmarks.hostile import columns
-    from benchmarks.hostile.virtual import CROWDS, rows
+    from benchmarks.hostile.seeds import Kept, plan, sweep
+    from benchmarks.hostile.virtual import WORST
     from benchmarks.reduce import hardware
-    from dipaco_swarm.testing.cast import ROLES
 
-    sizes = options.members or ((4,) if options.quick else ())
-    roles = options.role or [*(name for name in ROLES if name != "dead"), *([] if options.quick else CROWDS)]
-    found = rows(roles, sizes, options.seeds, options.jobs, lambda said: print(said, flush=True))
+    quick = options.quick and not options.role
+    wanted = list(WORST) if quick else plan(options.role, options.members or ())
+    kept = Kept(options.out / "virtual.jsonl")
+    limit = QUICK_SECONDS if quick and options.seconds is None else options.seconds
+    tell = lambda said: print(said, flush=True)  # noqa: E731
+    found = sweep(wanted, range(options.seeds), options.jobs, kept, seconds=limit, tell=tell)
+    seeds = sorted({columns.seeds for columns in found.values()})
     about = (
         f"`python -m benchmarks.hostile --virtual --seeds {options.seeds}`: two paths that share a module, members in "
-        "two and a half minutes before, during and after the attack of one of them, or of a stranger beside them."
+        "two and a half minutes before, during and after the attack of one of them, or of a stranger beside them. "
+        f"Medians of {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seeds a row; twins, ended programs and states "
+        "of an outsider are of all seeds. Pace is judged by these medians, and one version in a window (0.4 a minute; "
+        "0.8 in half of one), divided by the root of the number of seeds, is missed by nobody."
     )
     text = columns.page(f"Hostile peers in virtual time: {hardware()}", about, found)
     print(text)
-    return written(
-        "virtual", text, [role for (role, _), seen in found.items() if seen.missed(role)], len(found), options
-    )
+    missed = [role for (role, size), seen in found.items() if seen.missed(role, size)]
+    missed += [role for role, size in wanted if (role, size) not in found]
+    return written("virtual", text, missed, len(wanted), options)
 
 
 def poison(options: argparse.Namespace) -> int:
@@ -129,7 +141,7 @@ def written(name: str, text: str, missed: Sequence[str], rows: int, options: arg
     """Keep the page of a whole table; whether an aim is missed."""
     from benchmarks.reduce import hardware
 
-    if not (options.quick or options.role):
+    if not (options.quick or options.role or options.members):
         place = Path("benchmarks") / "results" / f"hostile-{name}-{hardware()}.md"
         place.write_text(text)
         print(f"written to {place}")

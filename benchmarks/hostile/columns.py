@@ -1,5 +1,6 @@
 """What is measured of a swarm with somebody hostile in it, whoever plays it, and what it should be."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,15 @@ EARLY = 1.6
 third of what the others do in a group of four."""
 HELD_SECONDS = 1.0
 """Training may stand still for so much longer than before, at most."""
+NO_MAJORITY = 0.5
+"""Where hostile members are so many of a group, nothing is promised of its pace."""
 Three = tuple[float, float, float]
 """Before, during, after."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """One role in a group of one size."""
+    """One role in a group of one size; by one seed, or the medians of several."""
 
     versions: Three
     """A minute, of the shared module."""
@@ -36,34 +39,64 @@ class Columns:
     held: tuple[float, float] | None = None
     """The longest that somebody honest stood still, in seconds, before and during; None: not measured."""
     grain: float = 0.0
-    """What one version more or less is in these figures, where that is much: a window of seconds has few."""
+    """What one version more or less in a window is in these figures: nothing smaller is missed."""
+    forks: int | None = None
+    """Versions with a twin: two that were made of the same state; None: not measured."""
+    worst: Three | None = None
+    """Of several seeds, the lowest of the versions a minute, as shares of those before: during, its second half, after.
+    """
+    seeds: int = 1
 
     @classmethod
-    def mean(cls, several: Sequence["Columns"]) -> "Columns":
-        """Of several seeds; what must not be is added up."""
-        settled = [columns.settled for columns in several if columns.settled is not None]
+    def of(cls, several: Sequence["Columns"]) -> "Columns":
+        """The medians of several seeds; what must not be, in any of them, is added up.
+
+        The medians of "during" and "after" are those of their shares of "before", seed by seed. A version more or less
+        is chance in each seed, so the grain is that of one divided by the root of their number.
+        """
+        if len(several) == 1:
+            return several[0]
+        shares = [columns.shares for columns in several]
+        before = statistics.median(columns.versions[0] for columns in several)
+        during, settled, after = (before * statistics.median(column) for column in zip(*shares, strict=True))
         held = [columns.held for columns in several if columns.held is not None]
+        forks = [columns.forks for columns in several if columns.forks is not None]
         return cls(
-            versions=_mean([columns.versions for columns in several]),
-            trained=_mean([columns.trained for columns in several]),
-            counted=statistics.fmean(columns.counted for columns in several),
+            versions=(before, during, after),
+            trained=_medians([columns.trained for columns in several]),
+            counted=statistics.median(columns.counted for columns in several),
             adopted=sum(columns.adopted for columns in several),
             ended=sum(columns.ended for columns in several),
-            settled=statistics.fmean(settled) if settled else None,
-            held=(statistics.fmean(h[0] for h in held), statistics.fmean(h[1] for h in held)) if held else None,
+            settled=None if several[0].settled is None else settled,
+            held=(statistics.median(h[0] for h in held), statistics.median(h[1] for h in held)) if held else None,
+            grain=several[0].grain / math.sqrt(len(several)),
+            forks=sum(forks) if forks else None,
+            worst=_lowest(shares),
+            seeds=len(several),
         )
 
-    def missed(self, role: str) -> list[str]:
+    @property
+    def shares(self) -> Three:
+        """Of the versions a minute before: during the attack, in its second half, after it."""
+        before, during, after = self.versions
+        most = max(before, 1e-9)
+        return during / most, (during if self.settled is None else self.settled) / most, after / most
+
+    def missed(self, role: str, size: int) -> list[str]:
         """The aims that are not met, in a word each. Who takes part has half of the attack to be found in."""
         before, during, after = self.versions
-        is_stranger = kind_of(role)[0] in STRANGERS
+        kind, names = kind_of(role)
+        is_stranger = kind in STRANGERS
+        grain = self.grain
         if not is_stranger and self.settled is not None:
-            during = self.settled
+            during, grain = self.settled, 2 * self.grain
         found = ["state adopted"] * bool(self.adopted) + ["process ended"] * bool(self.ended)
-        if during + self.grain < PACE * before:
-            found.append("slower meanwhile")
-        if self.settled is not None and during > EARLY * before:
-            found.append("rounds come early")
+        found += ["two states of a version"] * bool(self.forks)
+        if is_stranger or names < NO_MAJORITY * size:
+            if during + grain < PACE * before:
+                found.append("slower meanwhile")
+            if self.settled is not None and during - grain > EARLY * before:
+                found.append("rounds come early")
         if after + self.grain < PACE * before:
             found.append("slower afterwards")
         if is_stranger and self.counted:
@@ -85,15 +118,20 @@ def is_role(role: str) -> bool:
     return kind in ROLES and (not star or (names.isdecimal() and 0 < int(names) <= 64))
 
 
-def _mean(several: Sequence[Three]) -> Three:
-    before, during, after = (statistics.fmean(column) for column in zip(*several, strict=True))
+def _medians(several: Sequence[Three]) -> Three:
+    before, during, after = (statistics.median(column) for column in zip(*several, strict=True))
+    return before, during, after
+
+
+def _lowest(several: Sequence[Three]) -> Three:
+    before, during, after = (min(column) for column in zip(*several, strict=True))
     return before, during, after
 
 
 HEAD = (
-    "| role | members | versions a minute: before, during, its second half, after | training | stood still at most: "
-    "before, during | versions with theirs | outsider's states adopted | programs ended | |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| role | members | versions a minute: before, during, its second half, after | of before, the worst seed "
+    "| training | stood still at most: before, during | versions with theirs | outsider's states adopted "
+    "| programs ended | twins | |\n|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -102,13 +140,17 @@ def line(role: str, size: int, columns: Columns) -> str:
     before, during, after = (f"{each:.1f}" for each in columns.versions)
     settled = "-" if columns.settled is None else f"{columns.settled:.1f}"
     trained = ", ".join(f"{100 * each:.0f} %" for each in columns.trained)
+    worst = ", ".join(f"{100 * each:.0f} %" for each in columns.worst or columns.shares)
     held = "-" if columns.held is None else ", ".join(f"{each:.1f} s" for each in columns.held)
-    verdict = "**missed**: " + ", ".join(missed) if (missed := columns.missed(role)) else "met"
+    verdict = "**missed**: " + ", ".join(missed) if (missed := columns.missed(role, size)) else "met"
     kind, names = kind_of(role)
+    if kind not in STRANGERS and names >= NO_MAJORITY * size:
+        verdict += " (no majority)"
     who = f"{names} x {kind}" if names > 1 else kind
     return (
-        f"| {who}: {ROLES[kind].about} | {size} | {before}, {during}, {settled}, {after} | {trained} | {held} | "
-        f"{100 * columns.counted:.0f} % | {columns.adopted} | {columns.ended} | {verdict} |"
+        f"| {who}: {ROLES[kind].about} | {size} | {before}, {during}, {settled}, {after} | {worst} | {trained} "
+        f"| {held} | {100 * columns.counted:.0f} % | {columns.adopted} | {columns.ended} | "
+        f"{'-' if columns.forks is None else columns.forks} | {verdict} |"
     )
 
 

@@ -2,13 +2,12 @@
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from benchmarks.hostile.columns import Columns, kind_of, line
+from benchmarks.hostile.columns import Columns, kind_of
 from benchmarks.simulated import prepare, workplace
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.interface import Announcement, PeerName
@@ -35,14 +34,34 @@ JOINING_SECONDS = 45.0
 """Who takes part does so honestly for so long before it does anything else: it has standing then."""
 SIZES = (2, 4, 8)
 CROWDS = {
-    "flip*2": (5, 6),
+    "flip": (5,),
+    "flip*2": (4, 5, 6),
     "mixed*2": (5,),
+    "mute*2": (6,),
+    "mute-reducer*2": (6,),
+    "equivocator*2": (6,),
+    "staller*2": (6,),
+    "refuser*2": (6,),
     "takeover*10": (4,),
     "is-there*10": (4,),
     "tarpit*10": (4,),
     "dead*50": (4, 8),
 }
-"""Several at once: two colluders of five and of six, ten names of one machine, names with nobody behind them."""
+"""One of five and two of six (20 and 33 %), two colluders of four and of five, ten names of one machine, names with
+nobody behind them."""
+WORST = (
+    ("takeover", 4),
+    ("claims-tokens", 4),
+    ("calls", 4),
+    ("tarpit*10", 4),
+    ("dead*50", 4),
+    ("flip*2", 6),
+    ("mute", 4),
+    ("mute-reducer", 4),
+    ("equivocator", 4),
+    ("staller", 4),
+)
+"""What --quick plays."""
 DEAD_SECONDS = 10.0
 """So often what stands for dead names in the directory is written anew."""
 LOOK_SECONDS = 0.1
@@ -146,6 +165,8 @@ def _play(world: World, role: str, size: int) -> Columns:
         ended=len(failures),
         settled=120 * windows[1].late / WINDOW_SECONDS,
         held=(windows[0].stood_still, windows[1].stood_still),
+        grain=60 / WINDOW_SECONDS,
+        forks=world.ledger.forks(SHARED),
     )
 
 
@@ -192,23 +213,3 @@ def forged_states_taken(world: World, hostile: Sequence[Process]) -> list[str]:
     versions = (version for of in world.ledger.versions.values() for version in of.values())
     made = [version.digest for version in versions if version.parent in forged]
     return [*at, *kept, *made]
-
-
-def rows(
-    roles: Sequence[str], sizes: Sequence[int], seeds: int, jobs: int, tell: Callable[[str], None] = lambda line: None
-) -> dict[tuple[str, int], Columns]:
-    """Role and size -> its columns, the mean of the seeds; what must not be is added up. No sizes: each role's own."""
-    plan = [(role, size) for role in roles for size in (sizes or CROWDS.get(role, SIZES))]
-    work = [(role, size, seed) for role, size in plan for seed in range(seeds)]
-    if jobs == 1:
-        found = []
-        for role, size, seed in work:
-            found.append(play(role, size, seed))
-            tell(f"seed {seed}: {line(role, size, found[-1])}")
-    else:
-        with ProcessPoolExecutor(jobs) as pool:
-            found = list(pool.map(play, *zip(*work, strict=True)))
-    grouped: dict[tuple[str, int], list[Columns]] = {key: [] for key in plan}
-    for (role, size, _), columns in zip(work, found, strict=True):
-        grouped[role, size].append(columns)
-    return {key: Columns.mean(several) for key, several in grouped.items()}

@@ -5,14 +5,17 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.hostile import virtual
+from benchmarks.hostile import seeds, virtual
 from benchmarks.hostile.columns import Columns, is_role
 from benchmarks.hostile.cost import cost_of
 from benchmarks.hostile.pure import SETTINGS, Bench, Defence, play
+from benchmarks.hostile.seeds import Kept
+from benchmarks.hostile.virtual import SIZES, WORST
 from dipaco_swarm.testing.cast import ROLES
 
 
@@ -52,20 +55,74 @@ def test_every_role_says_what_it_does() -> None:
 def test_aims_that_are_missed_are_named() -> None:
     fine = Columns((4.0, 4.0, 4.0), (0.9, 0.9, 0.9), 0.0, 0, 0)
     bad = Columns((4.0, 1.0, 2.0), (0.9, 0.2, 0.9), 0.5, 1, 2)
-    assert not fine.missed("takeover")
-    assert bad.missed("takeover") == [
+    assert not fine.missed("takeover", 4)
+    assert bad.missed("takeover", 4) == [
         "state adopted",
         "process ended",
         "slower meanwhile",
         "slower afterwards",
         "a stranger counts",
     ]
-    assert Columns.mean([fine, bad]).adopted == 1
     settled = replace(bad, adopted=0, ended=0, versions=(4.0, 1.0, 4.0), settled=4.0)
-    assert not settled.missed("flip*2"), "who takes part has half of the time to be found in"
-    assert replace(settled, settled=8.0).missed("mute") == ["rounds come early"]
-    assert replace(fine, held=(0.5, 1.6)).missed("tarpit*10") == ["training held up"]
-    assert not replace(fine, held=(0.5, 1.4)).missed("tarpit")
+    assert not settled.missed("flip*2", 6), "who takes part has half of the time to be found in"
+    assert replace(settled, settled=8.0).missed("mute", 4) == ["rounds come early"]
+    assert replace(fine, held=(0.5, 1.6)).missed("tarpit*10", 4) == ["training held up"]
+    assert not replace(fine, held=(0.5, 1.4)).missed("tarpit", 4)
+
+
+def test_of_many_seeds_the_medians_are_judged_and_what_must_not_be_in_all_of_them() -> None:
+    fine = Columns((8.0, 8.0, 8.0), (0.9, 0.9, 0.9), 0.0, 0, 0, settled=8.0, held=(0.0, 0.0), grain=0.4, forks=0)
+    slow = replace(fine, versions=(8.0, 4.0, 8.0), settled=3.0)
+    assert not Columns.of([fine, slow, fine]).missed("mute", 4)
+    assert Columns.of([fine, slow, fine]).worst == (0.5, 0.375, 1.0)
+    assert Columns.of([slow, fine, slow]).missed("mute", 4) == ["slower meanwhile"]
+    assert not Columns.of([slow, fine, slow]).missed("mute", 2), "one of two decides nothing, and nor does the other"
+    assert Columns.of([fine, fine, replace(fine, forks=1)]).missed("mute", 4) == ["two states of a version"]
+    assert Columns.of([fine, fine, replace(fine, adopted=1)]).missed("far", 4) == ["state adopted"]
+    assert Columns.of([replace(fine, ended=1), fine]).missed("far", 2) == ["process ended"]
+
+
+def test_a_version_in_a_window_is_chance_in_one_seed_and_not_in_a_hundred() -> None:
+    one = Columns((8.0, 7.0, 7.0), (0.9, 0.9, 0.9), 0.0, 0, 0, settled=7.0, grain=0.4)
+    assert not one.missed("far", 4)
+    assert Columns.of([one] * 100).missed("far", 4) == ["slower meanwhile", "slower afterwards"]
+
+
+def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[tuple[str, int, int]] = []
+    fine = Columns((8.0, 8.0, 8.0), (0.9, 0.9, 0.9), 0.0, 0, 0, settled=8.0, held=(0.0, 0.0), grain=0.4, forks=0)
+
+    def play(*one: Any) -> Columns:
+        played.append(one)
+        return replace(fine, adopted=one[2])
+
+    monkeypatch.setattr(seeds, "play", play)
+    rows, file = [("far", 4), ("mute", 2)], tmp_path / "kept" / "virtual.jsonl"
+    assert seeds.sweep(rows, range(2), 1, Kept(file))["far", 4].adopted == 1
+    again = seeds.sweep(rows, range(3), 1, Kept(file))
+    assert played == [(*row, seed) for seed in range(3) for row in rows], (
+        "all rows have as many seeds, if it is stopped"
+    )
+    assert again["mute", 2] == Columns.of([replace(fine, adopted=seed) for seed in range(3)])
+    assert not seeds.sweep(rows, range(9), 1, Kept(tmp_path / "other"), seconds=0.0)
+    monkeypatch.setattr(seeds, "digest_of_code", lambda: "another")
+    assert not Kept(file).found
+
+
+def test_rows_of_a_table() -> None:
+    assert seeds.plan(["flip*2", "mute"], ()) == [
+        ("flip*2", 4),
+        ("flip*2", 5),
+        ("flip*2", 6),
+        *[("mute", n) for n in SIZES],
+    ]
+    assert seeds.plan(["mute", "flip*2"], (3,)) == [("mute", 3), ("flip*2", 3)]
+    assert seeds.plan(["mute*3"], ()) == [("mute*3", size) for size in SIZES]
+    whole = seeds.plan((), ())
+    assert {("mute", 8), ("flip", 5), ("dead*50", 4)} <= {*whole}
+    assert len(whole) == len({*whole})
+    assert {*WORST} <= {*whole}
+    assert len(WORST) == 10
 
 
 @pytest.mark.parametrize(
