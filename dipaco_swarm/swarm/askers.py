@@ -4,12 +4,11 @@ Names cost nothing, so a bound for each name alone is none; an address stands fo
 """
 
 import ipaddress
-import re
 import time
 from collections import Counter
 from collections.abc import Callable
 
-from dipaco_swarm.swarm.addresses import is_relayed
+from dipaco_swarm.swarm.addresses import host_in, is_relayed
 
 QUESTIONS = 8
 """Streams of questions at once, of all askers..."""
@@ -21,8 +20,6 @@ QUESTIONS_A_MINUTE = 600
 """Of one name, and of one address; those that were refused count as well."""
 MAX_KNOWN = 4096
 """Names and addresses that are counted in a minute; nobody else may ask in it."""
-
-_HOST = re.compile(r"/ip[46]/([^/]+)/")
 
 
 class Askers:
@@ -72,12 +69,8 @@ def counted_under(name: str, address: str) -> str:
 
 def _keys(name: str, address: str) -> list[str]:
     """What a question is counted under: its asker, and where that comes from unless a relay is in between."""
-    found = _HOST.match(address)
-    if found is None or is_relayed(address):
-        return [f"name {name}"]
-    try:
-        host = ipaddress.ip_address(found[1])
-    except ValueError:
+    host = host_in(address)
+    if host is None or is_relayed(address):
         return [f"name {name}"]
     network = host if host.version == 4 else ipaddress.ip_network((int(host), 64), strict=False)
     return [f"name {name}", f"address {network}"]

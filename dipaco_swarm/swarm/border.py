@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from dipaco_swarm.errors import RemoteDataError, printable
 from dipaco_swarm.machine.clock import Clock
+from dipaco_swarm.swarm.addresses import site_of
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,12 @@ LINES = 12
 SHUNNED_AFTER = 30
 """Who breaks the protocol so often in a minute is not heard any more until the minute is over."""
 MAX_STREAMS_A_PEER = 64
-"""That one peer may have open to us at once."""
+"""That one peer may have open to us at once..."""
+MAX_STREAMS_A_SITE = 64
+"""... and all strangers together that come from one place (`site_of`): names cost nothing, addresses do. Each stream
+holds a message at most, of a MiB..."""
+MAX_STREAMS_OF_STRANGERS = 2048
+"""... and all strangers, so that those whom we know always find room."""
 
 
 class Border:
@@ -36,26 +42,35 @@ class Border:
         self._clock = clock
         self.bugs = 0
         """Errors that were ours, so far."""
+        self.is_strange: Callable[[str], bool] = lambda peer: False
+        """Whether a peer has contributed to nothing that we know of, while others have."""
         self._open: Counter[str] = Counter()
-        """Streams that peers have open to us."""
+        """Streams that peers have open to us..."""
+        self._of_strangers: Counter[str] = Counter()
+        """... and strangers, by where they come from."""
         self._since = clock.monotonic()
         """When the minute began; what is below is of this minute."""
         self._noted: Counter[str] = Counter()
         self._said = 0
 
-    async def hear(self, peer: str, listen: Callable[[], Awaitable[None]]) -> None:
-        """Serve a stream that a peer has opened, unless it has too many, or has sent too much nonsense just now."""
-        if self._open[peer] >= MAX_STREAMS_A_PEER or self.shuns(peer):
+    async def hear(self, peer: str, listen: Callable[[], Awaitable[None]], address: str = "") -> None:
+        """Serve a stream that a peer has opened, unless it has too many, or has sent too much nonsense just now.
+
+        `address`: where its connection comes from, as the transport says; empty where that is not known.
+        """
+        site = site_of(address) if self.is_strange(peer) else None
+        if self._open[peer] >= MAX_STREAMS_A_PEER or self._is_crowded(site) or self.shuns(peer):
             log.debug("closed a stream of peer %s unheard", peer[-8:])
             return
-        self._open[peer] += 1
-        try:
-            with self.guard(peer, "ignored a peer"):
-                await listen()
-        finally:
-            self._open[peer] -= 1
-            if not self._open[peer]:
-                del self._open[peer]
+        with _counted(self._open, peer), _counted(self._of_strangers, site), self.guard(peer, "ignored a peer"):
+            await listen()
+
+    def _is_crowded(self, site: str | None) -> bool:
+        """Whether strangers have so many streams open to us that one more from there is too many. None: no stranger."""
+        if site is None:
+            return False
+        from_there = self._of_strangers[site] if site else 0
+        return from_there >= MAX_STREAMS_A_SITE or self._of_strangers.total() >= MAX_STREAMS_OF_STRANGERS
 
     @contextlib.contextmanager
     def guard(self, peer: str, doing: str) -> Iterator[None]:
@@ -112,3 +127,18 @@ class Border:
             log.warning("%d more messages that break the protocol came from %d peers in a minute", unsaid, peers)
         self._since, self._said = now, 0
         self._noted.clear()
+
+
+@contextlib.contextmanager
+def _counted(counts: Counter[str], key: str | None) -> Iterator[None]:
+    """Meanwhile there is one more of that; None: of nothing."""
+    if key is None:
+        yield
+        return
+    counts[key] += 1
+    try:
+        yield
+    finally:
+        counts[key] -= 1
+        if not counts[key]:
+            del counts[key]

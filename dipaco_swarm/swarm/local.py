@@ -141,6 +141,8 @@ class LocalTransport:
         self.reachable = reachable
         self.lost = False
         self.executor = executor
+        self.place = ""
+        """The address that others see our streams come from."""
         self.streams: weakref.WeakSet[LocalStream] = weakref.WeakSet()
         self._handlers: dict[str, StreamHandler] = {}
         self._tasks = Tasks()
@@ -174,6 +176,7 @@ class LocalTransport:
         if handler is None:
             raise NotOfThisRun(f"peer {peer[-8:]} is there and takes no part in this run")
         ours, theirs = LocalStream.pair(self, there, self._network.link)
+        theirs.address = self.place
         there._accept(theirs, handler)
         try:
             yield ours
@@ -185,7 +188,7 @@ class LocalTransport:
 
     async def _handle(self, stream: LocalStream, handler: StreamHandler) -> None:
         try:
-            await self.border.hear(stream.peer, lambda: handler(stream))
+            await self.border.hear(stream.peer, lambda: handler(stream), stream.address)
         finally:
             stream.close()
 

@@ -379,6 +379,7 @@ async def networked_swarm(
     await store.serve()
     vouching = Vouching(portal, transport, address, directory, circle or Circle())
     directory.knows = vouching.knows
+    transport.border.is_strange = lambda peer: not (vouching.knows(peer) or vouching.is_roots(peer))
     swarm = NetworkedSwarm(portal, transport, address, directory, store, vouching, door, met_before, patience)
     background = Tasks()
     background.start(directory.run())

@@ -233,6 +233,10 @@ class Vouching:
         us = self._transport.peer
         return peer == us or peer in self.circle or not self.circle.has_others(us)
 
+    def is_roots(self, peer: str) -> bool:
+        """Whether it is a node of the operator's. From any thread."""
+        return peer in self._roots
+
     def _is_known(self, peer: str) -> bool:
         return peer in self.circle and peer != self._transport.peer
 

@@ -6,7 +6,16 @@ import logging
 import pytest
 
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.border import LINES, LINES_A_PEER, MAX_STREAMS_A_PEER, SHUNNED_AFTER, WINDOW_SECONDS, Border
+from dipaco_swarm.swarm.border import (
+    LINES,
+    LINES_A_PEER,
+    MAX_STREAMS_A_PEER,
+    MAX_STREAMS_A_SITE,
+    MAX_STREAMS_OF_STRANGERS,
+    SHUNNED_AFTER,
+    WINDOW_SECONDS,
+    Border,
+)
 from tests.clocks import HandClock
 
 
@@ -106,3 +115,41 @@ def test_one_peer_has_only_so_many_streams() -> None:
         return heard
 
     assert asyncio.run(visit()) == MAX_STREAMS_A_PEER + 2
+
+
+def heard(border: Border, visitors: list[tuple[str, str]]) -> list[str]:
+    """Which of these (peer, address) are heard, all at once."""
+
+    async def visit() -> list[str]:
+        leave, found = asyncio.Event(), list[str]()
+
+        async def listen(peer: str) -> None:
+            found.append(peer)
+            await leave.wait()
+
+        visits = [asyncio.create_task(border.hear(who, lambda w=who: listen(w), at)) for who, at in visitors]  # type: ignore[misc]
+        await asyncio.sleep(0)
+        leave.set()
+        await asyncio.gather(*visits)
+        return found
+
+    return asyncio.run(visit())
+
+
+def test_names_of_one_machine_have_as_many_streams_as_one_and_members_find_room() -> None:
+    border = Border(HandClock())
+    border.is_strange = lambda peer: peer.startswith("made-up")
+    crowd = [(f"made-up-{n}", f"/ip4/11.0.0.{n % 250}/tcp/{n}") for n in range(3 * MAX_STREAMS_A_SITE)]
+    others = [("made-up-else", "/ip4/11.0.1.1/tcp/1"), ("member", "/ip4/11.0.0.7/tcp/1"), ("made-up-local", "")]
+    for _ in range(2):  # whoever has left is forgotten
+        found = heard(border, [*crowd, *others])
+        assert found == [*(who for who, _ in crowd[:MAX_STREAMS_A_SITE]), *(who for who, _ in others)]
+
+
+def test_strangers_from_everywhere_leave_room_for_members() -> None:
+    border = Border(HandClock())
+    border.is_strange = lambda peer: peer.startswith("made-up")
+    crowd = [(f"made-up-{n}", f"/ip4/11.{n % 200}.{n // 200}.1/tcp/1") for n in range(MAX_STREAMS_OF_STRANGERS + 99)]
+    found = heard(border, [*crowd, ("member", "/ip4/11.0.0.1/tcp/1")])
+    assert len(found) == MAX_STREAMS_OF_STRANGERS + 1
+    assert found[-1] == "member"

@@ -60,7 +60,7 @@ class Incoming:
         try:
             peer, address, protocol = await read_stream_info(pipe)
             with self._stream_over(peer, pipe, address) as stream:
-                await self._border.hear(peer, lambda: self._handlers[protocol](stream))
+                await self._border.hear(peer, lambda: self._handlers[protocol](stream), address)
         except (EOFError, ConnectionError) as error:
             log.debug("a stream ended before it began: %s", error)
         finally:

@@ -14,6 +14,8 @@ class Channel(Protocol):
     """Messages to and from one peer."""
 
     peer: str
+    address: str
+    """Where the peer's connection comes from; empty where that is not known."""
 
     async def send(self, message: Message) -> None: ...
     async def receive(self) -> Message: ...
@@ -27,6 +29,7 @@ class LocalChannel:
         self, peer: str, inbox: "asyncio.Queue[Message | None]", outbox: "asyncio.Queue[Message | None]"
     ) -> None:
         self.peer = peer
+        self.address = ""
         self._inbox = inbox
         self._outbox = outbox
 
