@@ -1,8 +1,8 @@
 """What reducers sign, and what it proves when they have signed two things. How it is used: `round/seals.py`."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_serializer, model_validator
 
 from dipaco_swarm.swarm.fields import (
     MAX_MEMBERS,
@@ -21,7 +21,7 @@ MAX_PROOFS = 16
 
 
 class Seal(Message):
-    """What a reducer has signed: the pieces that it made in one generation of a round."""
+    """What a reducer has signed: the pieces that it made in one generation of a round. Bare values, in this order."""
 
     reducer: Index
     """In the roster."""
@@ -29,6 +29,15 @@ class Seal(Message):
     digest: Hash
     """Over these pieces in order: their bytes, and the masks of who is in them."""
     signature: Signature
+
+    @model_serializer
+    def _as_bare_values(self) -> tuple[int, int, bytes, bytes]:
+        return self.reducer, self.generation, self.digest, self.signature
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_bare_values(cls, said: Any) -> Any:
+        return dict(zip(cls.model_fields, said, strict=True)) if isinstance(said, tuple) else said
 
 
 class Proof(Message):

@@ -4,16 +4,19 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgpack
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.bans import MOST, Bans
-from dipaco_swarm.swarm.framing import encode
+from dipaco_swarm.swarm.fields import MAX_INDEX
+from dipaco_swarm.swarm.framing import decode, encode
 from dipaco_swarm.swarm.libp2p.identity import is_signed_by, peer_name
-from dipaco_swarm.swarm.proofs import Proof, Seal
+from dipaco_swarm.swarm.proofs import Proof, Seal, SealsAre
 from dipaco_swarm.swarm.round.seals import (
     Findings,
     Made,
@@ -158,3 +161,21 @@ def test_the_digest_of_pieces_is_about_which_they_are() -> None:
     assert digest_of_pieces({0: piece(0), 1: piece(1)}) == digest_of_pieces({1: piece(1), 0: piece(0)})
     assert digest_of_pieces({0: piece(0), 1: piece(1)}) != digest_of_pieces({0: piece(1), 1: piece(0)})
     assert digest_of_pieces({0: piece(0)}) != digest_of_pieces({1: piece(0)})
+
+
+def test_all_seals_of_a_version_at_sixteen_members_are_short() -> None:
+    seals = tuple(
+        Seal(reducer=member, generation=MAX_INDEX, digest=bytes([member]) * 32, signature=bytes([member]) * 64)
+        for member in range(16)
+    )
+    said = encode(SealsAre(seals=seals))
+    assert decode("peer", said) == SealsAre(seals=seals)
+    assert len(said) < 2000
+
+
+@pytest.mark.parametrize(
+    "said", [(), (0, 0, bytes(32)), (0, 0, bytes(32), bytes(64), 0), (-1, 0, bytes(32), bytes(64))]
+)
+def test_a_seal_is_four_values(said: tuple[object, ...]) -> None:
+    with pytest.raises(RemoteDataError, match="malformed"):
+        decode("peer", msgpack.packb({"kind": "seals", "seals": [said]}))
