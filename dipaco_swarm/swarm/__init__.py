@@ -4,6 +4,7 @@
     networked.py    `Swarm`, over any transport             calls.py        from a program's thread into the loop
     border.py       where errors in what others send end     bans.py         who is out for good, by proof
     directory.py    who is there                            announcing.py   what we say of ourselves
+    witnesses.py    who is there by the word of those we know, where the directory shows nobody
     groups.py       where we stand in each module group
     transport.py    what the protocol needs of a network    timing.py       how long things take, five base numbers
     local.py        the transport within one process        libp2p/         the transport over hivemind's daemon
@@ -41,6 +42,7 @@ Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map,
                             AskAverages -> AveragesAre: which blobs lead from a state that we have to the one we want;
                             AskBlob -> BlobFollows and bytes; AskManifest -> ManifestIs; otherwise NotHere.
                             AskHad -> HadAre: have you had these states; asked before a claim is believed
+                            AskMembers -> MembersAre: who trains this module; asked where the directory shows nobody
                             Holding: I leave, and have this state; no answer
                             AskPart -> PartFollows and bytes: what a peer has routed of the corpus
     dipaco/1/hello          Hello -> Welcome         how do you see me, can you dial me    a peer and a bootstrap node

@@ -36,6 +36,10 @@ class Circle:
         names = self._names
         return len(names) > (us in names)
 
+    def last(self, most: int) -> list[str]:
+        """Who was met last."""
+        return list(self._names)[-most:][::-1]
+
     def meet(self, names: Iterable[str]) -> None:
         """These have contributed to a state that we believe."""
         before = self._names.keys()

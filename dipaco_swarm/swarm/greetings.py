@@ -1,13 +1,15 @@
-"""What a peer and a bootstrap node say to each other: how do I look from there, and may I take part."""
+"""What newcomers ask: how do I look from there, may I take part, and who is there."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dipaco_swarm.swarm.fields import Message, Time, Word
+from dipaco_swarm.swarm.fields import Index, Message, ModuleName, Peer, Time, Word
 
 MAX_PORTS = 4
 MAX_BALLAST = 1 << 18
+MAX_MEMBERS_NAMED = 64
+MAX_SAID = 2048
 Port = Annotated[int, Field(gt=0, lt=1 << 16)]
 
 
@@ -46,3 +48,26 @@ class AdmissionIs(Message):
 
     kind: Literal["admission"] = "admission"
     noted: bool
+
+
+class AskMembers(Message):
+    """The directory shows nobody whom I know in this module: who trains it?"""
+
+    kind: Literal["ask-members"] = "ask-members"
+    stage: Index
+    module: ModuleName
+
+
+class SaidOfMember(Message):
+    """What a member has said of itself, by the word of another peer."""
+
+    peer: Peer
+    said: Annotated[bytes, Field(max_length=MAX_SAID)]
+    """An AnnouncementRecord."""
+
+
+class MembersAre(Message):
+    """Those I have heard of lately."""
+
+    kind: Literal["members"] = "members"
+    members: tuple[SaidOfMember, ...] = Field(max_length=MAX_MEMBERS_NAMED)

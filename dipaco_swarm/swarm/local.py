@@ -202,6 +202,9 @@ class LocalTransport:
         """None: names are addresses here."""
         return ()
 
+    def addresses_of(self, peer: str) -> tuple[str, ...]:
+        return ()
+
     def remember(self, peer: str, addresses: Sequence[str], *, reachable: bool) -> None:
         """Names are addresses here."""
 

@@ -47,12 +47,13 @@ from dipaco_swarm.swarm.states.averages import pack
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.fetches import Fetches
 from dipaco_swarm.swarm.states.manifests import Manifests
-from dipaco_swarm.swarm.states.store import Store
+from dipaco_swarm.swarm.states.store import Store, store_protocol
 from dipaco_swarm.swarm.tasks import Tasks, to_its_end
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Traffic
 from dipaco_swarm.swarm.transport import Portal, Transport
 from dipaco_swarm.swarm.vouching import Vouching
+from dipaco_swarm.swarm.witnesses import Witnesses
 
 NEARBY_SECONDS = 10.0
 """For what our own node does, without any other peer."""
@@ -379,12 +380,16 @@ async def networked_swarm(
     await store.serve()
     vouching = Vouching(portal, transport, address, directory, circle or Circle())
     directory.knows = vouching.knows
-    transport.border.is_strange = lambda peer: not (vouching.knows(peer) or vouching.is_roots(peer))
+    protocol = store_protocol(address.fingerprint)
+    witnesses = Witnesses(transport, protocol, directory, vouching.roots, vouching.circle.last)
+    store.on_asked_members, directory.on_nobody = witnesses.answer, witnesses.look
+    transport.border.is_strange = lambda peer: not (vouching.knows(peer) or peer in vouching.roots)
     swarm = NetworkedSwarm(portal, transport, address, directory, store, vouching, door, met_before, patience)
     background = Tasks()
     background.start(directory.run())
     try:
         yield swarm
     finally:
+        await witnesses.stop()
         await swarm.stop()
         await background.end()

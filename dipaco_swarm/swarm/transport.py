@@ -184,6 +184,10 @@ class Transport(Protocol):
         """Where others can dial us, best first."""
         ...
 
+    def addresses_of(self, peer: str) -> tuple[str, ...]:
+        """Where a peer said that it can be dialled, best first."""
+        ...
+
     def remember(self, peer: str, addresses: Sequence[str], *, reachable: bool) -> None:
         """Where a peer says that it can be dialled; `reachable`: also without a relay."""
         ...

@@ -60,8 +60,8 @@ class Vouching:
         self._transport = transport
         self._timing = transport.timing
         self._protocol = store_protocol(address.fingerprint)
-        self._roots = tuple(name for name in names if name != transport.peer)
-        """The operator's nodes."""
+        self.roots = tuple(name for name in names if name != transport.peer)
+        """The operator's nodes, but for ourselves."""
         self._directory = directory
         self.had = HadStates()
         self.circle = circle
@@ -113,7 +113,7 @@ class Vouching:
     def _is_announced(self, stage: int, module: ModuleId, claim: Claim) -> bool:
         """Whether the operator's node or somebody whom we know announces the state: its word that it has it, signed."""
         members = self._directory.members(stage, module)
-        return any(Claim.of(said) == claim for said in members if said.peer in self._roots or self._is_known(said.peer))
+        return any(Claim.of(said) == claim for said in members if said.peer in self.roots or self._is_known(said.peer))
 
     # --------------------------------------------------------------------------------------------------------- asking
 
@@ -188,9 +188,9 @@ class Vouching:
 
         Who has had no version of the module, and none of these states, can tell nothing: it has only come before us.
         """
-        others = [said.peer for said in members if said.peer not in self._roots]
+        others = [said.peer for said in members if said.peer not in self.roots]
         asked = [peer for peer in others if self._is_known(peer)]
-        roots, known = await asyncio.gather(self._ask_all(self._roots, ask), self._ask_all(asked, ask))
+        roots, known = await asyncio.gather(self._ask_all(self.roots, ask), self._ask_all(asked, ask))
         root = next((answer for answer in roots if any(answer.had)), roots[0] if roots else None)
         if root is not None and not known:
             known = await self._ask_all([peer for peer in others if peer in root.known], ask)
@@ -232,10 +232,6 @@ class Vouching:
         """
         us = self._transport.peer
         return peer == us or peer in self.circle or not self.circle.has_others(us)
-
-    def is_roots(self, peer: str) -> bool:
-        """Whether it is a node of the operator's. From any thread."""
-        return peer in self._roots
 
     def _is_known(self, peer: str) -> bool:
         return peer in self.circle and peer != self._transport.peer

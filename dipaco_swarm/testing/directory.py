@@ -39,6 +39,8 @@ class SimulatedDirectory:
         self.random = random
         self.clock = clock
         self.entries: dict[str, dict[PeerName, list[_Entry]]] = defaultdict(dict)
+        self.eclipsed = set[str]()
+        """Peers that find nothing but what they have written themselves: somebody's nodes are nearest to the keys."""
 
 
 class SimulatedRecords:
@@ -77,7 +79,7 @@ class SimulatedRecords:
             entry = self._seen(directory.entries[key][peer], peer, now - age)
             if entry is None or entry.record.expiration <= self._clock.wall():
                 continue
-            if peer != self._peer and directory.random.random() < MISS_SHARE:
+            if peer != self._peer and (self._peer in directory.eclipsed or directory.random.random() < MISS_SHARE):
                 continue
             found[peer] = entry.record
             size += len(entry.record.payload)

@@ -22,7 +22,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
 from dipaco_swarm.swarm.fetching import Older
-from dipaco_swarm.swarm.greetings import AdmissionIs, ShowInvitation
+from dipaco_swarm.swarm.greetings import AdmissionIs, AskMembers, MembersAre, ShowInvitation
 from dipaco_swarm.swarm.interface import Agreed, Announcement
 from dipaco_swarm.swarm.parts import AskPart
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, shelved
@@ -79,6 +79,8 @@ class Store:
         """Called when a peer asks which states we have had."""
         self.on_invitation: Callable[[str, ShowInvitation], AdmissionIs] = lambda peer, shown: AdmissionIs(noted=False)
         """Called when a peer shows an invitation."""
+        self.on_asked_members: Callable[[AskMembers], MembersAre] = lambda asked: MembersAre(members=())
+        """Called when a peer asks who trains a module."""
         self.on_asked_part: Callable[[Stream, AskPart], Awaitable[None]] = _has_no_parts
         """Answers who asks for our part in common work."""
         self._shelf = Shelf(blobs.shelf)
@@ -136,6 +138,8 @@ class Store:
                 await stream.send(ManifestIs(signed=None if same else self.manifest, same=same))
             case ShowInvitation():
                 await stream.send(self.on_invitation(stream.peer, message))
+            case AskMembers():
+                await stream.send(self.on_asked_members(message))
             case AskPart():
                 await self.on_asked_part(stream, message)
             case AskHad():

@@ -1,0 +1,133 @@
+"""A directory that shows nobody any more: who is there is asked of those we know, and it is said."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.greetings import AskMembers, MembersAre
+from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.records import encode_announcement
+from dipaco_swarm.swarm.transport import Record
+from tests.hub import until
+
+from .test_contract import MODULE, announcement, group
+
+Make = Callable[[int], Sequence[NetworkedSwarm]]
+
+
+class Empty:
+    """`transport.Records` of a peer whose directory was taken from it."""
+
+    async def store(self, key: str, payload: bytes, lifetime: float) -> bool:
+        return True
+
+    async def read(self, key: str, *, thorough: bool = True) -> dict[PeerName, Record]:
+        return {}
+
+
+def others(swarm: NetworkedSwarm) -> set[str]:
+    swarm.look_up(0, [MODULE], timeout=10)
+    return {str(said.peer) for said in swarm.members(0, MODULE) if said.trains} - {swarm.peer}
+
+
+@pytest.fixture
+def swarms(make_local_swarms: Make) -> Sequence[NetworkedSwarm]:
+    """The operator's node, and three who train a module together."""
+    made = make_local_swarms(4)
+    names = [swarm.peer for swarm in made[1:]]
+    for swarm in made:
+        swarm._vouching.circle.meet(names)
+    weights = group(0.25, 0.25, 0.25, 0.25)
+    made[0].announce([announcement(made[0], None)])
+    for path, swarm in enumerate(made[1:]):
+        swarm.announce([announcement(swarm, path)], [weights])
+    for swarm in made:
+        until(lambda s=swarm: others(s) == {*names} - {s.peer})  # type: ignore[misc]
+    return made
+
+
+def forget(swarm: NetworkedSwarm, *, all_of_it: bool = False) -> None:
+    """Nothing of what it has heard counts any more, as after a lifetime. `all_of_it`: as in another life."""
+
+    async def in_the_loop() -> None:
+        swarm._directory._heard.clear()
+        if all_of_it:
+            swarm._directory._lately.clear()
+            swarm._directory._readings.clear()
+
+    swarm._portal.run(in_the_loop())
+
+
+def test_who_sees_nobody_any_more_asks_those_it_knows_and_says_so_once(
+    swarms: Sequence[NetworkedSwarm], caplog: pytest.LogCaptureFixture
+) -> None:
+    blind, friends = swarms[1], {swarm.peer for swarm in swarms[2:]}
+    blind._transport.records = Empty()  # type: ignore[misc]
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            forget(blind)
+            until(lambda: others(blind) == friends)
+    lines = [line for line in caplog.messages if "nobody of L0M0" in line]
+    assert len(lines) == 1
+    assert "where 2 others were" in lines[0]
+    assert "2 were found" in lines[0]
+
+
+def test_the_operators_node_says_it_to_who_comes_back_and_knows_names_alone(swarms: Sequence[NetworkedSwarm]) -> None:
+    blind, friends = swarms[1], {swarm.peer for swarm in swarms[2:]}
+    blind._vouching.circle._names = dict.fromkeys(["somebody-who-is-gone"])
+    blind._transport.records = Empty()  # type: ignore[misc]
+    forget(blind, all_of_it=True)
+    until(lambda: others(blind) == friends)
+
+
+def test_a_friend_says_that_it_is_there_and_who_else_is(swarms: Sequence[NetworkedSwarm]) -> None:
+    blind, friend = swarms[1], swarms[2]
+    for swarm in (swarms[0], swarms[3]):
+        swarm._store.on_asked_members = lambda asked: MembersAre(members=())
+    blind._vouching.circle._names = dict.fromkeys([friend.peer])
+    blind._transport.records = Empty()  # type: ignore[misc]
+    forget(blind, all_of_it=True)
+    until(lambda: others(blind) == {swarm.peer for swarm in swarms[2:]})
+
+
+def test_what_was_heard_of_others_is_not_passed_on(swarms: Sequence[NetworkedSwarm]) -> None:
+    blind, told = swarms[1], swarms[2]
+    ghost = Announcement(PeerName("ghost"), 0, MODULE, announcement(told, 1).path, 0, announcement(told, 1).digest)
+    told._directory.heard_of("ghost", encode_announcement(ghost, ()), 0, MODULE)
+    assert "ghost" in {said.peer for said in told.members(0, MODULE)}
+    blind._transport.records = Empty()  # type: ignore[misc]
+    forget(blind)
+    until(lambda: others(blind) == {told.peer, swarms[3].peer})
+    assert "ghost" not in others(blind)
+
+
+def test_what_a_peer_says_itself_counts_before_what_others_say_of_it(swarms: Sequence[NetworkedSwarm]) -> None:
+    us, other = swarms[1], swarms[2]
+    said = announcement(other, 1, version=7)
+    us._directory.heard_of(other.peer, encode_announcement(said, ()), 0, MODULE)
+    assert {one.version for one in us.members(0, MODULE)} == {0}
+    with pytest.raises(RemoteDataError, match="malformed"):
+        us._directory.heard_of("anybody", b"\xc0", 0, MODULE)
+    us._directory.heard_of(us.peer, encode_announcement(said, ()), 0, MODULE)
+    assert len(us.members(0, MODULE)) == 4
+
+
+def test_who_was_always_alone_asks_once(make_local_swarms: Make) -> None:
+    root, lonely = make_local_swarms(2)
+    asked: list[str] = []
+    answer = root._store.on_asked_members
+
+    def note(message: AskMembers) -> MembersAre:
+        asked.append(message.module)
+        return answer(message)
+
+    root._store.on_asked_members = note
+    lonely.announce([announcement(lonely, 0)], [group(1.0)])
+    until(lambda: bool(asked))
+    for _ in range(5):
+        assert not others(lonely)
+    assert asked == [str(MODULE)]
