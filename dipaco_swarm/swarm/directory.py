@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -87,9 +87,9 @@ class Directory:
         """Announcements about one module that are listened to."""
         self.knows: Callable[[str], bool] = lambda peer: True
         """Whether a peer is no stranger."""
-        self.on_nobody: Callable[[int, ModuleId], asyncio.Task[None] | None] = lambda stage, module: None
-        """Called when a reading shows nobody whom we know: the first of a module, or where somebody was lately, or is
-        by the word of others. Begins to ask those we know, who tell us (`heard_of`)."""
+        self.on_read: Callable[[int, ModuleId, Collection[PeerName]], asyncio.Task[None] | None]
+        self.on_read = lambda stage, module, found: None
+        """Called after each reading, with who is in the directory; may ask others, who tell us more (`heard_of`)."""
         self._announcing = Announcing(transport, run)
         self._readings: dict[Key, Reading] = {}
         self._heard: dict[Key, dict[PeerName, Heard]] = {}
@@ -188,24 +188,9 @@ class Directory:
         since = last.since if last is not None and self._known(key) == before else now
         pause = max(self._timing.pause(now - since), least)
         self._readings[key] = Reading(since, now + pause, pause)
-        if not self._shows_somebody(found) and (last is None or self._were_there(stage, module)):
-            asking = self.on_nobody(stage, module)
-            if last is None and asking is not None:  # who comes back should not go on alone meanwhile
-                await asyncio.wait([asking], timeout=self._timing.answer)
-
-    def _shows_somebody(self, found: Mapping[PeerName, Record]) -> bool:
-        """Whether somebody else whom we know is in the directory, whatever we remember."""
-        return any(peer != self._transport.peer and self.knows(peer) for peer in found)
-
-    def _were_there(self, stage: int, module: ModuleId) -> bool:
-        told = any(not heard.is_first_hand for heard in self._holding(stage, module).values())
-        return told or bool(self.known_lately(stage, module))
-
-    def known_lately(self, stage: int, module: ModuleId) -> frozenset[PeerName]:
-        """Others whom we know and who trained a module not long ago; whether they are there still or not."""
-        us, live = self._transport.peer, self._holding(stage, module)
-        there = {*self.lately(stage, module), *(peer for peer, heard in live.items() if heard.said.trains)}
-        return frozenset(peer for peer in there if peer != us and self.knows(peer))
+        asking = self.on_read(stage, module, found.keys())
+        if last is None and asking is not None:  # who comes back should not go on alone meanwhile
+            await asyncio.wait([asking], timeout=self._timing.answer)
 
     def _weight(self, peer: PeerName, record: Record) -> float:
         """Bytes that reading a record counts for."""
@@ -287,21 +272,18 @@ class Directory:
 
     def heard_of(self, peer: str, payload: bytes, stage: int, module: ModuleId) -> None:
         """Somebody whom we know says what a peer has said. Raises RemoteDataError when that is malformed."""
-        key, now = (stage, module), self._clock.boottime()
-        said, addresses = records.decode_announcement(peer, payload, *key)
-        heard = self._heard.setdefault(key, {})
+        said, addresses = records.decode_announcement(peer, payload, stage, module)
+        heard, now = self._heard.setdefault((stage, module), {}), self._clock.boottime()
         before = heard.get(said.peer)
-        if said.peer == self._transport.peer or not self._allows(peer):
-            return
-        if len(heard) >= self.max_members if before is None else before.is_first_hand and now < before.until:
-            return
-        self._note(key, Heard(said, 0.0, now + self._timing.lifetime, now, 0.0))
-        self._transport.remember(said.peer, addresses, reachable=said.reduces)
+        has_room = len(heard) < self.max_members if before is None else not before.is_first_hand or before.until < now
+        if has_room and said.peer != self._transport.peer and self._allows(peer):
+            self._note((stage, module), Heard(said, 0.0, now + self._timing.lifetime, now, 0.0))
+            self._transport.remember(said.peer, addresses, reachable=said.reduces)
 
     def heard_ourselves(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
-        """What others who train a module have said to us, or written; what we know of others' word is not passed on."""
-        first_hand = {peer for peer, heard in self._holding(stage, module).items() if heard.is_first_hand}
-        return tuple(said for said in self.members(stage, module) if said.peer in first_hand and said.trains)
+        """What those who train a module have said to us, or written; what we have of others' word is not passed on."""
+        heard = self._holding(stage, module).values()
+        return tuple(record.said for record in heard if record.is_first_hand and record.said.trains)
 
     def _is_older_than_direct(self, said: Announcement, before: Heard, now: float) -> bool:
         """Whether a record says less than what its peer has said itself a moment ago: it was written before that."""

@@ -382,7 +382,7 @@ async def networked_swarm(
     directory.knows = vouching.knows
     protocol = store_protocol(address.fingerprint)
     witnesses = Witnesses(transport, protocol, directory, vouching.roots, vouching.circle.last)
-    store.on_asked_members, directory.on_nobody = witnesses.answer, witnesses.look
+    store.on_asked_members, directory.on_read = witnesses.answer, witnesses.look
     transport.border.is_strange = lambda peer: not (vouching.knows(peer) or peer in vouching.roots)
     swarm = NetworkedSwarm(portal, transport, address, directory, store, vouching, door, met_before, patience)
     background = Tasks()

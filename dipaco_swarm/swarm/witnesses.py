@@ -9,7 +9,7 @@ believed for it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 MAX_ASKED = 8
 """Besides the operator's nodes: those who were there last."""
+MOST = 4096
+"""Modules, of all stages, that are remembered."""
 
 
 class Witnesses:
@@ -45,6 +47,8 @@ class Witnesses:
         self._met_last = met_last
         self._tasks = Tasks()
         self._asking: dict[tuple[int, ModuleId], asyncio.Task[None]] = {}
+        self._looked: dict[tuple[int, ModuleId], None] = {}
+        """Modules that were read in this life."""
         self._said: set[tuple[int, ModuleId]] = set()
         """Of which modules it was said that nobody is to be seen."""
 
@@ -55,21 +59,40 @@ class Witnesses:
         """Who trains a module, as we have heard of them ourselves; we are named first, then whom we know."""
         stage, module = asked.stage, ModuleId.parse(asked.module)
         ours = [one for one in self._directory.ours if (one.stage, one.module) == (stage, module) and one.trains]
-        others = self._directory.heard_ourselves(stage, module)
+        others = [one for one in self._directory.heard_ourselves(stage, module) if one.peer != self._transport.peer]
         said = [*ours, *sorted(others, key=lambda one: (not self._directory.knows(one.peer), one.peer))]
         where = self._transport.addresses_of
         named = [SaidOfMember(peer=one.peer, said=encode_announcement(one, where(one.peer))) for one in said]
         return MembersAre(members=tuple(named[:MAX_MEMBERS_NAMED]))
 
-    def look(self, stage: int, module: ModuleId) -> asyncio.Task[None]:
-        """The directory shows nobody whom we know: ask, unless it is being asked."""
-        if (stage, module) not in self._asking:
-            self._asking[stage, module] = self._tasks.start(self._look(stage, module))
-        return self._asking[stage, module]
+    def look(self, stage: int, module: ModuleId, found: Collection[str]) -> asyncio.Task[None] | None:
+        """These are in the directory. Ask, unless it shows somebody whom we know; or unless nobody was ever there.
+
+        The first time in a life that is asked at any rate. Who is being asked is asked once.
+        """
+        key, us = (stage, module), self._transport.peer
+        is_first = key not in self._looked
+        self._looked[key] = None
+        for oldest in list(self._looked)[:-MOST]:
+            del self._looked[oldest]
+        if any(peer != us and self._directory.knows(peer) for peer in found):
+            return None
+        first_hand = {said.peer for said in self._directory.heard_ourselves(stage, module)}
+        hearsay = {said.peer for said in self._directory.members(stage, module)} - first_hand - {us}
+        if not (is_first or hearsay or self._known_lately(stage, module)):
+            return None
+        if key not in self._asking:
+            self._asking[key] = self._tasks.start(self._look(stage, module))
+        return self._asking[key]
+
+    def _known_lately(self, stage: int, module: ModuleId) -> frozenset[str]:
+        """Others whom we know and who trained a module not long ago; whether they are there still or not."""
+        lately = filter(self._directory.knows, self._directory.lately(stage, module))
+        return self._there(stage, module).union(lately) - {self._transport.peer}
 
     async def _look(self, stage: int, module: ModuleId) -> None:
         try:
-            before = self._directory.known_lately(stage, module)
+            before = self._known_lately(stage, module)
             gone = not self._there(stage, module)
             met = dict.fromkeys((*sorted(before), *self._met_last(MAX_ASKED)))
             others = [peer for peer in met if peer not in self._roots and peer != self._transport.peer]

@@ -10,7 +10,8 @@ from dipaco_swarm.swarm import border
 from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.swarm.local import LocalNetwork, LocalTransport
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.swarm.round.leader import MAX_GATHERINGS, NEWCOMERS_OF_A_SITE
+from dipaco_swarm.swarm.round.gathering import NEWCOMERS_OF_A_SITE
+from dipaco_swarm.swarm.round.leader import MAX_GATHERINGS
 from dipaco_swarm.swarm.states.store import store_protocol
 from dipaco_swarm.swarm.wire import Alive, AskManifest, Join, ManifestIs, Refuse
 

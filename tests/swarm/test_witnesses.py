@@ -57,6 +57,7 @@ def forget(swarm: NetworkedSwarm, *, all_of_it: bool = False) -> None:
         if all_of_it:
             swarm._directory._lately.clear()
             swarm._directory._readings.clear()
+            swarm._directory.on_read.__self__._looked.clear()  # type: ignore[attr-defined]
 
     swarm._portal.run(in_the_loop())
 

@@ -3,13 +3,15 @@
 import asyncio
 import statistics
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.swarm.addresses import site_of
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.proofs import Proof
-from dipaco_swarm.swarm.round.channels import HeartbeatReader
+from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
 from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.seats import Seat, tell
@@ -19,6 +21,9 @@ from dipaco_swarm.swarm.transport import Transport
 from dipaco_swarm.swarm.wire import Alive, Ready, Refuse
 
 MAX_PATIENCE_SECONDS = 6 * 3600.0
+NEWCOMERS_OF_A_SITE = 8
+"""In one round, from one place (`site_of`): a household or a class joins, fifty names of one machine wait their turn.
+Who has contributed is no newcomer."""
 
 
 @dataclass(eq=False)
@@ -45,6 +50,14 @@ class Gathering:
     """Somebody joined, left, or said something."""
     closed: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def is_crowded(self, channel: Channel, is_strange: Callable[[str], bool]) -> bool:
+        """Whether as many strangers are here as are let in from where this one comes from."""
+        site = site_of(channel.address)
+        if not site or self.group.whole or not is_strange(channel.peer):
+            return False
+        there = [peer for peer, seat in self.seats.items() if site_of(seat.channel.address) == site]
+        return len([peer for peer in there if peer != channel.peer and is_strange(peer)]) >= NEWCOMERS_OF_A_SITE
 
     def take(self, seat: Seat) -> None:
         self.leave(seat.channel.peer)

@@ -11,7 +11,6 @@ from collections.abc import Set as AbstractSet
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.swarm.addresses import site_of
 from dipaco_swarm.swarm.fields import MAX_MEMBERS
 from dipaco_swarm.swarm.round import closing
 from dipaco_swarm.swarm.round.candidates import Demotions, outnumbered
@@ -31,9 +30,6 @@ from dipaco_swarm.swarm.wire import Here, Join, Refuse
 
 MAX_GATHERINGS = 1024
 """Rounds that one peer leads at once; strangers open no more than half of them."""
-NEWCOMERS_OF_A_SITE = 8
-"""In one round, from one place (`site_of`): a household or a class joins, fifty names of one machine wait their turn.
-Who has contributed is no newcomer."""
 STRANGERS_SECONDS = 1.0
 """So long a stranger's answer is waited for; whoever has contributed before has all the time that answers take."""
 CLAIM_BELIEVED = 3
@@ -133,7 +129,7 @@ class Leader:
                 self._standing.called(stage, module, version, not self._standing.heeds(stage, module, channel.peer))
         if gathering.closed:
             return Refuse(reason="came after the round had begun; the next one counts our progress", version=version)
-        if len(gathering.seats) >= MAX_MEMBERS or self._is_crowded(gathering, channel):
+        if len(gathering.seats) >= MAX_MEMBERS or gathering.is_crowded(channel, self._standing.is_strange):
             return Refuse(reason="too many peers at once; trying the next round", version=version)
         refusal = self._settle_base(gathering, theirs, channel.peer)
         if refusal is not None:
@@ -144,14 +140,6 @@ class Leader:
                 other.leave(channel.peer)
         gathering.take(Seat(join, channel))
         return gathering
-
-    def _is_crowded(self, gathering: Gathering, channel: Channel) -> bool:
-        """Whether there are as many strangers in a round as are let in from one place."""
-        site, is_strange = site_of(channel.address), self._standing.is_strange
-        if not site or gathering.group.whole or not is_strange(channel.peer):
-            return False
-        there = [seat.channel.peer for seat in gathering.seats.values() if site_of(seat.channel.address) == site]
-        return len([peer for peer in there if peer != channel.peer and is_strange(peer)]) >= NEWCOMERS_OF_A_SITE
 
     def _settle_base(self, gathering: Gathering, theirs: Claim, peer: str) -> Refuse | None:
         """Who comes goes on from another state than those who are here: one of them is told to fetch the better one.
