@@ -41,7 +41,7 @@ class Columns:
     grain: float = 0.0
     """What one version more or less in a window is in these figures: nothing smaller is missed."""
     forks: int | None = None
-    """Versions with a twin: two that were made of the same state; None: not measured."""
+    """Versions with a twin, where honest peers made both of the same state; None: not measured."""
     worst: Three | None = None
     """Of several seeds, the lowest of the versions a minute, as shares of those before: during, its second half, after.
     """

@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,7 +167,7 @@ def _play(world: World, role: str, size: int) -> Columns:
         settled=120 * windows[1].late / WINDOW_SECONDS,
         held=(windows[0].stood_still, windows[1].stood_still),
         grain=60 / WINDOW_SECONDS,
-        forks=world.ledger.forks(SHARED),
+        forks=twins(world),
     )
 
 
@@ -202,6 +203,17 @@ class StandingStill:
             await asyncio.sleep(LOOK_SECONDS)
             now = self._world.now
             self.longest = max(self.longest, *(now - max(peer.step_ends, until - seconds) for peer in self._peers))
+
+
+def twins(world: World) -> int:
+    """Versions of the shared module that honest peers made of a state of which others of them made another one.
+
+    What the hostile make by themselves is nobody's.
+    """
+    by_parent: Counter[str] = Counter()
+    for version in world.ledger.versions[SHARED].values():
+        by_parent[version.parent] += any(who.startswith("peer-") for who in version.tokens)
+    return sum(made - 1 for made in by_parent.values() if made > 1)
 
 
 def forged_states_taken(world: World, hostile: Sequence[Process]) -> list[str]:
