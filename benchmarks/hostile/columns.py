@@ -15,7 +15,8 @@ third of what the others do in a group of four."""
 HELD_SECONDS = 1.0
 """Training may stand still for so much longer than before, at most."""
 NO_MAJORITY = 0.5
-"""Where hostile members are so many of a group, nothing is promised of its pace."""
+"""Where hostile members are so many of a group, nothing is promised of its pace; nor when they are gone: who may have
+been cut off from half of a group asks for that half before each round, for ten minutes."""
 Three = tuple[float, float, float]
 """Before, during, after."""
 
@@ -97,8 +98,8 @@ class Columns:
                 found.append("slower meanwhile")
             if self.settled is not None and during - grain > EARLY * before:
                 found.append("rounds come early")
-        if after + self.grain < PACE * before:
-            found.append("slower afterwards")
+            if after + self.grain < PACE * before:
+                found.append("slower afterwards")
         if is_stranger and self.counted:
             found.append("a stranger counts")
         if is_stranger and self.held is not None and self.held[1] > self.held[0] + HELD_SECONDS:

@@ -158,3 +158,10 @@ def test_who_has_demoted_a_leader_is_not_sent_to_it_by_others_who_have(tmp_path:
     slow = [seconds for seconds in (*attack.during, *attack.after) if seconds > 2 * mean(attack.before)]
     assert len(slow) <= 3, "two that all have seen, and one more of the next demotion"
     assert not attack.forks
+
+
+def test_a_mute_member_that_leads_is_not_waited_for_either(tmp_path: Path) -> None:
+    """It waits for itself, as a leader would for anybody: those who reduce do not, who know what it does."""
+    attack = play(sabotage.Mute(), tmp_path, seed=7, overlap=True)
+    assert max(*attack.during, *attack.after) < 1.3 * mean(attack.before)
+    assert not attack.forks

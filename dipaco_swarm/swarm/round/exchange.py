@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections.abc import Set as AbstractSet
 
 import torch
 from torch import Tensor
@@ -114,6 +115,10 @@ class PieceExchange:
             awaits_averages=tuple(name[i] for i in sorted(self.average.awaited() - {self._me})),
             moved=sum(stream.arrived for stream in self._streams),
         )
+
+    def waive(self, members: AbstractSet[int]) -> None:
+        """As a reducer, do not wait for these, whoever the leader waits for."""
+        self._reducer.waive(members - {self._me})
 
     @property
     def bytes_sent(self) -> int:

@@ -171,6 +171,9 @@ class Follower:
             self.feedback.left_over(contribution),
             residual,
         )
+        if not group.whole:  # a leader waits for itself, whatever all others know of it
+            demoted = self.laggards.demoted(self._now())
+            exchange.waive({i for i, member in enumerate(roster.members) if member.peer in demoted})
         outcome: Decision
         try:
             key = group.stage, group.module, join.version

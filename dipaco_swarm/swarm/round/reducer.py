@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from collections.abc import Set as AbstractSet
 
 from torch import Tensor
 
@@ -51,6 +52,7 @@ class Reducer:
         """piece -> member -> its contribution; the first one counts."""
         self._lengths: dict[int, float] = {}
         """member -> length of what we accepted of it so far."""
+        self._members = len(roster.members)
         self._awaited = {i for i, member in enumerate(roster.members) if member.awaited}
         self._left: set[int] = set()
         """Members from whom nothing more is to come."""
@@ -61,6 +63,11 @@ class Reducer:
         self._outlets: dict[int, asyncio.Queue[Finished]] = {}
         self._told: set[int] = set()
         """Pieces whose average somebody has, as far as we can tell."""
+
+    def waive(self, members: AbstractSet[int]) -> None:
+        """Do not wait for these either; what they send in time counts. At most half of a roster is not waited for."""
+        if 2 * len(self._awaited - members) >= self._members:
+            self._awaited -= members
 
     def has_told(self, piece: int) -> bool:
         """Whether somebody has our average of a piece, as far as we can tell."""
