@@ -15,8 +15,8 @@ third of what the others do in a group of four."""
 HELD_SECONDS = 1.0
 """Training may stand still for so much longer than before, at most."""
 NO_MAJORITY = 0.5
-"""Where hostile members are so many of a group, nothing is promised of its pace; nor when they are gone: who may have
-been cut off from half of a group asks for that half before each round, for ten minutes."""
+"""Where hostile members are so many of a group, nothing is promised of its pace; nor when they are gone: who is alone
+where others were makes versions no faster than all of them did (`algorithm/pacing/paced.py`)."""
 Three = tuple[float, float, float]
 """Before, during, after."""
 

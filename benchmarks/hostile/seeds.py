@@ -1,7 +1,7 @@
 """Many seeds of many rows in virtual time: in parallel, kept as they come, and gone on with where they were left.
 
-A seed of a row costs 2.6 CPU seconds with two members, 10 with four, 28 with eight: 300 seeds of all rows are days. What is played is kept in a file, a line each; what is
-in it for the same code is not played again.
+A seed of a row costs 2.6 CPU seconds with two members, 10 with four, 28 with eight: 300 seeds of all rows are days.
+What is played is kept in a file, a line each; what is in it for the same code is not played again.
 """
 
 import hashlib
