@@ -59,10 +59,13 @@ class Robust(Averaging):
 
 
 def inner_products(contributions: Sequence[Tensor]) -> Tensor:
-    """Of every pair of contributions, fp32 (n,) each: float64 (members, members). Sums of fp32 over rows."""
+    """Of every pair of contributions, fp32 (n,) each: float64 (members, members).
+
+    In float64: sums of fp32 depend on the machine, and who counts must not (a vote could change by 5e-5).
+    """
     total = torch.zeros(len(contributions), len(contributions), dtype=torch.float64)
     for start in range(0, len(contributions[0]), ROWS):
-        part = torch.stack([contribution[start : start + ROWS] for contribution in contributions])
+        part = torch.stack([contribution[start : start + ROWS] for contribution in contributions]).double()
         total += part @ part.t()
     return total
 
