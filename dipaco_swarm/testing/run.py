@@ -9,6 +9,7 @@ from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.run.signature import fingerprint_of
+from dipaco_swarm.strategies import AVERAGING
 from dipaco_swarm.swarm.local import local_address
 from dipaco_swarm.swarm.timing import Timing
 
@@ -39,6 +40,7 @@ class Plan:
     stages: Sequence[StagePlan] = (StagePlan(((0, 0), (0, 1), (1, 0), (1, 1))),)
     inner_steps: int = 10
     codec: str = "fp32"
+    averaging: str = "robust"
     pacing: str = "paced"
     overlap: bool = False
     overlap_steps: int = 0
@@ -101,6 +103,8 @@ batch_sequences = 8
 
 [outer]
 momentum = 0.6
+averaging = "{plan.averaging}"
+rescale = {str(not AVERAGING[plan.averaging].keeps_length).lower()}
 
 [rounds]
 pacing = "{plan.pacing}"
