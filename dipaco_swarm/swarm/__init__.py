@@ -78,7 +78,10 @@ A round of one module, from version v to v + 1
        when all digests are equal and at least half of the roster is there. Where they differ, the seals show who is to
        blame (`round/seals.py`): a reducer that signed two averages is banned by all, by proof, and the round made
        again at once without it; a member that does not show what it says is left out, and the others commit.
-    7. A leader lost in between: members ask each other. If one committed, so do the others, for they hold the same
+    7. Members check some pieces of the average afterwards (`round/auditing.py`): each contribution is signed, a reducer
+       keeps them until 20 s after the round and shows them to who asks, and who makes a piece anew and finds it wrong
+       bans its reducer and shows the others why.
+    8. A leader lost in between: members ask each other. If one committed, so do the others, for they hold the same
        bytes. Who hears the leader still says so, and stays; while such ones could be half of the roster, the others
        ask again.
     Only Commit replaces error-feedback residuals; the outer step is taken above this floor.
@@ -123,11 +126,12 @@ Against whom
     two rounds nobody waits for them and others lead, each time for twice as long. A scaled contribution is clipped to
     `norm_clip` times the median length. What the others of a group of three or more point away from, and noise, does
     not count (`algorithm/averaging/robust.py`). Claims of tokens: a replica counts for at most four times the median of
-    its path. Different averages to different members: two signatures that prove it, and a
-    ban. Who says that it holds another average, or asks in the middle of a round how it ended: the others go on.
-    Versions that nobody else has had: not asked for. Wrong states and blobs: another holder is asked. Records in
-    others' names: refused by every node. Peers that vanish, freeze or crawl at any moment: points 5 and 7. Floods of
-    names: whom we know keeps its place.
+    its path. Different averages to different members: two signatures that prove it, and a ban. Wrong averages:
+    found by who makes a piece anew, with a proof for whoever does the same, and a ban. Who says that it holds
+    another average, or asks in the middle of a round how it ended: the others go on. Versions that nobody else has
+    had: not asked for. Wrong states and blobs: another holder is asked. Records in others' names: refused by every
+    node. Peers that vanish, freeze or crawl at any moment: points 5 and 8. Floods of names: whom we know keeps its
+    place.
 
 What we do not claim
     - Truth of a contribution. What points a little with the others, and for the rest anywhere, moves the mean by its
@@ -138,8 +142,9 @@ What we do not claim
       believed. Majorities were tried: in runs without a fault slow members then lost what they had trained, for
       whoever is fast makes versions alone.
     - Length is held per reducer: against R reducers together a member can send sqrt(R) times what it claimed.
-    - An honest average from a dishonest reducer. All members get the same bytes, and these may be wrong, within nothing
-      but the codec's range; only comparing losses would show it. The leader may leave members out.
+    - An honest average in every round. Of twenty pieces one is made anew: a reducer may bend some before it is found,
+      and that version stays. What it could have contributed itself it may choose after it has heard the others. A
+      reducer may say that some of them did not come, and the leader may leave members out.
     - Who of two is to blame that complain of each other alone: both are noted. A member can so have others demoted, at
       most half of a roster at a time; these still contribute what is in time.
     - A leader's word. It may leave members out, or send two halves of a group two rosters: they make two versions, and

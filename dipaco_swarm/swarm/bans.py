@@ -1,5 +1,5 @@
-"""Who is out for good, by proof: names of reducers that signed two averages of the same pieces; in a file of the home
-folder, each with its proof, so that nobody has to believe us either.
+"""Who is out for good: reducers that signed two averages of the same pieces, each with its proof, so that nobody has to
+believe us either; and those of whose wrong averages we have convinced ourselves. In a file of the home folder.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import msgpack
 
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.files import keep_if_possible
+from dipaco_swarm.swarm.checks import Convicted
 from dipaco_swarm.swarm.framing import decode, encode
 from dipaco_swarm.swarm.proofs import Proof
 
@@ -30,14 +31,14 @@ class Bans:
     def __init__(self, file: Path | None = None) -> None:
         """`file`: None where nothing is kept."""
         self._file = file
-        self._proofs: dict[str, Proof] = {}
+        self._proofs: dict[str, Proof | Convicted] = {}
         self._is_proven: Callable[[Proof], bool] = lambda proof: False
 
     def open(self, is_proven: Callable[[Proof], bool]) -> None:
         """Read what is kept. `is_proven`: whether a proof shows what it says."""
         self._is_proven = is_proven
         kept = _read(self._file) if self._file is not None else []
-        self._proofs = {proof.reducer: proof for proof in kept if is_proven(proof)}
+        self._proofs = {ban.reducer: ban for ban in kept if isinstance(ban, Convicted) or is_proven(ban)}
 
     def __contains__(self, name: str) -> bool:
         return name in self._proofs
@@ -46,24 +47,33 @@ class Bans:
         return tuple(self._proofs)
 
     def proof_of(self, name: str) -> Proof | None:
-        return self._proofs.get(name)
+        """Why a name is out, where it can be shown in one message."""
+        proof = self._proofs.get(name)
+        return proof if isinstance(proof, Proof) else None
+
+    def convict(self, convicted: Convicted) -> None:
+        """Ban a name that we have convicted ourselves."""
+        if convicted.reducer not in self._proofs:
+            self._add(convicted)
 
     def take(self, proof: Proof) -> bool:
         """Ban whom it convicts; whether it convicts anybody."""
         if not self._is_proven(proof):
             return False
-        if proof.reducer in self._proofs:
-            return True
-        self._proofs = dict([*self._proofs.items(), (proof.reducer, proof)][-MOST:])
-        if self._file is not None:
-            keep_if_possible(self._file, bytes(msgpack.packb([encode(p) for p in self._proofs.values()])))
+        if proof.reducer not in self._proofs:
+            self._add(proof)
         return True
 
+    def _add(self, ban: Proof | Convicted) -> None:
+        self._proofs = dict([*self._proofs.items(), (ban.reducer, ban)][-MOST:])
+        if self._file is not None:
+            keep_if_possible(self._file, bytes(msgpack.packb([encode(p) for p in self._proofs.values()])))
 
-def _read(file: Path) -> list[Proof]:
+
+def _read(file: Path) -> list[Proof | Convicted]:
     try:
         bodies = msgpack.unpackb(file.read_bytes(), max_array_len=MOST)
         read = [decode(file.name, body) for body in bodies if isinstance(body, bytes)]
     except (OSError, ValueError, TypeError, msgpack.exceptions.UnpackException, RemoteDataError):
         return []
-    return [proof for proof in read if isinstance(proof, Proof)]
+    return [ban for ban in read if isinstance(ban, Proof | Convicted)]

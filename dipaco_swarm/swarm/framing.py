@@ -11,7 +11,7 @@ import msgpack
 from pydantic import ValidationError
 
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm import greetings, parts, proofs, questions, wire
+from dipaco_swarm.swarm import checks, greetings, parts, proofs, questions, wire
 from dipaco_swarm.swarm.fields import MAX_MEMBERS, MAX_PIECES, Message
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -29,7 +29,7 @@ SIGNATURE_BYTES = 64
 
 KINDS: dict[str, type[Message]] = {
     kind.model_fields["kind"].default: kind
-    for words in (wire, proofs, greetings, parts, questions)
+    for words in (wire, proofs, checks, greetings, parts, questions)
     for kind in vars(words).values()
     if isinstance(kind, type) and issubclass(kind, Message) and "kind" in kind.model_fields
 }
@@ -43,7 +43,7 @@ class PieceHeader:
     index: int
     generation: int
     mask: bytes
-    """Little-endian bits: which roster members are in this average. Empty in a contribution."""
+    """Little-endian bits: which roster members are in this average. In a contribution its member's signature."""
     size: int
     """Bytes that follow."""
 

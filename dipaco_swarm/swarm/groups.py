@@ -51,6 +51,7 @@ class Groups:
             look=self._directory.look,
             allows=door.allows,
             ban=door.bans.take,
+            convict=door.bans.convict,
             proof_of=door.bans.proof_of,
             others=self._directory.peers,
             has_had=vouching.had.has,

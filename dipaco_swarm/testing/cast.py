@@ -32,6 +32,21 @@ SABOTEURS: dict[str, Role] = {
     "mute": Role("is in every round and contributes nothing", sabotage.Mute),
     "mute-reducer": Role("takes contributions, and sends nobody an average (dishonest reducer)", sabotage.MuteReducer),
     "equivocator": Role("as a reducer makes two averages (dishonest reducer)", sabotage.Equivocator),
+    "wrong-scaled": Role(
+        "as a reducer makes averages three times as long (dishonest reducer)",
+        partial(sabotage.WrongReducer, sabotage.scaled),
+    ),
+    "wrong-flipped": Role(
+        "as a reducer turns averages round (dishonest reducer)", partial(sabotage.WrongReducer, sabotage.flipped)
+    ),
+    "wrong-partly": Role(
+        "as a reducer turns a quarter of each average round (dishonest reducer)",
+        partial(sabotage.WrongReducer, sabotage.partly_wrong),
+    ),
+    "wrong-hidden": Role(
+        "the same with all of it, and does not show from what it was made (dishonest reducer)",
+        partial(sabotage.WrongReducer, sabotage.flipped, shows=False),
+    ),
     "other-digest": Role("says that it holds another average than it does", sabotage.OtherDigest),
     "asker": Role("asks in the middle of a round how it ended", sabotage.Asker),
     "staller": Role("gathers a round and never begins it (dishonest leader)", sabotage.StallingLeader),

@@ -3,12 +3,19 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.averaging.rule import Counted
+from dipaco_swarm.swarm.checks import InputsAre
 from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.framing import SEAL, PieceHeader
+from dipaco_swarm.swarm.round.reducer import Reducer
 from dipaco_swarm.swarm.round.seals import digest_of_pieces
-from dipaco_swarm.swarm.wire import Abort, Commit, Join, Ready, Reassign, Refuse, Roster
+from dipaco_swarm.swarm.wire import Abort, Commit, Join, NotHere, Ready, Reassign, Refuse, Roster
 from dipaco_swarm.testing.saboteur import BentStream, Role
 
 A_LOT = 1 << 40
@@ -56,6 +63,58 @@ class Equivocator(Role):
     def says(self, stream: BentStream, message: Message) -> Message | None:
         # what it finds out as a leader, it keeps to itself
         return message.model_copy(update={"proofs": ()}) if isinstance(message, Abort) else message
+
+
+Bend = Callable[[Tensor], Tensor]
+"""What a wrong reducer makes of an average, fp32 (n,)."""
+
+
+def scaled(average: Tensor) -> Tensor:
+    return average * 3
+
+
+def flipped(average: Tensor) -> Tensor:
+    return -average
+
+
+def partly_wrong(average: Tensor) -> Tensor:
+    """The last quarter of it points elsewhere."""
+    return torch.cat([average[: -(len(average) // 4)], -average[-(len(average) // 4) :]])
+
+
+class WrongReducer(Role):
+    """As a reducer it makes something else than the average of what it was sent, the same for all, and signs that.
+
+    `shows`: whether it shows afterwards from what it has made it; else it says that it does not have that any more.
+    """
+
+    def __init__(self, bent: Bend, *, shows: bool = True) -> None:
+        super().__init__()
+        self._bent = bent
+        self._shows = shows
+        self._bends: set[bytes] = set()
+        """Rounds in which it does."""
+
+    def takes(self, stream: BentStream) -> None:
+        assert self.swarm is not None
+        assert self.swarm._rounds is not None
+        for round_id, exchange in self.swarm._rounds._verdicts._running.items():
+            if round_id not in self._bends:
+                self._bends.add(round_id)
+                self._bend(exchange._reducer)
+
+    def _bend(self, reducer: Reducer) -> None:
+        honest = reducer._mean_of
+
+        def wrong(contributions: Mapping[int, Tensor]) -> Counted:
+            self.times += 1
+            counted = honest(contributions)
+            return replace(counted, average=self._bent(counted.average))
+
+        reducer._mean_of = wrong
+
+    def says(self, stream: BentStream, message: Message) -> Message | None:
+        return NotHere() if isinstance(message, InputsAre) and not self._shows else message
 
 
 class Mute(Role):

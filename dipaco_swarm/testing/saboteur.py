@@ -60,6 +60,12 @@ class BentStream:
             await self._role.hears(self, message)
         return message
 
+    async def receive_piece_header(self) -> PieceHeader | None:
+        header = await self._stream.receive_piece_header()
+        if self._role.active:
+            self._role.takes(self)
+        return header
+
     async def send_piece(self, header: PieceHeader, data: memoryview) -> None:
         sent = self._role.gives(self, header, data) if self._role.active else data
         if sent is not None:
@@ -85,6 +91,9 @@ class Role:
 
     async def hears(self, stream: BentStream, message: Message) -> None:
         """Something was said to it. EOFError: its program does not hear that."""
+
+    def takes(self, stream: BentStream) -> None:
+        """A contribution comes to it, or an average."""
 
     def gives(self, stream: BentStream, header: PieceHeader, data: memoryview) -> memoryview | None:
         """What it sends instead of a contribution (on a stream that it dialled), an average or a seal, if anything."""

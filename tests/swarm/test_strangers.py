@@ -123,13 +123,13 @@ def test_a_contribution_that_cannot_be_is_left_out_and_its_sender_named(
     swarms = make_libp2p_swarms(2)
     swarms.append(behind_a_router(swarms[0].address))
     culprit = swarms[2].peer
-    honest = PieceExchange._encode
+    honest = PieceExchange.contribution_to
 
     def encode(self: PieceExchange, piece: int) -> memoryview:
         data = honest(self, piece)
         return spoil(data) if self._transport.peer == culprit else data
 
-    monkeypatch.setattr(PieceExchange, "_encode", encode)
+    monkeypatch.setattr(PieceExchange, "contribution_to", encode)
     started = time.monotonic()
     outcomes = one_round(swarms, ones(3))
     assert time.monotonic() - started < 30

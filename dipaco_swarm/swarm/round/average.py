@@ -1,9 +1,9 @@
 """The average of one round as it comes in on one peer, piece by piece: its bytes, who is in it, who has sealed it."""
 
 import asyncio
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -15,9 +15,28 @@ from dipaco_swarm.swarm.interface import ModuleGroup, PeerName
 from dipaco_swarm.swarm.proofs import Seal
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.reduction import effective_paths_of, piece_bounds, present_in
-from dipaco_swarm.swarm.round.seals import IsSignedBy, Made, Subject, digest_of_average, digest_of_pieces
+from dipaco_swarm.swarm.round.seals import (
+    IsSignedBy,
+    Made,
+    Subject,
+    digest_of_average,
+    digest_of_piece,
+    digest_of_pieces,
+)
 from dipaco_swarm.swarm.transport import Executor
 from dipaco_swarm.swarm.wire import Roster
+
+
+@dataclass(frozen=True)
+class SealedPiece:
+    """A piece of an average, and the seal that it is under."""
+
+    seal: Seal
+    pieces: tuple[tuple[int, bytes], ...]
+    """All that the seal is about, and their digests."""
+    piece: int
+    mask: bytes
+    """Who is in it."""
 
 
 class Average:
@@ -148,9 +167,7 @@ class Average:
         start, stop = self.bounds(header.index)
         if not all_finite(self._codec.decode(data, stop - start)):
             raise ValueError("not all of its numbers are finite")
-        digest = hashlib.sha256(len(header.mask).to_bytes(4, "little") + header.mask)
-        digest.update(data)
-        return digest.digest()
+        return digest_of_piece(header.mask, data)
 
     # ------------------------------------------------------------------------------------------ once all of it is here
 
@@ -161,6 +178,23 @@ class Average:
     def seals(self) -> tuple[Seal, ...]:
         """What the reducers have signed; nothing while some of it is missing."""
         return tuple(self._seals[key] for key in sorted(self._seals)) if self.complete.is_set() else ()
+
+    def sealed(self) -> dict[int, "SealedPiece"]:
+        """Every piece as its reducer has signed it; nothing while some of it is missing."""
+        if not self.complete.is_set():
+            return {}
+        under: dict[Made, list[tuple[int, bytes]]] = {}
+        for piece, made in enumerate(zip(self.owners, self.made_in, strict=True)):
+            under.setdefault(made, []).append((piece, self._digests[piece]))
+        pieces = {made: tuple(its) for made, its in under.items()}
+        return {
+            piece: SealedPiece(self._seals[made], pieces[made], piece, self._masks[piece])
+            for piece, made in enumerate(zip(self.owners, self.made_in, strict=True))
+        }
+
+    def encoded(self, piece: int) -> memoryview:
+        """The bytes of a piece, as its reducer has sent them."""
+        return self._encoded[piece]
 
     def pieces(self) -> tuple[memoryview, ...]:
         """The encoded pieces in order, as their reducers sent them."""

@@ -11,8 +11,10 @@ outdated average may still write is overwritten by the current one, never the ot
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import logging
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 import torch
@@ -25,7 +27,7 @@ from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
-from dipaco_swarm.swarm.round.reducer import Reducer
+from dipaco_swarm.swarm.round.reducer import Input, Reducer, Shown
 from dipaco_swarm.swarm.round.seals import Subject
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Stream, Transport
@@ -121,6 +123,11 @@ class PieceExchange:
         self._reducer.waive(members - {self._me})
 
     @property
+    def shown(self) -> Mapping[int, Shown]:
+        """The pieces that we have reduced and signed, and from what: for who checks them after the round."""
+        return self._reducer.shown()
+
+    @property
     def bytes_sent(self) -> int:
         return sum(stream.sent for stream in self._streams)
 
@@ -184,9 +191,15 @@ class PieceExchange:
                 self._exchanges[owner] = task
 
     async def _contribute_locally(self, piece: int) -> None:
-        self._reducer.take(self._me, piece, await self._compute.in_order(self._encode, piece))
+        self._reducer.take(self._me, piece, await self._compute.in_order(self._signed, piece))
 
-    def _encode(self, piece: int) -> memoryview:
+    def _signed(self, piece: int) -> Input:
+        """Our contribution to a piece, with our signature."""
+        data, generation = self.contribution_to(piece), self.average.made_in[piece]
+        said = self.average.about.input(generation, piece, hashlib.sha256(data).digest())
+        return Input(generation, data, self._transport.sign(said))
+
+    def contribution_to(self, piece: int) -> memoryview:
         """Our contribution to a piece as bytes, the same however often it is made; the loss goes to the residual."""
         start, stop = self.average.bounds(piece)
         part = self._gradient[start:stop]
@@ -221,8 +234,8 @@ class PieceExchange:
     async def _send_contributions(self, stream: Stream, pieces: "asyncio.Queue[int]") -> None:
         while True:
             piece = await pieces.get()
-            data = await self._compute.in_order(self._encode, piece)
-            await stream.send_piece(PieceHeader(piece, self.average.made_in[piece], b"", len(data)), data)
+            ours = await self._compute.in_order(self._signed, piece)
+            await stream.send_piece(PieceHeader(piece, ours.generation, ours.signature, len(ours.data)), ours.data)
             self._sent.add(piece)
 
     async def _receive_averages(self, stream: Stream, owner: int) -> None:

@@ -29,6 +29,7 @@ from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.fields import MAX_SECONDS, MAX_SPEED, at_most
 from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome
 from dipaco_swarm.swarm.round.attempt import LeaderLost, MadeAgain, Redirected
+from dipaco_swarm.swarm.round.auditing import Auditing
 from dipaco_swarm.swarm.round.candidates import REFUSAL_SECONDS, Demotions, LeaderFailures
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
 from dipaco_swarm.swarm.round.codecs.codec import Codec
@@ -42,6 +43,7 @@ from dipaco_swarm.swarm.round.roster import our_index
 from dipaco_swarm.swarm.round.seals import Subject
 from dipaco_swarm.swarm.round.standing import Key, Member, Standing
 from dipaco_swarm.swarm.round.verdicts import Verdicts
+from dipaco_swarm.swarm.tasks import to_its_end
 from dipaco_swarm.swarm.transport import Executor, Transport
 from dipaco_swarm.swarm.wire import Abort, Commit, Join, Ready, Reassign, Refuse, Roster
 
@@ -68,6 +70,7 @@ class Follower:
     questions: Questions
     entrance: Entrance
     inquiry: Inquiry
+    auditing: Auditing
     failures: LeaderFailures
     demotions: Demotions
     """Of leaders."""
@@ -180,6 +183,7 @@ class Follower:
             for member in roster.members:  # our leader may not have heard of it
                 if (proof := self.standing.proof_of(member.peer)) is not None:
                     await channel.send(proof)
+            self.auditing.accusing.show(channel.peer, [member.peer for member in roster.members])
             outcome = await self.transport.border.guarded(
                 channel.peer, self._exchange_until_decided(channel, ears, exchange, key), NotAgreed(MISTAKE)
             )
@@ -188,6 +192,7 @@ class Follower:
         except RemoteDataError as error:
             self.transport.border.note(error, "ignored a leader")
             outcome = LeaderLost(channel.peer, answered=True)
+        await to_its_end(self.auditing.showing.keep(exchange, group, len(contribution.gradient)))
         if isinstance(outcome, Abort) and (
             self.inquiry.convict(outcome.proofs) or await self._somebody_is_convicted(exchange, outcome.others_go_on)
         ):
@@ -199,6 +204,7 @@ class Follower:
             return NotAgreed(outcome.reason, given=outcome.others_go_on and exchange.given)
         if not isinstance(outcome, Commit):
             return replace(outcome, given=exchange.given)
+        await to_its_end(self.auditing.check(exchange))
         if residual is not None:
             self.feedback.keep(contribution, residual)
         agreed = _agreed(exchange, contribution, self.codec.name)

@@ -73,11 +73,12 @@ class Leader:
         inquiry: Inquiry,
         laggards: Demotions,
         demotions: Demotions,
+        hidden: Demotions,
         lost: Callable[[Key], AbstractSet[str]],
     ) -> None:
         """`standing`: its members are those that are awake. `laggards`: who has kept others waiting lately.
 
-        `demotions`: of leaders. `lost`: leaders of a round that we have left.
+        `demotions`: of leaders. `hidden`: of reducers. `lost`: leaders of a round that we have left.
         """
         self._transport = transport
         self._clock = transport.clock
@@ -89,6 +90,7 @@ class Leader:
         self._inquiry = inquiry
         self._laggards = laggards
         self._demotions = demotions
+        self._hidden = hidden
         self._lost = lost
         self._gatherings: dict[Key, Gathering] = {}
         self._tasks = Tasks()
@@ -170,7 +172,11 @@ class Leader:
                 return
             seats = await gathering.seats_of_one_size()
             if seats:
-                waived = self._laggards.demoted(self._clock.monotonic())
+                now = self._clock.monotonic()
+                waived, hidden = self._laggards.demoted(now), self._hidden.demoted(now)
+                for seat in seats:
+                    if seat.channel.peer in hidden:
+                        seat.join = seat.join.model_copy(update={"reduces": False})
                 running = RunningRound(
                     self._transport, gathering, seats, self._norm_clip, self._standing, self._inquiry, waived
                 )

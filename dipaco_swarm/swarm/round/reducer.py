@@ -1,9 +1,12 @@
 """One peer as a reducer: contributions to its pieces come in, are summed in the order of the roster, and go out."""
 
 import asyncio
+import hashlib
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -21,6 +24,36 @@ log = logging.getLogger(__name__)
 
 Finished = tuple[PieceHeader, memoryview]
 """A reduced piece as it is sent."""
+
+
+@dataclass(frozen=True, eq=False)
+class Input:
+    """A contribution to a piece."""
+
+    generation: int
+    data: memoryview
+    signature: bytes
+    """Its member's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A piece that we have made."""
+
+    generation: int
+    data: memoryview
+    inputs: Mapping[int, Input]
+    """Member -> what it has contributed; all that was accepted."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Summed:
+    mask: bytes
+    """Who is in it."""
+    data: memoryview
+    inputs: Mapping[int, Input]
+    refused: Sequence[str]
+    """Whose contributions cannot be in it."""
 
 
 class Reducer:
@@ -47,8 +80,9 @@ class Reducer:
         self._tasks = tasks
         self._border = transport.border
         self._sign = transport.sign
+        self._is_signed_by = transport.is_signed_by
         self.generation = 0
-        self._arrived: dict[int, dict[int, memoryview]] = {}
+        self._arrived: dict[int, dict[int, Input]] = {}
         """piece -> member -> its contribution; the first one counts."""
         self._lengths: dict[int, float] = {}
         """member -> length of what we accepted of it so far."""
@@ -57,6 +91,8 @@ class Reducer:
         self._left: set[int] = set()
         """Members from whom nothing more is to come."""
         self._reduced: dict[int, Finished] = {}
+        self._made_from: dict[int, Mapping[int, Input]] = {}
+        """Piece -> member -> what is in it: until nobody asks any more."""
         self._sealed: dict[int, Finished] = {}
         """Generation -> our signature under all that we made in it: there is one."""
         self._summing: set[int] = set()
@@ -108,10 +144,23 @@ class Reducer:
                 del self._outlets[member]
             self._reduce_what_is_ready()
 
-    def take(self, member: int, piece: int, data: memoryview) -> None:
+    def shown(self) -> dict[int, Shown]:
+        """The pieces that we have made and signed, and from what; nothing of it changes with a vector of ours."""
+        found = {}
+        for piece, (header, data) in self._reduced.items():
+            if header.generation in self._sealed:
+                inputs = dict(self._made_from[piece])
+                if self._codec.exact:  # bytes of ours are views: of our gradient, and of the mean
+                    data = memoryview(bytearray(data))
+                    if self._me in inputs:
+                        inputs[self._me] = replace(inputs[self._me], data=memoryview(bytearray(inputs[self._me].data)))
+                found[piece] = Shown(header.generation, data, inputs)
+        return found
+
+    def take(self, member: int, piece: int, given: Input) -> None:
         """A contribution is here completely."""
         if piece not in self._summing:
-            self._arrived.setdefault(piece, {}).setdefault(member, data)
+            self._arrived.setdefault(piece, {}).setdefault(member, given)
             self._reduce_if_ready(piece)
 
     async def _receive_contributions(self, stream: Stream, member: int) -> None:
@@ -126,7 +175,7 @@ class Reducer:
                 raise RemoteDataError(stream.peer, f"contributes {header.size} bytes to piece {piece}, which has fewer")
             data = buffer(header.size)
             await stream.receive_into(data)
-            self.take(member, piece, data)
+            self.take(member, piece, Input(header.generation, data, header.mask))
 
     async def _send_averages(self, stream: Stream, outlet: "asyncio.Queue[Finished]") -> None:
         while True:
@@ -149,16 +198,16 @@ class Reducer:
             self._summing.add(piece)
             self._tasks.start(self._reduce(piece, self._arrived.pop(piece)))
 
-    async def _reduce(self, piece: int, arrived: dict[int, memoryview]) -> None:
+    async def _reduce(self, piece: int, arrived: dict[int, Input]) -> None:
         generation = self._average.made_in[piece]
-        mask, data, refused = await self._compute.in_order(self._sum, piece, arrived)
-        for peer in refused:
-            said = RemoteDataError(peer, "sent one that is no piece, not finite, or longer than it said")
+        summed = await self._compute.in_order(self._sum, piece, generation, arrived)
+        for peer in summed.refused:
+            said = RemoteDataError(peer, "sent one that is no piece, not signed, not finite, or longer than it said")
             self._border.note(said, "left out a contribution")
-        header = PieceHeader(piece, generation, mask, len(data))
-        self._reduced[piece] = header, data
-        self._send_to_all((header, data))
-        await self._average.take(self._roster.members[self._me].peer, header, data)
+        header = PieceHeader(piece, generation, summed.mask, len(summed.data))
+        self._reduced[piece], self._made_from[piece] = (header, summed.data), summed.inputs
+        self._send_to_all((header, summed.data))
+        await self._average.take(self._roster.members[self._me].peer, header, summed.data)
         self._seal(generation)
 
     def _seal(self, generation: int) -> None:
@@ -175,28 +224,36 @@ class Reducer:
         for outlet in self._outlets.values():
             outlet.put_nowait(finished)
 
-    def _sum(self, piece: int, arrived: dict[int, memoryview]) -> tuple[bytes, memoryview, list[str]]:
-        """Who is in the average of a piece, its bytes, and whose contributions cannot be."""
+    def _sum(self, piece: int, generation: int, arrived: Mapping[int, Input]) -> _Summed:
         start, stop = self._average.bounds(piece)
         accepted: dict[int, Tensor] = {}
         refused: list[str] = []
         for member in sorted(arrived):
-            entry = self._roster.members[member]
+            entry, given = self._roster.members[member], arrived[member]
             try:
-                contribution = self._codec.decode(arrived.pop(member), stop - start)
+                contribution = self._codec.decode(given.data, stop - start)
             except ValueError:
                 refused.append(entry.peer)
                 continue
             # pieces of a member together must not be longer than the whole gradient it claimed
             length = math.hypot(self._lengths.get(member, 0.0), length_of(contribution))
-            if is_acceptable(length, entry):
+            if is_acceptable(length, entry) and self._is_signed(member, piece, generation, given):
                 self._lengths[member] = length
                 accepted[member] = contribution
             else:
                 refused.append(entry.peer)
         counted = self._mean_of(accepted)
-        mask = mask_of(counted.members)
-        if not self._codec.exact:
-            return mask, self._codec.encode(counted.average), refused
-        self._average.exact[start:stop] = counted.average
-        return mask, self._codec.encode(self._average.exact[start:stop]), refused
+        average = counted.average
+        if self._codec.exact:
+            self._average.exact[start:stop] = average
+            average = self._average.exact[start:stop]
+        inputs = {member: arrived[member] for member in accepted}
+        return _Summed(mask_of(counted.members), self._codec.encode(average), inputs, refused)
+
+    def _is_signed(self, member: int, piece: int, generation: int, given: Input) -> bool:
+        """Whether a member has signed that this is its contribution: without that nobody else could be shown it."""
+        if member == self._me:
+            return True
+        said = self._average.about.input(generation, piece, hashlib.sha256(given.data).digest())
+        peer = self._roster.members[member].peer
+        return given.generation == generation and self._is_signed_by(peer, said, given.signature)

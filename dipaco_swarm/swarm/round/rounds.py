@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.checks import Accusation, AskInputs, NotShown
 from dipaco_swarm.swarm.fields import MAX_NORM
 from dipaco_swarm.swarm.interface import Contribution, ModuleGroup, NotAgreed, Outcome
 from dipaco_swarm.swarm.proofs import AskSeals, Proof, SealsAre
 from dipaco_swarm.swarm.round.attempt import LeaderLost, MadeAgain, Redirected
+from dipaco_swarm.swarm.round.auditing import Auditing
 from dipaco_swarm.swarm.round.candidates import (
     Candidates,
     Demotions,
@@ -76,6 +78,7 @@ class Rounds:
         sealed = self._verdicts.seals_of
         self._questions = Questions(transport, protocol, self._detector, standing, self._whom_we_follow, sealed)
         self._inquiry = Inquiry(transport, run, self._questions, standing)
+        self._auditing = Auditing(transport, protocol, run, codec, self._compute, standing)
         awake = replace(standing, members_of=self._members_awake, lately=self._lately)
         self._leader = Leader(
             transport,
@@ -86,6 +89,7 @@ class Rounds:
             self._inquiry,
             self.laggards,
             self._demotions,
+            self._auditing.hidden,
             self._lost_of,
         )
         self._protocol = protocol
@@ -101,6 +105,7 @@ class Rounds:
             questions=self._questions,
             entrance=Entrance(transport, protocol, self._detector, self._questions, self._leader),
             inquiry=self._inquiry,
+            auditing=self._auditing,
             failures=self._failures,
             demotions=self._demotions,
             laggards=self.laggards,
@@ -116,6 +121,7 @@ class Rounds:
     async def stop(self) -> None:
         await self._leader.stop()
         await self._inquiry.stop()
+        await self._auditing.stop()
         self._compute.close()
 
     # ------------------------------------------------------------------------------------------------ a round of ours
@@ -198,9 +204,13 @@ class Rounds:
             lost=frozenset(lost),
             failed=self._failures.failed(stage, module, contribution.version, now),
             doubted=frozenset() if contribution.group.whole else frozenset(doubted),
-            demoted=frozenset() if contribution.group.whole else self._demotions.demoted(now),
+            demoted=frozenset() if contribution.group.whole else self._demoted(now),
             strangers=frozenset() if contribution.group.whole else frozenset(filter(strange, dialled | of_group)),
         )
+
+    def _demoted(self, now: float) -> frozenset[str]:
+        """Who does not lead us: it has wasted rounds, or does not show what it has made and would reduce again."""
+        return self._demotions.demoted(now) | self._auditing.hidden.demoted(now)
 
     def _lost_of(self, key: Key) -> frozenset[str]:
         return frozenset(self._lost.get(key, ()))
@@ -248,6 +258,12 @@ class Rounds:
             case Proof():
                 if not self._inquiry.convict([message]):
                     raise RemoteDataError(stream.peer, "accuses somebody of what it does not prove")
+            case AskInputs():
+                await self._auditing.showing.show(stream, message)
+            case NotShown():
+                await self._auditing.doubt(stream.peer, message)
+            case Accusation():
+                await self._auditing.accusing.hear(stream, message)
             case Where():
                 await stream.send(self._questions.answer(stream.peer, message))
             case Join():

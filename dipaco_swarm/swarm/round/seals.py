@@ -15,8 +15,11 @@ from dataclasses import dataclass
 import msgpack
 
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.swarm.checks import SignedInput
 from dipaco_swarm.swarm.framing import encode
+from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.proofs import MAX_PROOFS, Proof, Seal
+from dipaco_swarm.swarm.round.codecs.codec import Buffer
 from dipaco_swarm.swarm.wire import Roster
 
 Made = tuple[int, int]
@@ -42,8 +45,40 @@ class Subject:
 
     def statement(self, generation: int, digest: bytes) -> bytes:
         """What a reducer signs. `digest`: of its pieces of that generation."""
+        return self._statement("seal", generation, digest)
+
+    def input(self, generation: int, piece: int, digest: bytes) -> bytes:
+        """What a member signs with each contribution. `digest`: of its bytes."""
+        return self._statement("input", generation, piece, digest)
+
+    def inputs(self, generation: int, piece: int, digest: bytes) -> bytes:
+        """What a reducer signs when it is asked from what it has made a piece. `digest`: see `digest_of_inputs`."""
+        return self._statement("inputs", generation, piece, digest)
+
+    def _statement(self, kind: str, *what: int | bytes) -> bytes:
         about = self.run, self.stage, str(self.module), self.version, self.roster
-        return bytes(msgpack.packb(["dipaco/1/seal", *about, generation, digest]))
+        return bytes(msgpack.packb([f"dipaco/1/{kind}", *about, *what]))
+
+
+def digest_of_piece(mask: bytes, data: Buffer) -> bytes:
+    """Of one piece of an average, and who is in it."""
+    digest = hashlib.sha256(len(mask).to_bytes(4, "little") + mask)
+    digest.update(data)
+    return digest.digest()
+
+
+def digest_of_rules(group: ModuleGroup, codec: str) -> bytes:
+    """Of all that an average follows from besides the roster: who goes by other rules is no liar."""
+    weights = sorted((int(path), float(weight)) for path, weight in group.path_weights.items())
+    return hashlib.sha256(msgpack.packb([group.averaging, group.round_tokens, codec, weights])).digest()
+
+
+def digest_of_inputs(inputs: Iterable[SignedInput], rules: bytes) -> bytes:
+    """Of what a piece was made from, in the order of the roster. `rules`: digest of those that it was made by."""
+    whole = hashlib.sha256(rules)
+    for said in inputs:
+        whole.update(said.member.to_bytes(4, "little") + said.digest + said.signature)
+    return whole.digest()
 
 
 def digest_of_pieces(pieces: Mapping[int, bytes]) -> bytes:

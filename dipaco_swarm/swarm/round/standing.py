@@ -6,6 +6,7 @@ from typing import Any
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.swarm.checks import Convicted
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.proofs import Proof
 
@@ -50,6 +51,8 @@ class Standing:
     """Whether a peer may take part in the run."""
     ban: Callable[[Proof], bool]
     """Let whom a proof convicts take part no more; whether it is one."""
+    convict: Callable[[Convicted], None]
+    """The same, of whom we have convicted ourselves."""
     proof_of: Callable[[str], Proof | None]
     """Why we have banned a peer ourselves, if we have."""
     others: Callable[[], Sequence[str]]

@@ -1,0 +1,222 @@
+"""Averages are checked after a round: who is shown what, who is believed, and what a false word costs."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.swarm.checks import AskInputs, InputsAre, NotShown
+from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Swarm
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.round import showing
+from dipaco_swarm.swarm.round.accusing import Accusing, Evidence
+from dipaco_swarm.swarm.round.auditing import Auditing
+from dipaco_swarm.swarm.round.exchange import PieceExchange
+from dipaco_swarm.swarm.round.reducer import Input, Reducer
+from dipaco_swarm.swarm.wire import NotHere
+
+MakeSwarms = Callable[[int], Sequence[Swarm]]
+MODULE = ModuleId(0, 0)
+PARAMETERS = 4 << 16
+"""A piece for each of four."""
+GROUP = ModuleGroup(0, MODULE, {PathIndex(path): 0.25 for path in range(4)}, "robust")
+DIGEST = "0" * 64
+
+
+@pytest.fixture
+def every_piece_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(showing, "CHECKED", 4.0)
+
+
+def one_round(swarms: Sequence[Swarm]) -> list[Agreed]:
+    for path, swarm in enumerate(swarms):
+        swarm.configure_rounds("int8", 4.0)
+        swarm.announce([Announcement(swarm.peer, 0, MODULE, PathIndex(path), 0, DIGEST)], [GROUP])
+    until(lambda: all(seen(swarm) == len(swarms) for swarm in swarms))
+    outcomes: dict[int, Any] = {}
+
+    def take_part(path: int) -> None:
+        common = torch.randn(PARAMETERS, generator=torch.Generator().manual_seed(1))
+        gradient = common + torch.randn(PARAMETERS, generator=torch.Generator().manual_seed(2 + path))
+        part = Contribution(GROUP, PathIndex(path), 0, gradient, 100, DIGEST)
+        outcomes[path] = swarms[path].all_reduce([part], patience=20)[MODULE]
+        gradient.zero_()  # it is the program's again: nothing that is shown later may be a view of it
+
+    threads = [threading.Thread(target=take_part, args=[path]) for path in range(len(swarms))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = [outcomes[path] for path in range(len(swarms))]
+    assert all(isinstance(outcome, Agreed) for outcome in found), found
+    return found
+
+
+def seen(swarm: Swarm) -> int:
+    swarm.look_up(0, [MODULE], timeout=10)
+    return len(swarm.members(0, MODULE))
+
+
+def until(happens: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not happens():
+        assert time.monotonic() < deadline, "that does not happen"
+        time.sleep(0.05)
+
+
+def auditing(swarm: Swarm) -> Auditing:
+    assert isinstance(swarm, NetworkedSwarm)
+    assert swarm._rounds is not None
+    return swarm._rounds._auditing
+
+
+def bans(swarm: Swarm) -> set[str]:
+    return set(swarm.door.bans.names())
+
+
+def in_loop(swarm: Swarm, work: Any) -> Any:
+    assert isinstance(swarm, NetworkedSwarm)
+    return swarm._portal.run(work)
+
+
+async def ask(swarm: NetworkedSwarm, peer: str, question: Message) -> Message:
+    async with swarm._transport.dial(peer, auditing(swarm)._protocol) as stream:
+        await stream.send(question)
+        return await stream.receive()
+
+
+@pytest.mark.usefixtures("every_piece_is_checked")
+def test_what_honest_members_have_made_is_shown_and_right(make_local_swarms: MakeSwarms) -> None:
+    swarms = make_local_swarms(4)
+    one_round(swarms)
+    until(lambda: all(auditing(swarm).accusing.judged >= 3 for swarm in swarms))
+    assert not any(bans(swarm) for swarm in swarms)
+    assert not any(auditing(swarm).hidden.times() for swarm in swarms)
+
+
+@pytest.mark.swarm
+@pytest.mark.usefixtures("every_piece_is_checked")
+def test_all_of_it_over_libp2p(make_libp2p_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_is_wrong(make_libp2p_swarms(3), monkeypatch)
+
+
+@pytest.mark.usefixtures("every_piece_is_checked")
+def test_a_wrong_average_bans_its_reducer_with_all_who_were_in_the_round(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_is_wrong(make_local_swarms(4), monkeypatch)
+
+
+def one_is_wrong(swarms: Sequence[Swarm], monkeypatch: pytest.MonkeyPatch) -> None:
+    culprit = swarms[2].peer
+    honest = Reducer._sum
+    bent: list[int] = []
+
+    def wrong(self: Reducer, piece: int, generation: int, arrived: Any) -> Any:
+        mean_of = self._mean_of
+        if self._roster.members[self._me].peer == culprit:
+            bent.append(piece)
+            self._mean_of = lambda given: type(mean_of(given))(-mean_of(given).average, mean_of(given).members)
+        try:
+            return honest(self, piece, generation, arrived)
+        finally:
+            self._mean_of = mean_of
+
+    monkeypatch.setattr(Reducer, "_sum", wrong)
+    one_round(swarms)
+    assert bent, "nobody was wrong, which proves nothing"
+    others = [swarm for swarm in swarms if swarm.peer != culprit]
+    until(lambda: all(bans(swarm) == {culprit} for swarm in others))
+    assert not bans(swarms[2])
+
+
+@pytest.mark.usefixtures("every_piece_is_checked")
+def test_who_accuses_somebody_honest_bans_nobody_and_is_heard_no_more(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows all that the reducer has signed, and says that it is wrong."""
+    swarms = make_local_swarms(4)
+    evidence: list[Evidence] = []
+    judge = Accusing.judge
+
+    async def judged(self: Accusing, shown: Evidence, group: ModuleGroup) -> bool:
+        evidence.append(shown)
+        return await judge(self, shown, group)
+
+    monkeypatch.setattr(Accusing, "judge", judged)
+    one_round(swarms)
+    until(lambda: len(evidence) >= 12)
+    liar = swarms[0]
+    shown = next(one for one in evidence if one.reducer == swarms[1].peer)
+    accusing = auditing(liar).accusing
+    pieces = [shown.average, *(data for _, data in sorted(shown.inputs.items()))]
+    in_loop(liar, accusing._say(swarms[2].peer, shown.said, pieces))
+    until(lambda: liar.peer in auditing(swarms[2]).accusing.unheard)
+    assert not any(bans(swarm) for swarm in swarms)
+
+
+@pytest.mark.usefixtures("every_piece_is_checked")
+def test_who_says_that_it_is_not_shown_what_others_are_is_heard_once(make_local_swarms: MakeSwarms) -> None:
+    swarms = make_local_swarms(4)
+    one_round(swarms)
+    round_id = next(iter(auditing(swarms[0]).showing._rounds))
+    kept = auditing(swarms[0]).showing._rounds[round_id]
+    piece = next(piece for piece in kept.sealed if kept.reducer(piece) == swarms[1].peer)
+    in_loop(swarms[0], auditing(swarms[0]).accusing._say(swarms[2].peer, NotShown(round_id=round_id, piece=piece), ()))
+    until(lambda: swarms[0].peer in auditing(swarms[2]).unheard)
+    assert swarms[0].peer not in auditing(swarms[2]).accusing.unheard, "what it can prove is heard"
+    assert not auditing(swarms[2]).hidden.times()
+
+
+def test_only_members_of_a_round_are_shown_what_it_was_made_from_and_not_all_of_it(
+    make_local_swarms: MakeSwarms,
+) -> None:
+    swarms = [swarm for swarm in make_local_swarms(3) if isinstance(swarm, NetworkedSwarm)]
+    one_round(swarms[:2])
+    swarms[2].configure_rounds("int8", 4.0)
+    round_id, kept = next(iter(auditing(swarms[0]).showing._rounds.items()))
+    piece = next(iter(kept.ours))
+    question = AskInputs(round_id=round_id, piece=piece)
+    assert isinstance(in_loop(swarms[2], ask(swarms[2], swarms[0].peer, question)), NotHere)
+    asked = 0
+    while isinstance(in_loop(swarms[1], asyncio.wait_for(answer(swarms[1], swarms[0].peer, question), 10)), InputsAre):
+        asked += 1
+        assert asked < 20
+    assert asked == showing.TRIES * (1 + showing.most_checked(len(kept.ours), 2))
+
+
+async def answer(swarm: NetworkedSwarm, peer: str, question: Message) -> Message | None:
+    """None: it hangs up."""
+    try:
+        return await ask(swarm, peer, question)
+    except EOFError:
+        return None
+
+
+def test_what_its_member_has_not_signed_does_not_count(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reducer could show it to nobody."""
+    swarms = make_local_swarms(3)
+    culprit = swarms[1].peer
+    honest = PieceExchange._signed
+    sent: list[int] = []
+
+    def unsigned(self: PieceExchange, piece: int) -> Input:
+        given = honest(self, piece)
+        if self._transport.peer != culprit or self.roster.members[self.average.owners[piece]].peer == culprit:
+            return given
+        sent.append(piece)
+        return replace(given, signature=bytes(64))
+
+    monkeypatch.setattr(PieceExchange, "_signed", unsigned)
+    outcomes = one_round(swarms)
+    assert sent, "nothing was sent, which proves nothing"
+    assert all(outcome.left_out == (culprit,) for outcome in outcomes)
