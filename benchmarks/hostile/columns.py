@@ -39,6 +39,10 @@ class Columns:
     """Versions a minute in the second half of the attack, when a culprit should be out; None: not measured."""
     held: tuple[float, float] | None = None
     """The longest that somebody honest stood still, in seconds, before and during; None: not measured."""
+    out: tuple[int, ...] = ()
+    """Of each seed in which a wrong reducer was out with all of the honest: how many versions were made until then."""
+    not_out: int = 0
+    """Seeds in which it was not, in the time of the attack."""
     grain: float = 0.0
     """What one version more or less in a window is in these figures: nothing smaller is missed."""
     forks: int | None = None
@@ -69,6 +73,8 @@ class Columns:
             adopted=sum(columns.adopted for columns in several),
             ended=sum(columns.ended for columns in several),
             settled=None if several[0].settled is None else settled,
+            out=tuple(versions for columns in several for versions in columns.out),
+            not_out=sum(columns.not_out for columns in several),
             held=(statistics.median(h[0] for h in held), statistics.median(h[1] for h in held)) if held else None,
             grain=several[0].grain / math.sqrt(len(several)),
             forks=sum(forks) if forks else None,
@@ -131,8 +137,8 @@ def _lowest(several: Sequence[Three]) -> Three:
 
 HEAD = (
     "| role | members | versions a minute: before, during, its second half, after | of before, the worst seed "
-    "| training | stood still at most: before, during | versions with theirs | outsider's states adopted "
-    "| programs ended | twins | |\n|---|---|---|---|---|---|---|---|---|---|---|"
+    "| training | stood still at most: before, during | versions with theirs | wrong reducer out after "
+    "| outsider's states adopted | programs ended | twins | |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -150,9 +156,16 @@ def line(role: str, size: int, columns: Columns) -> str:
     who = f"{names} x {kind}" if names > 1 else kind
     return (
         f"| {who}: {ROLES[kind].about} | {size} | {before}, {during}, {settled}, {after} | {worst} | {trained} "
-        f"| {held} | {100 * columns.counted:.0f} % | {columns.adopted} | {columns.ended} | "
+        f"| {held} | {100 * columns.counted:.0f} % | {_out(columns)} | {columns.adopted} | {columns.ended} | "
         f"{'-' if columns.forks is None else columns.forks} | {verdict} |"
     )
+
+
+def _out(columns: Columns) -> str:
+    if not columns.out:
+        return f"never, of {columns.not_out}" if columns.not_out else "-"
+    median = f"{statistics.median(columns.out):.0f} versions"
+    return f"{median}; {columns.not_out} of {len(columns.out) + columns.not_out} not" if columns.not_out else median
 
 
 def page(title: str, about: str, found: Mapping[tuple[str, int], Columns]) -> str:

@@ -3,6 +3,7 @@
 Signatures, their bytes, and the robust mean against the plain one, for one member and one round of one module.
 """
 
+import hashlib
 import statistics
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from dipaco_swarm.swarm.proofs import Seal, SealsAre
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.reduction import piece_parameters
 from dipaco_swarm.swarm.round.seals import Subject
+from dipaco_swarm.swarm.round.showing import CHECKED
 
 SIZES = (2, 4, 8, 16)
 PARAMETERS = 10_000_000
@@ -43,12 +45,18 @@ class Cost:
 
     members: int
     signing_ms: float
-    """CPU: its own signature, and checking the others'."""
+    """CPU: its own signatures, and checking the others'."""
+    hashing_ms: float
+    """CPU: of what it contributes, and of what is contributed to its pieces, so that it can be signed."""
+    checking_ms: float
+    """CPU of pieces that it makes anew after a round, on average; beside training."""
     mean_ms: float
     robust_ms: float
     """CPU of averaging its share of the pieces."""
     sealed_bytes: int
-    """That it sends for its signature, to all others."""
+    """That it sends for its signatures: its seal to all others, and one with each contribution."""
+    checked_bytes: int
+    """That it shows as a reducer after a round, on average."""
     sent_bytes: int
     """Contributions and averages that it sends."""
     certificate: int
@@ -57,11 +65,12 @@ class Cost:
     @property
     def time_share(self) -> float:
         """Of the time of a round."""
-        return (self.signing_ms + self.robust_ms - self.mean_ms) / 1000 / ROUND_SECONDS
+        spent = self.signing_ms + self.hashing_ms + self.checking_ms + self.robust_ms - self.mean_ms
+        return spent / 1000 / ROUND_SECONDS
 
     @property
     def bytes_share(self) -> float:
-        return self.sealed_bytes / self.sent_bytes
+        return (self.sealed_bytes + self.checked_bytes) / self.sent_bytes
 
     @property
     def missed(self) -> list[str]:
@@ -85,13 +94,19 @@ def cost_of(members: int, parameters: int = PARAMETERS, times: int = TIMES) -> C
     statements = [about.statement(0, bytes([member]) * 32) for member in range(members)]
     seals = [key.sign(statement) for key, statement in zip(keys, statements, strict=True)]
 
+    size = piece_parameters(parameters, members)
+    pieces = parameters / size / members
+    said = about.input(0, 0, bytes(32))
+    given = round(pieces * (members - 1))
+
     def sign() -> None:
+        """Its seal and the others'; what it contributes to their pieces, and they to its."""
         keys[0].sign(about.statement(0, bytes(32)))
         for key, statement, seal in list(zip(keys, statements, seals, strict=True))[1:]:
             assert is_signed_by(key.peer, statement, seal)
+        for _ in range(given):
+            assert is_signed_by(keys[0].peer, said, keys[0].sign(said))
 
-    size = piece_parameters(parameters, members)
-    pieces = parameters / size / members
     contributions = {member: torch.randn(size) for member in range(members)}
     roster = [Member(PathIndex(member), 1000, 1 / members, 1.0) for member in range(members)]
 
@@ -101,13 +116,26 @@ def cost_of(members: int, parameters: int = PARAMETERS, times: int = TIMES) -> C
 
     header = len(PIECE.pack(SEAL, 0, 0, len(seals[0])))
     shown = [Seal(reducer=i, generation=0, digest=bytes(32), signature=seal) for i, seal in enumerate(seals)]
-    encoded = len(codec_of("int8").encode(contributions[0])) / size * parameters
+    codec = codec_of("int8")
+    piece = codec.encode(contributions[0])
+    encoded = len(piece) / size * parameters
+
+    def check() -> None:
+        """One piece made anew."""
+        for _ in range(members):
+            hashlib.sha256(piece).digest()
+            codec.decode(piece, size)
+        codec.encode(averaging_of("robust").prepare(roster, 1000.0)(contributions).average)
+
     return Cost(
         members=members,
         signing_ms=cpu_ms(sign, times),
+        hashing_ms=2 * given * cpu_ms(lambda: hashlib.sha256(piece).digest(), times),
+        checking_ms=CHECKED * parameters / size / members * cpu_ms(check, times),
         mean_ms=averaging("mean"),
         robust_ms=averaging("robust"),
-        sealed_bytes=(members - 1) * (header + len(seals[0])),
+        sealed_bytes=(members - 1) * (header + len(seals[0])) + given * len(seals[0]),
+        checked_bytes=round(CHECKED * encoded * (members - 1) / members),
         sent_bytes=round(2 * encoded * (members - 1) / members),
         certificate=len(encode(SealsAre(seals=tuple(shown)))),
     )
@@ -124,8 +152,9 @@ def cpu_ms(work: Callable[[], object], times: int) -> float:
 
 
 HEAD = (
-    "| members | CPU of signatures | of the mean, of the robust one | of a round's time | bytes of seals "
-    "| of what it sends | all seals of a version | |\n|---|---|---|---|---|---|---|---|"
+    "| members | CPU of signatures | of digests | of checks | of the mean, of the robust one | of a round's time "
+    "| bytes of signatures | of checks | of what it sends | all seals of a version | |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -133,8 +162,9 @@ def line(cost: Cost) -> str:
     """As Markdown."""
     verdict = "**missed**: " + ", ".join(cost.missed) if cost.missed else "met"
     return (
-        f"| {cost.members} | {cost.signing_ms:.2f} ms | {cost.mean_ms:.0f}, {cost.robust_ms:.0f} ms | "
-        f"{100 * cost.time_share:.3f} % | {cost.sealed_bytes} | {100 * cost.bytes_share:.4f} % | "
+        f"| {cost.members} | {cost.signing_ms:.2f} ms | {cost.hashing_ms:.1f} ms | {cost.checking_ms:.1f} ms | "
+        f"{cost.mean_ms:.0f}, {cost.robust_ms:.0f} ms | {100 * cost.time_share:.3f} % | {cost.sealed_bytes} | "
+        f"{cost.checked_bytes} | {100 * cost.bytes_share:.2f} % | "
         f"{cost.certificate} bytes | {verdict} |"
     )
 

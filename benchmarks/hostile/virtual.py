@@ -21,10 +21,13 @@ from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
 from dipaco_swarm.testing.saboteur import Saboteur
 from dipaco_swarm.testing.virtual_time import VirtualClock
+from dipaco_swarm.testing.volunteer import SimulatedPeer
 from dipaco_swarm.testing.world import World
 
 PLAN = Plan((StagePlan(((0, 0), (0, 1))),), inner_steps=10, parameters=6000)
 """Two paths that share their first module, of enough numbers that contributions can be compared."""
+REDUCED = 8 << 16
+"""Parameters where reducers are hostile, so that everybody has pieces to reduce."""
 SHARED = (0, ModuleId(0, 0))
 WARM_UP_SECONDS = 90.0
 WINDOW_SECONDS = 150.0
@@ -68,6 +71,10 @@ DEAD_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 
 
+WRONG = "wrong-"
+"""So the names of roles begin that make averages wrong, the same for all."""
+
+
 @dataclass(frozen=True)
 class Window:
     """What was made between two moments."""
@@ -87,6 +94,8 @@ def play(role: str, size: int, seed: int) -> Columns:
     prepare()
     with tempfile.TemporaryDirectory(prefix="dipaco-hostile-", dir=workplace()) as folder:
         plan = replace(PLAN, overlap=True)  # as runs have it unless they say otherwise
+        if role.startswith(WRONG):
+            plan = replace(plan, parameters=REDUCED, codec="int8")
         return _play(World(seed, plan, Path(folder) / "world"), role, size)
 
 
@@ -103,6 +112,7 @@ def _play(world: World, role: str, size: int) -> Columns:
     windows: list[Window] = []
     made_with, settled_from = 0, 0
     adopted: list[str] = []
+    out: list[int] = []
 
     def so_far() -> Window:
         trained = (
@@ -138,7 +148,12 @@ def _play(world: World, role: str, size: int) -> Columns:
                 process.role.active = True
         ghosts = asyncio.create_task(haunt(world, names)) if is_dead else None
         known = set(world.ledger.versions[SHARED])
+        finding = asyncio.create_task(until_out(world, honest, hostile[0].name)) if kind.startswith(WRONG) else None
         await window()
+        if finding is not None and finding.done():
+            out.append(finding.result())
+        elif finding is not None:
+            finding.cancel()
         made_with = sum(
             any(name.startswith("hostile") for name in version.tokens)
             for digest, version in world.ledger.versions[SHARED].items()
@@ -165,6 +180,8 @@ def _play(world: World, role: str, size: int) -> Columns:
         adopted=len(adopted),
         ended=len(failures),
         settled=120 * windows[1].late / WINDOW_SECONDS,
+        out=tuple(out),
+        not_out=int(kind.startswith(WRONG) and not out),
         held=(windows[0].stood_still, windows[1].stood_still),
         grain=60 / WINDOW_SECONDS,
         forks=twins(world),
@@ -186,6 +203,23 @@ async def haunt(world: World, names: int) -> None:
         payload = encode_announcement(said, ())
         await asyncio.gather(*(each.store(key, payload, world.plan.timing.lifetime) for each in records))
         await asyncio.sleep(DEAD_SECONDS)
+
+
+async def until_out(world: World, honest: Sequence[str], culprit: str) -> int:
+    """How many versions are made until a reducer is banned by all of the honest, or makes averages for none of them."""
+    before = len(world.ledger.versions[SHARED])
+
+    def is_out(peer: SimulatedPeer) -> bool:
+        if peer.watched is None:
+            return False
+        swarm = peer.watched.as_networked()
+        assert swarm._rounds is not None
+        is_hidden = swarm._rounds._auditing.hidden.is_demoted(culprit, peer.clock.monotonic())
+        return culprit in swarm.door.bans or is_hidden
+
+    while not all(is_out(world.peers[name]) for name in honest):
+        await asyncio.sleep(LOOK_SECONDS)
+    return len(world.ledger.versions[SHARED]) - before
 
 
 class StandingStill:

@@ -137,6 +137,9 @@ def test_what_the_defences_cost_is_measured_of_the_real_functions() -> None:
     found = cost_of(4, parameters=4 << 16, times=3)
     assert found.signing_ms > 0
     assert found.robust_ms > 0
-    assert found.sealed_bytes == 3 * (16 + 64)
-    assert found.missed == ["bytes"] * (found.sealed_bytes > 0.03 * found.sent_bytes)
+    assert found.hashing_ms > 0
+    assert found.checking_ms > 0
+    assert found.sealed_bytes == 3 * (16 + 64) + 3 * 64
+    assert found.checked_bytes < 0.03 * found.sent_bytes
+    assert found.missed == ["bytes"] * (found.bytes_share > 0.03)
     assert replace(found, members=8, signing_ms=6.0, certificate=2001).missed == ["signatures", "certificate"]
