@@ -125,6 +125,7 @@ def _demotions(world: World) -> tuple[int, int]:
             world.ledger.violate(world.now, "nobody is banned for weather", f"{peer.name}: {swarm.door.bans.names()}")
         if swarm is not None and swarm._rounds is not None:
             times.extend(swarm._rounds.laggards.times())
+            times.extend(swarm._rounds._auditing.hidden.times())
     return sum(times), max(times, default=0)
 
 
