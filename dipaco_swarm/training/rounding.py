@@ -2,7 +2,7 @@
 
 CPUs with avx512_bf16 or amx multiply bf16 about twice as fast as fp32 or more; others several times as slowly. What
 counts is measured: of 10 million parameters a step took 0.66 of its time on an AMD EPYC, of 60 million 0.58, of half a
-million 0.94 (`python -m benchmarks.inner`).
+million 0.94 (on a busy machine, by CPU time; `python -m benchmarks.inner` has a row for bf16).
 """
 
 import logging

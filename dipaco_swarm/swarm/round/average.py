@@ -34,7 +34,6 @@ class SealedPiece:
     seal: Seal
     pieces: tuple[tuple[int, bytes], ...]
     """All that the seal is about, and their digests."""
-    piece: int
     mask: bytes
     """Who is in it."""
 
@@ -183,14 +182,12 @@ class Average:
         """Every piece as its reducer has signed it; nothing while some of it is missing."""
         if not self.complete.is_set():
             return {}
+        made_by = list(enumerate(zip(self.owners, self.made_in, strict=True)))
         under: dict[Made, list[tuple[int, bytes]]] = {}
-        for piece, made in enumerate(zip(self.owners, self.made_in, strict=True)):
+        for piece, made in made_by:
             under.setdefault(made, []).append((piece, self._digests[piece]))
         pieces = {made: tuple(its) for made, its in under.items()}
-        return {
-            piece: SealedPiece(self._seals[made], pieces[made], piece, self._masks[piece])
-            for piece, made in enumerate(zip(self.owners, self.made_in, strict=True))
-        }
+        return {piece: SealedPiece(self._seals[made], pieces[made], self._masks[piece]) for piece, made in made_by}
 
     def encoded(self, piece: int) -> memoryview:
         """The bytes of a piece, as its reducer has sent them."""
