@@ -41,7 +41,10 @@ class Hours:
         begin, dash, end = text.partition("-")
         hours = cls(_time_of(begin), _time_of(end)) if dash else None
         if hours is None or hours.begin == hours.end:
-            raise ValueError(f"{text!r} are no hours; give two times of the day like 22-7 or 8:30-17:15")
+            raise ValueError(
+                f"{text!r} are no hours; give two different times of the day like 22-7 or 8:30-17:15, "
+                "or leave the option out: then the whole day is meant"
+            )
         return hours
 
     def have(self, now: time) -> bool:

@@ -19,6 +19,7 @@ from dipaco_swarm.strategies import SOURCES
 from dipaco_swarm.training.documents import ANYWHERE, Portion, is_divided, portions_of
 from dipaco_swarm.training.inner import TrainingSettings
 from dipaco_swarm.training.reading.blocks import LAYOUT
+from dipaco_swarm.training.reading.cheap import CHARACTERS_PER_TOKEN
 from dipaco_swarm.training.reading.reader import Job, store_of
 from dipaco_swarm.training.reading.shared.beside import SharingReader, subject_of
 from dipaco_swarm.training.reading.stream import Beside, Hear, ReaderProcess, Stream
@@ -29,10 +30,15 @@ SHELF = "routed-"
 """Folders of what we have routed, by their stage."""
 SMALL_BYTES = 64 << 20
 """Documents that are read whole in a minute, once for all stages and all peers of a machine."""
+SMALL_ROUTING = 1e11
+"""Texts to be routed times parameters of what reads them: whole in two minutes of two cores, or so."""
 
 
-def is_read_beside(config: RunConfig, reach: Reach = ANYWHERE) -> bool:
-    """Whether this machine reads the run's documents beside training. Raises DataError when there are none."""
+def is_read_beside(config: RunConfig, reach: Reach = ANYWHERE, routed_with: int = 0) -> bool:
+    """Whether this machine reads the run's documents beside training. Raises DataError when there are none.
+
+    `routed_with`: parameters of the model that makes the router's features; 0: nothing is routed.
+    """
     data = config.data
     if data.reading != "auto":
         return data.reading == "beside"
@@ -41,7 +47,9 @@ def is_read_beside(config: RunConfig, reach: Reach = ANYWHERE) -> bool:
     if any(SOURCES[part.source].is_remote for part in data.parts):
         return True
     sizes = [p.size for part in data.parts if is_divided(part) for p in portions_of(part, reach=reach)]
-    return None in sizes or sum(size for size in sizes if size is not None) > SMALL_BYTES
+    known = sum(size for size in sizes if size is not None)
+    texts = known / (CHARACTERS_PER_TOKEN * data.sequence_length)
+    return None in sizes or known > SMALL_BYTES or texts * routed_with > SMALL_ROUTING
 
 
 @dataclass(frozen=True)

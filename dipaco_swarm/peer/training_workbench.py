@@ -101,7 +101,8 @@ class TrainingWorkbench:
         if why is not None:
             tell(NotPrepared(why[:MAX_WHY]))
         wanted = replace(wanted, manifest=reading)
-        if is_read_beside(reading.rules, self._room.reach):
+        routed_with = 0 if reading.stage.router is None else terms.parameters
+        if is_read_beside(reading.rules, self._room.reach, routed_with):
             stream = open_stream(wanted, self._room, first)
             try:
                 stream.await_first(wanted.stop)

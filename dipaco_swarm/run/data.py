@@ -100,7 +100,7 @@ class DataConfig(SourceConfig):
     reading: Literal["auto", "whole", "beside"] = "auto"
     """whole: a path's shard is made before training, and shuffled whole. beside: training begins with the first
     sequences; the rest is read beside it, and shuffled over a window. auto: beside, where rounds are paced and the
-    documents come in portions and are more than 64 MB."""
+    documents come in portions and are more than 64 MB, or take minutes to be routed with the path's model."""
     sequence_length: int = Field(default=256, ge=16)
     """Tokens per training sequence."""
     holdout: float = Field(default=0.05, gt=0, lt=0.5)

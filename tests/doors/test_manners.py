@@ -95,7 +95,7 @@ def test_a_pause_says_what_it_is_for() -> None:
 )
 def test_hours_go_over_midnight(text: str, within: list[tuple[int, int]], without: list[tuple[int, int]]) -> None:
     if text == "0-24":  # all day is what nobody has to say
-        with pytest.raises(ValueError, match="no hours"):
+        with pytest.raises(ValueError, match="the whole day"):
             Hours.parse(text)
         return
     hours = Hours.parse(text)

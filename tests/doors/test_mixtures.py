@@ -244,3 +244,13 @@ def test_what_is_large_or_far_away_is_read_beside_training(tmp_path: Path) -> No
         large.truncate(65 << 20)
     assert is_read_beside(run_of(here))
     assert not is_read_beside(run_of(here.replace("weight", "max_documents = 5\nweight", 1)), Reach(tmp_path))
+
+
+def test_what_takes_long_to_route_is_read_beside_training(tmp_path: Path) -> None:
+    """60 MB at 150 million parameters were an hour of features before the first step."""
+    here = run_of(files(tmp_path))
+    with open(tmp_path / "a.txt", "a") as middling:
+        middling.truncate(60 << 20)
+    assert not is_read_beside(here)  # in a stage with one path
+    assert not is_read_beside(here, routed_with=50_000)
+    assert is_read_beside(here, routed_with=150_000_000)

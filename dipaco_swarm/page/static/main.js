@@ -61,6 +61,15 @@ const drawAbout = () => {
 const figure = (words, value, more, kind) =>
   el("div", {}, el("dt", { text: words }), el("dd", { class: `value ${kind || ""}`, text: value }), el("dd", { class: "more", text: more }));
 
+/** Words, value and more of the figure that says when the stage ends. */
+const drawnEnd = (now, about) => {
+  if (now.finished) return ["the run", "finished", "it is served as it is"];
+  if (now.target !== null && now.lowest >= now.target)
+    return ["the stage", "trained", now.stage + 1 < about.stages.length ? "the next one is made ready" : "the run ends"];
+  if (now.left !== null) return ["stage ends in", duration(now.left), `about ${moment(Date.now() / 1000 + now.left)}`];
+  return ["stage ends in", "–", now.target === null ? "when the operator says so" : "known after some rounds"];
+};
+
 const drawFigures = () => {
   const { about, now } = state, held = perplexity(now.heldout), stage = about.stages[now.stage] || {};
   $("subtitle").textContent = [now.finished ? "finished" : `stage ${now.stage} of ${about.stages.length}`, stage.router,
@@ -74,8 +83,7 @@ const drawFigures = () => {
     figure("peers", now.peers.toLocaleString("en"), now.awake < now.peers ? `${now.peers - now.awake} silent` : `${plural(now.keepers, "keeper")} beside`),
     figure("paths trained", `${now.staffed} of ${now.paths}`, empty ? `${empty} ${empty === 1 ? "waits" : "wait"} for somebody` : "every one", empty && !now.finished ? "warn" : ""),
     figure("goodput", percent(now.goodput), now.goodput === null ? "after some rounds" : "of tokens trained came in"),
-    figure(now.finished ? "the run" : "stage ends in", now.finished ? "finished" : now.left === null ? "–" : duration(now.left),
-      now.finished ? "it is served as it is" : now.left !== null ? `about ${moment(Date.now() / 1000 + now.left)}` : now.target === null ? "when the operator says so" : "known after some rounds"));
+    figure(...drawnEnd(now, about)));
 };
 
 const drawStages = () => {
@@ -95,7 +103,7 @@ const drawStages = () => {
         parts.push(bar);
       }
       const round = now.round ? `a round in ${duration(now.round)}` : null;
-      const left = now.left !== null && !now.finished ? `done in about ${duration(now.left)}` : null;
+      const left = now.left && !now.finished ? `done in about ${duration(now.left)}` : null;
       parts.push(el("span", { class: "more", text: [`version ${fixed(now.version, 1)}${now.target ? ` of ${now.target}` : ""}, slowest module ${now.lowest}`, round, left].filter(Boolean).join("; ") }));
     } else parts.push(el("span", { class: "more", text: kind === "done" ? `done, ${goal}` : `to come, ${goal}` }));
     return el("li", { class: kind, "aria-current": kind === "now" ? "step" : null }, ...parts);

@@ -12,6 +12,7 @@ for any of this: the round is over. It runs beside training, in a few per cent o
 import asyncio
 import logging
 from collections import Counter
+from enum import Enum, auto
 
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.checks import Accusation, AskInputs, InputsAre, NotShown
@@ -30,6 +31,17 @@ log = logging.getLogger(__name__)
 
 Own = tuple[memoryview, memoryview]
 """What a member has of a piece itself: the average, and its own contribution."""
+
+
+class Look(Enum):
+    """How it ended when we asked a reducer for a piece."""
+
+    MADE_ANEW = auto()
+    """It was shown; what it is worth, others have been told."""
+    HIDDEN = auto()
+    """Its reducer is there, and does not show it."""
+    GONE = auto()
+    """Its reducer is there no more, or is banned: nobody to ask."""
 
 
 class Auditing:
@@ -82,7 +94,7 @@ class Auditing:
 
     async def _look_at(self, kept: Round, piece: int, own: Own) -> None:
         """Make a piece anew; where it is not shown to us, the others see whether it is to them."""
-        if await self._is_shown(kept, piece, own) is False:
+        if await self._ask_for(kept, piece, own) is Look.HIDDEN:
             for member in kept.roster.members:
                 if member.peer not in (kept.reducer(piece), self._transport.peer):
                     self.accusing.say(member.peer, NotShown(round_id=kept.roster.round_id, piece=piece))
@@ -97,11 +109,11 @@ class Auditing:
             self._tasks.start(self._see(kept, said.piece, peer))
 
     async def _see(self, kept: Round, piece: int, doubter: str) -> None:
-        if await self._is_shown(kept, piece, None):
+        if await self._ask_for(kept, piece, None) is Look.MADE_ANEW:
             keep_name(self.unheard, doubter)  # it costs each of us the bytes of some pieces, once
 
-    async def _is_shown(self, kept: Round, piece: int, own: Own | None) -> bool | None:
-        """Ask for a piece and make it anew; None when its reducer is there no more.
+    async def _ask_for(self, kept: Round, piece: int, own: Own | None) -> Look:
+        """Ask for a piece, several times if need be, and make it anew.
 
         `own`: what we have of it ourselves; None: ask for that as well.
         """
@@ -109,7 +121,7 @@ class Auditing:
         for pause in [timing.ask_again] + [timing.answer] * (TRIES - 1):
             await asyncio.sleep(pause)
             if not self._standing.allows(reducer):
-                return None
+                return Look.GONE
             evidence = await self._ask(kept, piece, own)
             try:
                 wrong = evidence is not None and await self.accusing.judge(evidence, kept.group)
@@ -119,12 +131,12 @@ class Auditing:
             if evidence is not None:
                 if not wrong:
                     self.hidden.forgive(reducer)
-                return True
+                return Look.MADE_ANEW
         if reducer not in self._standing.others():
-            return None
+            return Look.GONE
         log.info("peer %s does not show from what it has made averages: it makes none for a while", reducer[-8:])
         self.hidden.note(reducer, self._transport.clock.monotonic(), DEMOTED_AT)
-        return False
+        return Look.HIDDEN
 
     async def _ask(self, kept: Round, piece: int, own: Own | None) -> Evidence | None:
         """What a reducer shows; None when it shows nothing."""
