@@ -332,6 +332,11 @@ def test_a_run_from_a_checkpoint_is_reported_with_its_sizes(run_file: Path, tmp_
     assert ended.exit_code == 0, ended.output
     found = json.loads(ended.output)
     assert found["sizes"]["path"] == sum(parameter.numel() for parameter in network.parameters())
+    assert not [note for note in found["notes"] if "learning_rate_ratio" in note]
+    run_file.write_text(text.replace("[inner]\n", "[inner]\nembedding_learning_rate_ratio = 30.0\n"))
+    ended = CliRunner().invoke(app, ["check", str(run_file), "--json"])
+    (note,) = [note for note in json.loads(ended.output)["notes"] if "learning_rate_ratio" in note]
+    assert "embedding_learning_rate_ratio = 30: for small models" in note
     run_file.write_text(text.replace("blocks = [2, 3]", "blocks = [2]"))
     ended = CliRunner().invoke(app, ["check", str(run_file), "--json"])
     assert ended.exit_code == 2

@@ -111,6 +111,13 @@ def _notes(config: RunConfig, rounds: Sequence[RoundTime], sample: DocumentSampl
             f"the stages have {steps:,} inner steps of a path, and inner.schedule_steps = "
             f"{config.inner.schedule_steps:,}: the learning rate falls over those, and then stays at its last value"
         )
+    ratios = {key: getattr(config.inner, key) for key in ("embedding_learning_rate_ratio", "head_learning_rate_ratio")}
+    large = [f"{key} = {ratio:g}" for key, ratio in ratios.items() if ratio > 1]
+    if config.model.checkpoint is not None and large:
+        yield (
+            f"inner.{' and '.join(large)}: for small models that begin from nothing; a model that goes on from "
+            f"{config.model.checkpoint} wants 1"
+        )
     for source in sample.sources if sample is not None else ():
         if source.reached is not None and source.reached < SHORT_OF * source.wanted and source.epochs is not None:
             yield (
