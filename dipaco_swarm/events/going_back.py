@@ -16,7 +16,8 @@ class AnchorKept(Event):
 
     @property
     def line(self) -> str:
-        return f"anchor {self.anchor}: {versions(self.version_min, self.version_max)} of all modules are kept"
+        verb = "is" if self.version_min == self.version_max else "are"
+        return f"anchor {self.anchor}: {versions(self.version_min, self.version_max)} of all modules {verb} kept"
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,11 @@ class Keeping:
             if said.trains
         }
 
+    def trained(self, stage: Stage) -> set[ModuleId]:
+        """Modules of the stage that a live peer trains."""
+        members = self._around.swarm.members
+        return {module for module in self._states if any(said.trains for said in members(stage.index, module))}
+
     def look_for_trainers(self, stage: Stage) -> None:
         """Look at all modules now; `trainers` knows then who is there."""
         swarm = self._around.swarm

@@ -7,7 +7,7 @@ state: the operator's key, the newest manifest and the kept modules are files in
 import math
 from functools import partial
 
-from dipaco_swarm.algorithm.stages import table_of
+from dipaco_swarm.algorithm.stages import soonest_end, table_of, trained_modules
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import BootstrapView
@@ -260,15 +260,17 @@ class Operator:
         return successor
 
     def _ending_soon(self, manifest: Manifest) -> Manifest:
-        """The manifest when the operator has said that the stage is to end: with the rounds that are under way.
+        """The manifest when the operator has said that the stage is to end: with the rounds that are under way, where
+        every module is trained.
 
         Where peers train on in a round, the next one has begun before its version is kept here; what was given to a
         round that is left counts nowhere.
         """
         stage = manifest.stage
-        versions = self._keeping.versions(stage)
+        modules = sorted(trained_modules(stage))
+        versions = dict(zip(modules, self._keeping.versions(stage), strict=True))
         under_way = 2 if manifest.config.at(stage.index).rounds.overlaps else 1
-        rounds = max(versions) + under_way if self._keeping.trainers(stage) else min(versions)
+        rounds = soonest_end(versions, self._keeping.trained(stage), under_way)
         if not rounds:
             self._around.screen.event(NotAdvancing())
             return manifest

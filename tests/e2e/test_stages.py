@@ -65,6 +65,26 @@ def test_the_operator_ends_a_stage_that_has_no_end_of_its_own(make_world: MakeWo
     leave()
 
 
+def test_a_path_that_nobody_trains_does_not_hold_up_the_end(make_world: MakeWorld) -> None:
+    """Volunteers stay where they are (`--path`), one leaves, and the operator wants to go on."""
+    world = make_world(SINGLE + "rounds = 1\n" + FOUR_PATHS, min_peers=2)
+    operator = world.operator()
+    one, _ = world.peer("one", 0)
+    other, leave = world.peer("other", 3)
+    other.until(Round, stage=1, times=2)
+    leave()
+
+    def sees_one() -> bool:
+        return isinstance(operator.shown, BootstrapView) and operator.shown.status.staffed == 1
+
+    until(sees_one)
+    one.until(Round, stage=1, times=4)
+    world.kept.tell_to_advance()
+    operator.until(StageEnds, stage=1)
+    operator.until(RunFinished)
+    world.end()
+
+
 def test_a_stage_ends_by_tokens(make_world: MakeWorld) -> None:
     # a round of a path is 5 steps of 4 x 64 tokens: 1281 tokens are one round and a bit
     world = make_world(SINGLE + "tokens = 1281\n")
