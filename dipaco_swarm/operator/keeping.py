@@ -14,7 +14,7 @@ from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
 from dipaco_swarm.outer_step import follow_averages
 from dipaco_swarm.run.manifest import Stage
-from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
+from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.swarm.states.shelf import Shelf
 
@@ -108,22 +108,13 @@ class Keeping:
             self._around.home.keep_state(stage.index, module, self._states[module])
             self._unwritten.discard(module)
 
-    def trainers(self, stage: Stage) -> set[PeerName]:
-        """Live peers that train any module of the stage."""
-        return {
-            said.peer
-            for module in self._states
-            for said in self._around.swarm.members(stage.index, module)
-            if said.trains
-        }
-
     def trained(self, stage: Stage) -> set[ModuleId]:
         """Modules of the stage that a live peer trains."""
         members = self._around.swarm.members
         return {module for module in self._states if any(said.trains for said in members(stage.index, module))}
 
     def look_for_trainers(self, stage: Stage) -> None:
-        """Look at all modules now; `trainers` knows then who is there."""
+        """Look at all modules now; `trained` knows then who is there."""
         swarm = self._around.swarm
         swarm.look_up(stage.index, sorted(self._states), timeout=swarm.timing.look_up)
 

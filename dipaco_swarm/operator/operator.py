@@ -207,19 +207,19 @@ class Operator:
 
     def _knows_the_run(self, stage: Stage) -> bool:
         """True once any live peer of a later stage would have contacted us."""
-        return self._was_called_on() or bool(self._keeping.trainers(stage))
+        return self._was_called_on() or bool(self._keeping.trained(stage))
 
     def _knows_its_end(self, stage: Stage) -> bool:
         """As above, or a trainer is live and we hold a trained version of every module."""
         trained = all(self._keeping.versions(stage))
-        return self._was_called_on() or (trained and bool(self._keeping.trainers(stage)))
+        return self._was_called_on() or (trained and bool(self._keeping.trained(stage)))
 
     def _has_been_left(self, stage: Stage) -> bool:
         """Nobody trains any more; whoever waited for this node to come back has had the time to hear the end."""
-        if self._since_resuming() <= 2 * self._greeting or self._keeping.trainers(stage):
+        if self._since_resuming() <= 2 * self._greeting or self._keeping.trained(stage):
             return False
         self._keeping.look_for_trainers(stage)  # of who has just moved to another path we have heard that it left one
-        return not self._keeping.trainers(stage)
+        return not self._keeping.trained(stage)
 
     def _was_called_on(self) -> bool:
         """True after one full greeting interval since the restart."""
