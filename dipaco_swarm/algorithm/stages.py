@@ -1,6 +1,6 @@
 """From the stages of a run file to path tables; and the old module that each new module starts from."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable, grid
 from dipaco_swarm.algorithm.state import ModuleState, vector_from_bytes
@@ -89,17 +89,17 @@ def trained_modules(stage: Stage) -> frozenset[ModuleId]:
     return frozenset(module for path in training for module in table.modules_of(path))
 
 
-def soonest_end(versions: Mapping[ModuleId, int], trained: Collection[ModuleId], under_way: int) -> int:
+def soonest_end(held: Mapping[ModuleId, int], trained: Mapping[ModuleId, int], under_way: int) -> int:
     """After how many versions a stage ends that its operator wants to end; 0: there is nothing to end it with yet.
 
     With the rounds that are under way, and as early as modules need that nobody trains: those come no further.
-    `versions`: of all modules of the stage. `trained`: those that somebody trains now. `under_way`: rounds that may
-    have begun beyond the versions that are known.
+    `held`: versions of all modules of the stage. `trained`: the version that those have come to who train a module.
+    `under_way`: rounds that may have begun beyond a version.
     """
     if not trained:
-        return min(versions.values())
-    resting = [version for module, version in versions.items() if module not in trained]
-    return max(1, min([max(versions.values()) + under_way, *resting]))
+        return min(held.values())
+    resting = [version for module, version in held.items() if module not in trained]
+    return max(1, min([max(*held.values(), *trained.values()) + under_way, *resting]))
 
 
 def state_at_start(stage: Stage, module: ModuleId, fetch: Callable[[str], bytes]) -> ModuleState:

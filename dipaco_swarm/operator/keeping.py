@@ -108,10 +108,15 @@ class Keeping:
             self._around.home.keep_state(stage.index, module, self._states[module])
             self._unwritten.discard(module)
 
-    def trained(self, stage: Stage) -> set[ModuleId]:
-        """Modules of the stage that a live peer trains."""
-        members = self._around.swarm.members
-        return {module for module in self._states if any(said.trains for said in members(stage.index, module))}
+    def trained(self, stage: Stage) -> dict[ModuleId, int]:
+        """Modules of the stage that live peers train, and the newest version that is believed of those."""
+        swarm, found = self._around.swarm, {}
+        for module, ours in self._states.items():
+            claims = [Claim.of(said) for said in swarm.members(stage.index, module) if said.trains]
+            if claims:
+                newer = swarm.believed(stage.index, module, Claim.of(ours), claims)
+                found[module] = max([ours.version, *(claim.version for claim in newer)])
+        return found
 
     def look_for_trainers(self, stage: Stage) -> None:
         """Look at all modules now; `trained` knows then who is there."""

@@ -270,6 +270,7 @@ class Operator:
         modules = sorted(trained_modules(stage))
         versions = dict(zip(modules, self._keeping.versions(stage), strict=True))
         under_way = 2 if manifest.config.at(stage.index).rounds.overlaps else 1
+        self._keeping.look_for_trainers(stage)  # a module not heard of for a while would end the stage early
         rounds = soonest_end(versions, self._keeping.trained(stage), under_way)
         if not rounds:
             self._around.screen.event(NotAdvancing())

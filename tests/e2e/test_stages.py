@@ -23,10 +23,12 @@ from dipaco_swarm.events.operator import (
 )
 from dipaco_swarm.events.training import Round
 from dipaco_swarm.events.volunteer import Moving, Resumed, Scored, StageBegan
+from dipaco_swarm.operator.keeping import Keeping
 from dipaco_swarm.operator.scores import ScoreCollection
 from dipaco_swarm.operator.training_workshop import SampleScorer, TrainingWorkshop
 from dipaco_swarm.operator.workshop import FittedRouter
 from dipaco_swarm.peer import path_choice as choosing
+from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.training.bank import load_path
 from dipaco_swarm.training.documents import read_documents
@@ -36,12 +38,15 @@ from dipaco_swarm.training.scoring import ScoreStatement, sample_to_bytes, score
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 from tests.hub import hear, until
 
-from .world import FOUR_PATHS, SINGLE, MakeWorld
+from .world import FOUR_PATHS, SINGLE, MakeWorld, World
 
 DISCRIMINATIVE = '[[stages]]\nrouter = "discriminative"\n'
 
 
-def test_the_operator_ends_a_stage_that_has_no_end_of_its_own(make_world: MakeWorld) -> None:
+def test_the_operator_ends_a_stage_that_has_no_end_of_its_own(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the rounds that are under way, also where its node has not heard of the peers for a while."""
     world = make_world(SINGLE + FOUR_PATHS + "rounds = 1\n", min_peers=2)
     operator = world.operator()
     operator.until(Serving)
@@ -50,6 +55,9 @@ def test_the_operator_ends_a_stage_that_has_no_end_of_its_own(make_world: MakeWo
     _, leave = world.peer("one", 0)
     peer, _ = world.peer("other", 3)
     peer.until(Round, round=2)
+    until(lambda: version_kept(world) >= 2)
+    _forget_who_trains(monkeypatch)
+    before = version_kept(world)
     world.kept.tell_to_advance()
     operator.until(StageEnds, stage=0)
     operator.until(StageOpened, stage=1, paths=4)
@@ -59,10 +67,26 @@ def test_the_operator_ends_a_stage_that_has_no_end_of_its_own(make_world: MakeWo
     ended = manifest.stages[0].rounds
     assert ended is not None
     assert manifest.stage.first_step == ended * world.config.rounds.inner_steps
-    state = world.kept.state(0, ModuleId(0, 0))
-    assert state is not None
-    assert state.version >= ended
+    assert version_kept(world) >= ended > before
     leave()
+
+
+def version_kept(world: World) -> int:
+    """Of the one module of the first stage, on the disk of the operator's node."""
+    state = world.kept.state(0, ModuleId(0, 0))
+    return 0 if state is None else state.version
+
+
+def _forget_who_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator's node knows of nobody until it looks."""
+    trained, look, looked = Keeping.trained, Keeping.look_for_trainers, threading.Event()
+
+    def look_up(keeping: Keeping, stage: Stage) -> None:
+        look(keeping, stage)
+        looked.set()
+
+    monkeypatch.setattr(Keeping, "look_for_trainers", look_up)
+    monkeypatch.setattr(Keeping, "trained", lambda *of: trained(*of) if looked.is_set() else {})
 
 
 def test_a_path_that_nobody_trains_does_not_hold_up_the_end(make_world: MakeWorld) -> None:
