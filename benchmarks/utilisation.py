@@ -4,10 +4,10 @@
 
 A path of 15 million parameters that trains for T / 10 minutes between two rounds stands for one of 150 million and T
 minutes, on the same line. Needs root, iproute2 and iptables. Exit code 1 when a row misses an aim (see `Row.missed`).
-`--quick` is the home line, two peers and the grid, T for 1 and 5 minutes: 25 minutes. What counts as trained is what
-`dipaco_swarm/peer/usage.py` says, as the peers wrote it down; speed is the tokens of that time, of those that they
-would have had in all of it without rounds. Tokens are the ledger's of `benchmarks/chaos`.
-`benchmarks.simulated_utilisation` plays more rows, in virtual time.
+`--quick` is the home line, two peers and the grid, T for 1 and 5 minutes, looked at for a minute each: ten minutes.
+What counts as trained is what `dipaco_swarm/peer/usage.py` says, as the peers wrote it down; speed is the tokens of
+that time, of those that they would have had in all of it without rounds. Tokens are the ledger's of
+`benchmarks/chaos`. `benchmarks.simulated_utilisation` plays more rows, in virtual time.
 
 Bytes are what a peer sends, a parameter of its path and version: all that leaves its network interface; of that the
 rounds, the versions of others, and what joining takes, as it counts them itself; the rest is the directory, messages,
@@ -67,11 +67,12 @@ LINES = {
 RENTED = Link(up_mbit=1000, down_mbit=1000, round_trip_ms=10)
 """Where a bootstrap node is."""
 GROUPS = {"two": None, "four": None, "grid": ((0, 0), (0, 1), (1, 0), (1, 1))}
-"""Path tables of the stage that is looked at; None: all peers are on one path."""
+"""Path tables; None: all peers are on one path."""
 PEERS = {"two": 2, "four": 4, "grid": 4}
 BEGIN_SECONDS = END_SECONDS = 600.0
-LEAST_SECONDS = 90.0
+LEAST_SECONDS, QUICK_SECONDS = 90.0, 60.0
 """A row is looked at for at least so long, however short its rounds are."""
+QUICK_ROUNDS = 2
 USAGE_SECONDS = 300.0
 """A peer that trains writes down its usage every ten seconds; one that does not for so long stands still."""
 
@@ -169,18 +170,20 @@ HEAD = (
 )
 
 
-def play(line: str, group: str, minutes: float, rounds: int, codec: str, *, overlap: bool) -> Row:
-    """One run. Raises Disappointed when its peers do not get to a first version, or stand still in the end."""
+def play(line: str, group: str, minutes: float, seconds: float, codec: str, *, overlap: bool) -> Row:
+    """One run, looked at for so long and on to the next version.
+
+    Raises Disappointed when its peers do not get to a first version, or stand still in the end.
+    """
     table = GROUPS[group]
-    stage = None if table is None else {"router": "k-means", "paths": table}
+    paths_of_all = {} if table is None else {"router": "k-means", "paths": table}  # at once, without a warm-up
     changes: dict[str, dict[str, Any]] = {
         "model": MODEL,
         "data": {"max_documents": 200},
         "rounds": {"inner_steps": INNER_STEPS, "overlap": overlap},
         "wire": {"codec": codec},
     }
-    config = run_file("utilisation", stage, {}, changes)
-    seconds = max(LEAST_SECONDS, rounds * 60 * minutes / SCALE)
+    config = run_file("utilisation", None, paths_of_all, changes)
     with tempfile.TemporaryDirectory(prefix="dipaco-utilisation-") as name, Lab() as lab:
         folder = Path(name)
         with crews.Crew(folder) as crew:
@@ -285,7 +288,8 @@ def played(options: argparse.Namespace) -> Iterator[tuple[str, Row | Disappointe
     for line, group, minutes in product(options.lines, options.groups, options.minutes):
         name = f"{line}, {group}, {minutes:g} min"
         try:
-            yield name, play(line, group, minutes, options.rounds, options.codec, overlap=not options.blocking)
+            seconds = max(options.least, options.rounds * 60 * minutes / SCALE)
+            yield name, play(line, group, minutes, seconds, options.codec, overlap=not options.blocking)
         except Disappointed as disappointed:
             yield name, disappointed
 
@@ -296,11 +300,13 @@ def main() -> int:
     parser.add_argument("--groups", nargs="+", choices=list(GROUPS), default=["two", "grid"])
     parser.add_argument("--lines", nargs="+", choices=list(LINES), default=["home"])
     parser.add_argument("--minutes", nargs="+", type=float, default=[1, 5, 30])
-    parser.add_argument("--rounds", type=int, default=6, help="so many times the training of a round is played")
+    parser.add_argument("--rounds", type=int, default=6, help="so many times the training of a round is looked at")
     parser.add_argument("--codec", choices=list(CODECS), default="int8")
     parser.add_argument("--blocking", action="store_true", help="training waits for rounds; no aim is for that")
+    parser.set_defaults(least=LEAST_SECONDS)
     options = parser.parse_args()
     if options.quick:
+        options.least, options.rounds = QUICK_SECONDS, QUICK_ROUNDS
         options.groups, options.lines, options.minutes = ["two", "grid"], ["home"], [1, 5]
     if missing := Lab.missing():
         print(missing, file=sys.stderr)

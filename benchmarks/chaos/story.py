@@ -57,7 +57,7 @@ Changes = Mapping[str, Mapping[str, Any]]
 def run_file(name: str, stage: Mapping[str, Any] | None, end: Mapping[str, Any], changes: Changes) -> RunConfig:
     """The run of all scenarios: paths of a quarter of a million parameters on the Python installation's text.
 
-    `stage`: after a warm-up of two rounds; None: the warm-up is all. `end`: when the last stage is over.
+    `stage`: after a warm-up of two rounds; None: the warm-up is all. `end`: what else is said of the last stage.
     """
     warm_up: Mapping[str, Any] = {"router": "single"}
     stages = [{**warm_up, **end}] if stage is None else [{**warm_up, "rounds": 2}, {**stage, **end}]
