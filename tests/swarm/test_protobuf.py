@@ -45,7 +45,7 @@ def test_a_peer_name_is_the_key_in_libp2p_s_way_and_in_no_other() -> None:
     assert peer_name(key) == base58.b58encode(raw).decode()
     found = public_key(peer_name(key))
     assert found is not None
-    assert found.public_bytes_raw() == key.public_bytes_raw()
+    assert bytes(found) == key.public_bytes_raw()
     for other in (raw[6:], raw + b"\x00", raw[:-1], b"\x12" + raw[1:], b""):
         assert public_key(base58.b58encode(other).decode()) is None
     assert public_key("0OIl") is None  # no letters of base 58

@@ -18,14 +18,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import ExtensionNotFound, ObjectIdentifier, UnrecognizedExtension, load_der_x509_certificate
 
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.addresses import is_relayed
 from dipaco_swarm.swarm.greetings import MAX_PORTS, Hello, Welcome
-from dipaco_swarm.swarm.libp2p.identity import public_key
+from dipaco_swarm.swarm.libp2p.identity import is_signed_by
 from dipaco_swarm.swarm.transport import Stream
 from dipaco_swarm.swarm.wire import NotHere
 
@@ -134,12 +133,10 @@ def _tls() -> ssl.SSLContext:
 
 def _is_name_of(peer: str, shown: bytes) -> bool:
     """Whether a certificate carries the signature of this peer."""
-    key = public_key(peer)
-    with contextlib.suppress(ExtensionNotFound, InvalidSignature):
+    with contextlib.suppress(ExtensionNotFound):
         certificate = load_der_x509_certificate(shown)
         proof = certificate.extensions.get_extension_for_oid(_PROOF).value
         signed = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        if key is not None and isinstance(proof, UnrecognizedExtension):
-            key.verify(proof.value[-64:], b"libp2p-tls-handshake:" + signed)
-            return True
+        if isinstance(proof, UnrecognizedExtension):
+            return is_signed_by(peer, b"libp2p-tls-handshake:" + signed, proof.value[-64:])
     return False
