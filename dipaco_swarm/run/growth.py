@@ -45,6 +45,8 @@ class Change:
     after: Any
 
     def __str__(self) -> str:
+        if self.before is None and isinstance(self.after, Mapping):
+            return f"{self.key} is new: " + ", ".join(f"{key} = {shortened(had)}" for key, had in self.after.items())
         if self.before is None:
             return f"{self.key} = {shortened(self.after)}"
         if self.after is None:

@@ -180,7 +180,7 @@ def test_a_stage_is_said_by_what_it_has() -> None:
     document = deepcopy(GOOD)
     document["stages"].append({"router": "k-means", "modules": [2, 3], "rounds": 9})
     (added,) = changes_between(before, config(document))
-    assert str(added).startswith("stages[2] = {'router': 'k-means', 'modules': [2, 3], 'overlap': 1")
+    assert str(added) == "stages[2] is new: router = 'k-means', modules = [2, 3], overlap = 1, rounds = 9"
     (taken,) = changes_between(config(document), before)
     assert str(taken) == "stages[2] is left out"
 

@@ -114,7 +114,7 @@ def test_a_finished_run_gets_more_rounds_and_then_another_stage(make_world: Make
     assert versions(world) == {2}
     for peer, leave in ((ada, leave_ada), (ben, leave_ben)):
         assert peer.said(StageBegan, stage=2)
-        assert peer.until(RunChanged, times=2).changes[0].startswith("stages[2] = ")
+        assert peer.until(RunChanged, times=2).changes[0].startswith("stages[2] is new: ")
         leave()
     world.end()
 
