@@ -50,6 +50,7 @@ from benchmarks.serving import alone, swarms
 from benchmarks.serving.beside import training_beside
 from benchmarks.serving.rows import HEAD, Results, Row
 from benchmarks.serving.size import Size
+from benchmarks.utilisation import to_stderr
 
 RESULTS = Path(__file__).parents[1] / "results"
 PARTS = ("alone", "swarm", "beside")
@@ -118,6 +119,8 @@ def _note(found: Results, rows: Iterable[Row]) -> None:
     for row in rows:
         found.rows.append(row)
         print(row, flush=True)
+        if row.answers:
+            to_stderr(f"slowest: {max(row.answers, key=lambda answer: answer.seconds)}")
 
 
 def _write(found: Results, size: Size, name: str) -> None:

@@ -22,7 +22,7 @@ DENSE_TIMES = 9
 DENSE, TRANSFORMERS = f"a dense model, {DENSE_TIMES} x the parameters", "transformers serve, one path"
 HEAD = (
     "| way | line | clients | answers | tokens/s | first token, s: median | p95 | whole answer, s: p95 "
-    "| of peers | lost |\n" + "|---" * 10 + "|"
+    "| slowest | of peers | lost |\n" + "|---" * 11 + "|"
 )
 
 
@@ -79,7 +79,7 @@ class Row:
         waited = (f"{self.first:.2f}", f"{p95(firsts):.2f}") if self.streams and self.answers else ("-", "-")
         cells = (
             *(self.way, self.line, self.clients, len(self.answers) + self.lost, f"{self.tokens_a_second:,.0f}"),
-            *(*waited, f"{p95(wholes):.2f}" if wholes else "-"),
+            *(*waited, *((f"{p95(wholes):.2f}", f"{wholes[-1]:.2f}") if wholes else ("-", "-"))),
             *(f"{sum(by_peers) / len(by_peers):.0%}" if by_peers else "-", self.lost),
         )
         return f"| {' | '.join(map(str, cells))} |"
