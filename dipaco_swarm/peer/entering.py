@@ -1,26 +1,25 @@
 """Into a stage: path, shard, model, the newest state of each module, and what is left of our own progress."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
 
-from dipaco_swarm.algorithm.generations import generation_of
 from dipaco_swarm.algorithm.pacing.pacing import pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
-from dipaco_swarm.algorithm.plan import Claim, better_claim
-from dipaco_swarm.algorithm.progress import ModuleProgress, Part, resumed, weight_at
+from dipaco_swarm.algorithm.progress import ModuleProgress, Part, resumed
 from dipaco_swarm.algorithm.stages import generations, last_versions, outer_rules, state_at_start
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.events.training import Fetched, Loss, RestoredNotThere, StateNotSent
+from dipaco_swarm.events.training import Loss
 from dipaco_swarm.events.volunteer import EndedUnsaved, NothingHeldOut, Resumed, StageBegan
+from dipaco_swarm.machine.beside import Beside, Work
 from dipaco_swarm.machine.manners import Pause
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.outer_round import announce
 from dipaco_swarm.outer_step import follow_averages
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
+from dipaco_swarm.peer.arriving import NewestOnEntering
 from dipaco_swarm.peer.keeping import Keeping
 from dipaco_swarm.peer.moving import StageMove
 from dipaco_swarm.peer.next_stage import NextStage
@@ -32,14 +31,12 @@ from dipaco_swarm.peer.workbench import Bench, Preparation
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.swarm.cards import Card
-from dipaco_swarm.swarm.fetching import Follow
 from dipaco_swarm.swarm.interface import ModuleGroup, Residual
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.inner import InnerState
 
-STATE_PAUSE_SECONDS = 2.0
-"""Before training, a state that nobody sent is asked for again after this."""
+LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,9 +57,16 @@ class Entering:
     """Makes a post of a manifest."""
 
     def __init__(
-        self, around: Surroundings, keeping: Keeping, choice: PathChoice, next_stage: NextStage, moving: StageMove
+        self,
+        around: Surroundings,
+        keeping: Keeping,
+        choice: PathChoice,
+        next_stage: NextStage,
+        moving: StageMove,
+        beside: Beside,
     ) -> None:
         self._around = around
+        self._beside = beside
         self._next_stage = next_stage
         self._moving = moving
         self._keeping = keeping
@@ -80,22 +84,26 @@ class Entering:
         modules = table.modules_of(path)
         self._keeping.keep_manifest()
         around.screen.event(StageBegan(stage.index, path, table.num_paths, tuple(map(str, modules))))
-        if prepared is not None:
-            bench = prepared.bench
-            around.workbench.begin(bench)
-        else:
-            swarm, tell = around.swarm, around.screen.event
-            wanted = Preparation(manifest, path, swarm.peer, around.fetch, tell, swarm.sharing, around.stop)
-            bench = around.workbench.prepare(wanted)
-        saved = self._keeping.load(stage.index, path)
-        at_hand = [left_behind, self._keeping.salvaged]
-        rules = _rules(manifest)
-        follow, fetch = partial(follow_averages, rules.outer), self._moving.fetching()
-        starts = {m: saved.base[m] if saved is not None else state_at_start(stage, m, fetch) for m in modules}
+        saved, rules = self._keeping.load(stage.index, path), _rules(manifest)
         # who has a state of its own trains on while a newer one comes, but where steps are counted and all wait for all
         whole = pacing_of(manifest.rules.rounds.pacing).whole
         trains_on = saved is not None and rules.rounds.overlaps and not whole
-        base = {module: self._state_of(stage, module, starts[module], at_hand, follow, trains_on) for module in modules}
+        at_hand, follow = [left_behind, self._keeping.salvaged], partial(follow_averages, rules.outer)
+        states = NewestOnEntering(around, stage, at_hand, follow, trains_on=trains_on)
+        fetch = self._moving.fetching()
+
+        def at_start() -> dict[ModuleId, ModuleState]:
+            return {m: saved.base[m] if saved is not None else state_at_start(stage, m, fetch) for m in modules}
+
+        if prepared is not None:
+            bench, had = prepared.bench, at_start()
+            around.workbench.begin(bench)
+        else:
+            coming = self._beside.begin(lambda: states.of(at_start()), "states")  # while documents are read
+            swarm, tell = around.swarm, around.screen.event
+            wanted = Preparation(manifest, path, swarm.peer, around.fetch, tell, swarm.sharing, around.stop)
+            bench, had = around.workbench.prepare(wanted), self._awaited(coming)
+        base = states.of(had)
         peer = PathInTraining(
             swarm=around.swarm,
             stage=stage.index,
@@ -128,56 +136,11 @@ class Entering:
             around.desk.enter(manifest, peer, around.fetch)
         return Post(manifest, peer, bench, snapshots, was_ready=prepared is not None)
 
-    def _state_of(
-        self,
-        stage: Stage,
-        module: ModuleId,
-        ours: ModuleState,
-        at_hand: list[Mapping[ModuleId, ModuleState]],
-        follow: Follow,
-        trains_on: bool,
-    ) -> ModuleState:
-        """The state to begin with: `ours`, saved or the seed; what is at hand; or what the group is at, of its holders.
-
-        `trains_on`: from an older one, as long as progress with it still counts when the group's is there.
-
-        A state that the operator has taken back is not gone on with: somebody has the one that counts since.
-        """
-        around = self._around
-        for own in at_hand:
-            if module in own and Claim.of(own[module]).beats(Claim.of(ours)):
-                ours = own[module]
-        signed = generations(stage).get(module, 0)
-        is_taken_back = generation_of(ours.work) < signed
-        patience = math.inf if is_taken_back else around.swarm.timing.unsent
-        newest = NewestStates(around.swarm, follow=follow, give_up_after=patience)
-        clock = around.swarm.clock
-        confirmed_by = clock.monotonic() + around.swarm.timing.look_up
-        while not around.stop():
-            around.swarm.look_up(stage.index, [module], timeout=around.swarm.timing.look_up)
-            members = around.swarm.members(stage.index, module)
-            others = [Claim.of(said) for said in members if said.peer != around.swarm.peer]
-            better = newest.better(stage.index, module, Claim.of(ours), others, timeout=2 * around.swarm.timing.answer)
-            if better is None and is_taken_back:
-                around.notices.failing(f"state of {module}", RestoredNotThere(module=str(module)))
-                around.stop.wait(STATE_PAUSE_SECONDS)
-                continue
-            if better is None:
-                if trains_on or better_claim(Claim.of(ours), others) is None or clock.monotonic() > confirmed_by:
-                    return ours
-                around.stop.wait(around.swarm.timing.ask_again)  # who can confirm it may have it in a moment
-                continue
-            if trains_on and not is_taken_back and weight_at(better.version - ours.version):
-                return ours
-            state = newest.fetch(stage.index, module, better, parameters=len(ours.params), ours=ours)
-            if state is not None:
-                around.notices.recovered(f"state of {module}")
-                around.screen.event(Fetched(str(module), state.version))
-                return state
-            fault = StateNotSent(module=str(module), version=better.version, again_seconds=STATE_PAUSE_SECONDS)
-            around.notices.failing(f"state of {module}", fault)
-            around.stop.wait(STATE_PAUSE_SECONDS)
-        raise Stopped
+    def _awaited(self, coming: Work[dict[ModuleId, ModuleState]]) -> dict[ModuleId, ModuleState]:
+        while not coming.is_over:
+            if self._around.stop.wait(LOOK_SECONDS):
+                raise Stopped
+        return coming.result()
 
     def _load(self, peer: PathInTraining, saved: Checkpoint | None, manifest: Manifest) -> None:
         """Put the agreed states into the model, and on top of them the local progress that is still of use."""

@@ -91,7 +91,7 @@ class Volunteer:
         self._keeping = Keeping(self._around)
         self._next_stage = NextStage(self._around, self._choice, beside)
         self._moving = StageMove(self._around, self._keeping)
-        self._entering = Entering(self._around, self._keeping, self._choice, self._next_stage, self._moving)
+        self._entering = Entering(self._around, self._keeping, self._choice, self._next_stage, self._moving, beside)
         self._company = Company(self._around)
         self._catching_up = CatchingUp(self._around, self.attendance)
         self._scoring = Scoring(self._around, beside)

@@ -52,7 +52,9 @@ from dipaco_swarm.peer.entering import Entering
 from dipaco_swarm.peer.handover import HAND_OVER_SECONDS
 from dipaco_swarm.peer.keeping import Keeping
 from dipaco_swarm.peer.presenter import PeerPresenter
+from dipaco_swarm.peer.training_workbench import TrainingWorkbench
 from dipaco_swarm.peer.volunteer import Volunteer
+from dipaco_swarm.peer.workbench import Bench, Preparation
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome, Role, RoundUnderWay
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.timing import Timing
@@ -115,6 +117,25 @@ def kept_versions(world: World, stage: int = 0) -> dict[ModuleId, int]:
 
 
 # ------------------------------------------------------------------------------------------------------------- leaving
+
+
+def test_states_come_while_documents_are_read(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a newcomer, whose documents take longer here than its modules do."""
+    world = make_world(SINGLE, min_peers=1)
+    world.operator()
+    one, _ = world.peer("one", 0)
+    one.until(Round, round=2)
+    read, newcomers = TrainingWorkbench.prepare, list[Events]()
+
+    def read_slowly(workbench: TrainingWorkbench, wanted: Preparation) -> Bench:
+        until(lambda: bool(newcomers) and len(newcomers[0].reported(Fetched)) >= 2)
+        return read(workbench, wanted)
+
+    monkeypatch.setattr(TrainingWorkbench, "prepare", read_slowly)
+    late, _ = world.peer("late", 0)
+    newcomers.append(late)
+    late.until(Round)
+    world.break_off()
 
 
 def test_who_leaves_hands_over_what_nobody_else_has(make_world: MakeWorld) -> None:
