@@ -11,7 +11,7 @@ same cores would cost 10 to 20 % more CPU time for the same steps, and waste the
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,9 +35,10 @@ from dipaco_swarm.operator.training_workshop import TrainingWorkshop
 from dipaco_swarm.peer.attendance import Attendance
 from dipaco_swarm.peer.training_workbench import workbench_of
 from dipaco_swarm.peer.volunteer import Volunteer
-from dipaco_swarm.peer.workbench import Bench, Preparation, Workbench
+from dipaco_swarm.peer.workbench import Bench, Fetch, Preparation, Workbench
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import read_run_file
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.run.signature import fingerprint_of
 from dipaco_swarm.settings import PeerSettings, ScreenKind
@@ -181,6 +182,9 @@ class WorkbenchInTurns:
     def __init__(self, workbench: Workbench, turns: Turns) -> None:
         self._workbench = workbench
         self._turns = turns
+
+    def sizes(self, manifest: Manifest, fetch: Fetch) -> Sequence[int]:
+        return self._workbench.sizes(manifest, fetch)
 
     def prepare(self, wanted: Preparation) -> Bench:
         with self._turns.kept():

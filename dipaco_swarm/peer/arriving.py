@@ -1,7 +1,8 @@
 """The state that a peer begins to train a module from, when it enters a stage."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.generations import generation_of
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -20,58 +21,60 @@ STATE_PAUSE_SECONDS = 2.0
 """Before training, a state that nobody sent is asked for again after this."""
 
 
+NOTHING = Claim(0, "")
+"""What every state that was trained beats."""
+
+
+@dataclass(frozen=True)
 class NewestOnEntering:
-    """Ours, what else is at hand, or what the group is at, of its holders."""
+    """Ours, what else is at hand, what the group is at, of its holders, or what the stage starts from."""
 
-    def __init__(
-        self,
-        around: Surroundings,
-        stage: Stage,
-        at_hand: Sequence[Mapping[ModuleId, ModuleState]],
-        follow: Follow,
-        *,
-        trains_on: bool,
-    ) -> None:
-        """`trains_on`: from an older one, as long as progress with it still counts when the group's is there."""
-        self._around = around
-        self._stage = stage
-        self._at_hand = at_hand
-        self._follow = follow
-        self._trains_on = trains_on
+    around: Surroundings
+    stage: Stage
+    at_hand: Sequence[Mapping[ModuleId, ModuleState]]
+    start: Callable[[ModuleId], ModuleState]
+    """Fetched only where nobody has come further: all begin with it, and the operator's node alone may have it."""
+    size: Callable[[ModuleId], int]
+    """Parameters of a module."""
+    follow: Follow
+    trains_on: bool
+    """From an older state of ours, as long as progress with it still counts when the group's is there."""
 
-    def of(self, ours: Mapping[ModuleId, ModuleState]) -> dict[ModuleId, ModuleState]:
-        """The newest of each of these modules. From any thread. Raises Stopped when asked to stop meanwhile."""
+    def of(self, ours: Mapping[ModuleId, ModuleState | None]) -> dict[ModuleId, ModuleState]:
+        """The newest of each of these modules. From any thread. Raises Stopped when asked to stop meanwhile, and what
+        `start` and `size` raise."""
         return {module: self._newest(module, state) for module, state in ours.items()}
 
-    def _newest(self, module: ModuleId, ours: ModuleState) -> ModuleState:
+    def _newest(self, module: ModuleId, ours: ModuleState | None) -> ModuleState:
         """A state that the operator has taken back is not gone on with: somebody has the one that counts since."""
-        around, stage = self._around, self._stage
-        for own in self._at_hand:
-            if module in own and Claim.of(own[module]).beats(Claim.of(ours)):
+        around, stage = self.around, self.stage
+        for own in self.at_hand:
+            if module in own and Claim.of(own[module]).beats(NOTHING if ours is None else Claim.of(ours)):
                 ours = own[module]
+        had = NOTHING if ours is None else Claim.of(ours)
         signed = generations(stage).get(module, 0)
-        is_taken_back = generation_of(ours.work) < signed
+        is_taken_back = generation_of(had.work) < signed
         patience = math.inf if is_taken_back else around.swarm.timing.unsent
-        newest = NewestStates(around.swarm, follow=self._follow, give_up_after=patience)
+        newest = NewestStates(around.swarm, follow=self.follow, give_up_after=patience)
         clock = around.swarm.clock
         confirmed_by = clock.monotonic() + around.swarm.timing.look_up
         while not around.stop():
             around.swarm.look_up(stage.index, [module], timeout=around.swarm.timing.look_up)
             members = around.swarm.members(stage.index, module)
             others = [Claim.of(said) for said in members if said.peer != around.swarm.peer]
-            better = newest.better(stage.index, module, Claim.of(ours), others, timeout=2 * around.swarm.timing.answer)
+            better = newest.better(stage.index, module, had, others, timeout=2 * around.swarm.timing.answer)
             if better is None and is_taken_back:
                 around.notices.failing(f"state of {module}", RestoredNotThere(module=str(module)))
                 around.stop.wait(STATE_PAUSE_SECONDS)
                 continue
             if better is None:
-                if self._trains_on or better_claim(Claim.of(ours), others) is None or clock.monotonic() > confirmed_by:
-                    return ours
+                if self.trains_on or better_claim(had, others) is None or clock.monotonic() > confirmed_by:
+                    return self.start(module) if ours is None else ours
                 around.stop.wait(around.swarm.timing.ask_again)  # who can confirm it may have it in a moment
                 continue
-            if self._trains_on and not is_taken_back and weight_at(better.version - ours.version):
+            if self.trains_on and ours is not None and not is_taken_back and weight_at(better.version - ours.version):
                 return ours
-            state = newest.fetch(stage.index, module, better, parameters=len(ours.params), ours=ours)
+            state = newest.fetch(stage.index, module, better, parameters=self.size(module), ours=ours)
             if state is not None:
                 around.notices.recovered(f"state of {module}")
                 around.screen.event(Fetched(str(module), state.version))

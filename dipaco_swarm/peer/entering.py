@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from torch import Tensor
 
@@ -88,22 +88,29 @@ class Entering:
         # who has a state of its own trains on while a newer one comes, but where steps are counted and all wait for all
         whole = pacing_of(manifest.rules.rounds.pacing).whole
         trains_on = saved is not None and rules.rounds.overlaps and not whole
-        at_hand, follow = [left_behind, self._keeping.salvaged], partial(follow_averages, rules.outer)
-        states = NewestOnEntering(around, stage, at_hand, follow, trains_on=trains_on)
-        fetch = self._moving.fetching()
-
-        def at_start() -> dict[ModuleId, ModuleState]:
-            return {m: saved.base[m] if saved is not None else state_at_start(stage, m, fetch) for m in modules}
-
+        fetch, follow = self._moving.fetching(), partial(follow_averages, rules.outer)
+        sizes = cache(partial(around.workbench.sizes, manifest, around.fetch))
+        states = NewestOnEntering(
+            around,
+            stage,
+            at_hand=[left_behind, self._keeping.salvaged],
+            start=lambda module: state_at_start(stage, module, fetch),
+            size=lambda module: sizes()[module.level],
+            follow=follow,
+            trains_on=trains_on,
+        )
+        ours: Mapping[ModuleId, ModuleState | None]
+        ours = {module: None if saved is None else saved.base[module] for module in modules}
         if prepared is not None:
-            bench, had = prepared.bench, at_start()
+            bench = prepared.bench
             around.workbench.begin(bench)
         else:
-            coming = self._beside.begin(lambda: states.of(at_start()), "states")  # while documents are read
+            coming = self._beside.begin(partial(states.of, ours), "states")  # while documents are read
             swarm, tell = around.swarm, around.screen.event
             wanted = Preparation(manifest, path, swarm.peer, around.fetch, tell, swarm.sharing, around.stop)
-            bench, had = around.workbench.prepare(wanted), self._awaited(coming)
-        base = states.of(had)
+            bench = around.workbench.prepare(wanted)
+            ours = self._awaited(coming)
+        base = states.of(ours)  # others have gone on meanwhile
         peer = PathInTraining(
             swarm=around.swarm,
             stage=stage.index,

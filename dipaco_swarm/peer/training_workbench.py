@@ -36,7 +36,7 @@ from dipaco_swarm.training.rounding import with_rounding
 from dipaco_swarm.training.routed import load_routing, shard_recipe
 from dipaco_swarm.training.scoring import Scores, rows_of, sample_from_bytes, score_sample
 from dipaco_swarm.training.shards import Shard, build_shard
-from dipaco_swarm.training.terms import check_memory, terms_of
+from dipaco_swarm.training.terms import check_memory, sizes_in, terms_of
 from dipaco_swarm.training.together import Together
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 
@@ -60,6 +60,9 @@ class TrainingWorkbench:
         self._forget: Callable[[], None] = lambda: None
         """Removes what was read for the stages before that."""
         self._told: Terms | None = None
+
+    def sizes(self, manifest: Manifest, fetch: Fetch) -> Sequence[int]:
+        return sizes_in(manifest, fetch)
 
     def prepare(self, wanted: Preparation) -> Bench:
         if self._bench is not None:

@@ -86,6 +86,10 @@ class Scorer(Protocol):
 class Workbench(Protocol):
     """The training of this machine."""
 
+    def sizes(self, manifest: Manifest, fetch: Fetch) -> Sequence[int]:
+        """Parameters of a module of each level. From any thread. Raises as `prepare`."""
+        ...
+
     def prepare(self, wanted: Preparation) -> Bench:
         """Get ready to train a path of a stage; the model holds the run's fresh parameters.
 

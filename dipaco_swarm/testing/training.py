@@ -12,7 +12,8 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.peer.snapshots import LossOf
-from dipaco_swarm.peer.workbench import Bench, Preparation
+from dipaco_swarm.peer.workbench import Bench, Fetch, Preparation
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainReport
 from dipaco_swarm.training.scoring import Scores
 
@@ -184,6 +185,9 @@ class SimulatedWorkbench:
         self._now = now
         self._random = random
         self._trained = trained
+
+    def sizes(self, manifest: Manifest, fetch: Fetch) -> Sequence[int]:
+        return [self._parameters] * len(manifest.rules.levels)
 
     def prepare(self, wanted: Preparation) -> SimulatedBench:
         manifest = wanted.manifest

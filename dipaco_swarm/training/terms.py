@@ -17,12 +17,16 @@ MOST_NAMED = 6
 """Sources of a mixture that are said whole."""
 
 
+def sizes_in(manifest: Manifest, fetch: Callable[[str], bytes]) -> tuple[int, ...]:
+    """Parameters of a module of each level. Raises as `terms_of`."""
+    config, tokenizer = manifest.rules, load_tokenizer(fetch(manifest.tokenizer))
+    return level_sizes(config.model, config.levels, vocabulary_size(tokenizer))
+
+
 def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str, helpers: int = 0) -> Terms:
     """What a path asks of this machine. `fetch`: blobs by digest. `helpers`: devices beside the first. Raises
     what `fetch` raises, and DataError or ManifestError for a tokenizer or model that is none."""
-    config = manifest.rules
-    sizes = level_sizes(config.model, config.levels, vocabulary_size(load_tokenizer(fetch(manifest.tokenizer))))
-    parameters = sum(sizes)
+    config, parameters = manifest.rules, sum(sizes_in(manifest, fetch))
     needs = PathNeeds.of(parameters)
     return Terms(
         source=config.data.called,

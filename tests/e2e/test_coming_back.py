@@ -57,6 +57,7 @@ from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.peer.workbench import Bench, Preparation
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, NotAgreed, Outcome, Role, RoundUnderWay
 from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.states.blobs import BlobStore
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.vouching import Vouching
 from dipaco_swarm.training import bank, checkpoint
@@ -120,7 +121,7 @@ def kept_versions(world: World, stage: int = 0) -> dict[ModuleId, int]:
 
 
 def test_states_come_while_documents_are_read(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To a newcomer, whose documents take longer here than its modules do."""
+    """To a newcomer, whose documents take longer here than its modules do; what all began with it does not fetch."""
     world = make_world(SINGLE, min_peers=1)
     world.operator()
     one, _ = world.peer("one", 0)
@@ -135,6 +136,9 @@ def test_states_come_while_documents_are_read(make_world: MakeWorld, monkeypatch
     late, _ = world.peer("late", 0)
     newcomers.append(late)
     late.until(Round)
+    seeds = world.manifest().stage.seeds.values()
+    assert all(BlobStore(world.folder / "one" / "blobs").has(seed) for seed in seeds)
+    assert not any(BlobStore(world.folder / "late" / "blobs").has(seed) for seed in seeds)
     world.break_off()
 
 
