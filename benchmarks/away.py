@@ -90,9 +90,10 @@ def main() -> int:
     ten, caught_up = first(entries, Steps), first(entries, CaughtUp, len(config.levels))
     assert ten is not None
     assert caught_up is not None
-    steps = 10 * sum(isinstance(entry.event, Steps) for entry in entries if entry.time - entries[0].time <= caught_up)
+    tens = [entry.time - entries[0].time for entry in entries if isinstance(entry.event, Steps)]
+    until_then = [seconds for seconds in tens if seconds <= caught_up] or [ten]
     training = ten - 10 * step
-    trained = steps * step / max(step, caught_up - training)
+    trained = 10 * len(until_then) * step / (until_then[-1] - training)  # it tells of ten steps at a time
     home = LINES["home"]
     assert home.up_mbit is not None
     assert home.down_mbit is not None
