@@ -1,6 +1,6 @@
 """How soon a newcomer trains on a home line, and what it waits for: real peers in network namespaces.
 
-    python -m benchmarks.newcomer [--documents 800]
+    python -m benchmarks.newcomer [--documents 100]
 
 A path of 50 million parameters, which the newcomer fetches once (8 bytes each) from another peer at home and from the
 bootstrap node, while it reads documents and routes them. The inner steps sleep; everything else is real. The table has
@@ -32,7 +32,7 @@ SLACK = 1.5
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=int, default=800, help="that everybody reads")
+    parser.add_argument("--documents", type=int, default=100, help="that everybody reads")
     options = parser.parse_args()
     if missing := Lab.missing():
         print(missing, file=sys.stderr)
