@@ -52,6 +52,7 @@ class NewestOnEntering:
             if module in own and Claim.of(own[module]).beats(NOTHING if ours is None else Claim.of(ours)):
                 ours = own[module]
         had = NOTHING if ours is None else Claim.of(ours)
+        trains_on = self.trains_on and ours is not None
         signed = generations(stage).get(module, 0)
         is_taken_back = generation_of(had.work) < signed
         patience = math.inf if is_taken_back else around.swarm.timing.unsent
@@ -68,11 +69,11 @@ class NewestOnEntering:
                 around.stop.wait(STATE_PAUSE_SECONDS)
                 continue
             if better is None:
-                if self.trains_on or better_claim(had, others) is None or clock.monotonic() > confirmed_by:
+                if trains_on or better_claim(had, others) is None or clock.monotonic() > confirmed_by:
                     return self.start(module) if ours is None else ours
                 around.stop.wait(around.swarm.timing.ask_again)  # who can confirm it may have it in a moment
                 continue
-            if self.trains_on and ours is not None and not is_taken_back and weight_at(better.version - ours.version):
+            if trains_on and ours is not None and not is_taken_back and weight_at(better.version - ours.version):
                 return ours
             state = newest.fetch(stage.index, module, better, parameters=self.size(module), ours=ours)
             if state is not None:

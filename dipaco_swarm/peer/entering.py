@@ -1,7 +1,7 @@
 """Into a stage: path, shard, model, the newest state of each module, and what is left of our own progress."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from torch import Tensor
@@ -85,9 +85,8 @@ class Entering:
         self._keeping.keep_manifest()
         around.screen.event(StageBegan(stage.index, path, table.num_paths, tuple(map(str, modules))))
         saved, rules = self._keeping.load(stage.index, path), _rules(manifest)
-        # who has a state of its own trains on while a newer one comes, but where steps are counted and all wait for all
-        whole = pacing_of(manifest.rules.rounds.pacing).whole
-        trains_on = saved is not None and rules.rounds.overlaps and not whole
+        # who has a state trains on while a newer one comes, but where steps are counted and all wait for all
+        may_train_on = rules.rounds.overlaps and not pacing_of(manifest.rules.rounds.pacing).whole
         fetch, follow = self._moving.fetching(), partial(follow_averages, rules.outer)
         sizes = cache(partial(around.workbench.sizes, manifest, around.fetch))
         states = NewestOnEntering(
@@ -97,7 +96,7 @@ class Entering:
             start=lambda module: state_at_start(stage, module, fetch),
             size=lambda module: sizes()[module.level],
             follow=follow,
-            trains_on=trains_on,
+            trains_on=may_train_on and saved is not None,
         )
         ours: Mapping[ModuleId, ModuleState | None]
         ours = {module: None if saved is None else saved.base[module] for module in modules}
@@ -110,7 +109,8 @@ class Entering:
             wanted = Preparation(manifest, path, swarm.peer, around.fetch, tell, swarm.sharing, around.stop)
             bench = around.workbench.prepare(wanted)
             ours = self._awaited(coming)
-        base = states.of(ours)  # others have gone on meanwhile
+            states = replace(states, trains_on=may_train_on)  # others have gone on meanwhile
+        base = states.of(ours)
         peer = PathInTraining(
             swarm=around.swarm,
             stage=stage.index,
