@@ -36,7 +36,9 @@ TINY = 0.1
 WIDTHS = {TINY: 32, 10: 320, 30: 512, 60: 768, 100: 1024}
 """Millions of parameters, about -> hidden size of eight blocks."""
 BLOCKS = 8
-STEPS = 6
+STEPS = {TINY: 60, 10: 120, 30: 40, 60: 20, 100: 12}
+"""Of a round, of some twenty seconds: what averages were made from is kept for so long, of several rounds if they are
+shorter."""
 WARM_UP = 2
 """Rounds that do not count: memory of the beginning is still about."""
 SAMPLE_SECONDS = 0.005
@@ -210,8 +212,8 @@ def peer_main(address: str, home: Path, rounds: int) -> None:
 # ------------------------------------------------------------------------------------------------------- a run, a table
 
 
-def config_of(width: int, *, overlap: bool, peers: int) -> RunConfig:
-    half = BLOCKS // 2
+def config_of(millions: float, *, overlap: bool, peers: int) -> RunConfig:
+    half, width = BLOCKS // 2, WIDTHS[millions]
     return RunConfig.model_validate(
         {
             "name": "memory",
@@ -230,7 +232,7 @@ def config_of(width: int, *, overlap: bool, peers: int) -> RunConfig:
             "tokenizer": {"vocab_size": 512},
             "data": {"source": "python", "max_documents": 300, "sequence_length": 64},
             "inner": {"batch_sequences": 1, "learning_rate": 1e-4},
-            "rounds": {"inner_steps": STEPS, "overlap": overlap},
+            "rounds": {"inner_steps": STEPS[millions], "overlap": overlap},
             "wire": {"codec": "int8"},
             "stages": [{"router": "single"}],
         },
@@ -240,7 +242,7 @@ def config_of(width: int, *, overlap: bool, peers: int) -> RunConfig:
 
 def play(millions: float, rounds: int, *, overlap: bool, partner: bool) -> dict[str, Any]:
     """What the peer found; and what the bootstrap node has in memory in the end."""
-    config = config_of(WIDTHS[millions], overlap=overlap, peers=1 + partner)
+    config = config_of(millions, overlap=overlap, peers=1 + partner)
     with tempfile.TemporaryDirectory(prefix="dipaco-memory-") as name, Troupe(Path(name) / "logs") as troupe:
         folder = Path(name)
         (folder / "run.toml").write_text(toml_of(config))
@@ -308,7 +310,7 @@ def table(millions: Sequence[int], rounds: int, modes: Sequence[str], *, partner
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parameters", nargs="+", type=int, default=[10, 60], choices=[10, 30, 60, 100])
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--modes", nargs="+", default=["blocking", "overlapped"], choices=["blocking", "overlapped"])
     parser.add_argument("--alone", action="store_true", help="without a partner")
     parser.add_argument("--peer", type=Path, help=argparse.SUPPRESS)

@@ -2,11 +2,12 @@
 
     python -m benchmarks.newcomer [--documents 100]
 
-A path of 50 million parameters, which the newcomer fetches once (8 bytes each) from another peer at home and from the
-bootstrap node, while it reads documents and routes them. The inner steps sleep; everything else is real. The table has
-seconds from its joining on: until its shard is ready, until it has the newest state of every module, until the end of
-its first ten inner steps, less these steps; and what its line needs for the states. Needs root, iproute2 and iptables.
-Exit code 1 when it trains before it has all states, or SLACK times later than the slower of documents and line.
+A path of 50 million parameters, which the newcomer fetches once (8 bytes each) while it reads documents and routes
+them: from the one other peer of its path, at home as well, for the bootstrap node is some versions behind. The inner
+steps sleep; everything else is real. The table has seconds from its joining on: until its shard is ready, until it has
+a state of every module, until the end of its first ten inner steps, less these steps; and what the line of the other
+peer needs for the states, with nothing else to send. Needs root, iproute2 and iptables. Exit code 1 when it trains
+before it has all states, or SLACK times later than the slower of documents and line.
 """
 
 import argparse
@@ -27,7 +28,7 @@ MODEL = {"hidden_size": 1408, "intermediate_size": 3712, "num_attention_heads": 
 PARAMETERS = 50.1e6
 """Of a path: two levels."""
 STEP_SECONDS, INNER_STEPS = 2.0, 30
-SLACK = 1.5
+SLACK = 2.0
 
 
 def main() -> int:
@@ -63,10 +64,10 @@ def main() -> int:
     states = first(entries, Fetched, len(config.levels))
     assert ten is not None
     assert shard is not None
-    assert LINES["home"].down_mbit is not None
+    assert LINES["home"].up_mbit is not None
     training = ten - 10 * STEP_SECONDS
-    line = STATE_BYTES * PARAMETERS / (1e6 / 8 * LINES["home"].down_mbit)
-    columns = ("s until its shard is ready", "until it has all states", "until it trains", "of its line for the states")
+    line = STATE_BYTES * PARAMETERS / (1e6 / 8 * LINES["home"].up_mbit)
+    columns = ("s until its shard is ready", "until it has all states", "until it trains", "of the line for the states")
     has = "-" if states is None else f"{states:.1f}"
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n| {shard:.1f} | {has} | {training:.1f} | {line:.1f} |")
     missed = states is None or training < states or training > SLACK * max(shard, line)
