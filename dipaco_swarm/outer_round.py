@@ -125,7 +125,7 @@ def _part(peer: PathInTraining, module: ModuleId) -> Part:
     progress = peer.progress[module]
     if progress.failed is not None and pacing_of_run(peer).whole:
         return progress.failed
-    return Part(progress.tokens, peer.model.vector(module.level))
+    return Part(progress.tokens, peer.aside(peer.model.vector(module.level)))
 
 
 def _go_ahead(peer: PathInTraining, module: ModuleId) -> None:

@@ -143,6 +143,8 @@ class PathInTraining:
     """Where newer states of our modules come from."""
     progress: dict[ModuleId, ModuleProgress]
     """How far we have come with each module of the path."""
+    aside: Callable[[Tensor], Tensor] = lambda vector: vector
+    """Puts what a round is given where it takes no memory from training: a copy, on the disk."""
     in_flight: dict[ModuleId, InFlight] = field(default_factory=dict)
     """Rounds that are under way."""
     fetching: dict[ModuleId, Fetching] = field(default_factory=dict)

@@ -128,6 +128,7 @@ class Entering:
             batches=iter(()),
             newest=NewestStates(around.swarm, follow=follow, again_after=around.swarm.timing.unsent_again),
             progress={module: ModuleProgress(state) for module, state in base.items()},
+            aside=self._keeping.shelf.copy_of,
             card=Card(around.settings.nickname),
             moves=self._choice.moves,
             left_behind={module: state for module, state in left_behind.items() if module not in modules},

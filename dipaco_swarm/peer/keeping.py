@@ -49,7 +49,7 @@ class Keeping:
         self._pause = CHECKPOINT_SECONDS
         self._salvaged: dict[ModuleId, ModuleState] = {}
         self._damaged = False
-        self._shelf = Shelf(around.settings.home / "shelf")
+        self.shelf = Shelf(around.settings.home / "shelf")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[bool] | None = None
         """A checkpoint that is being written beside training; whether it could be."""
@@ -122,7 +122,7 @@ class Keeping:
     def _save_beside(self, peer: PathInTraining) -> None:
         """Begin to write the checkpoint as it is now, in a thread."""
         started, file = self._around.clock.monotonic(), self._file(peer.stage, peer.path)
-        checkpoint = self._checkpoint(peer, self._shelf.copy_of)
+        checkpoint = self._checkpoint(peer, self.shelf.copy_of)
         self._writing = self._writer.submit(self._write, file, checkpoint)
         self._note_pause(started, file)
 
@@ -131,7 +131,7 @@ class Keeping:
         whole = all(_as_it_is(state).digest == state.digest for state in checkpoint.base.values())
         if whole:
             checkpoints.save(file, checkpoint)
-        self._shelf.rest(*checkpoint.base.values())
+        self.shelf.rest(*checkpoint.base.values())
         return whole
 
     def _end_writing(self, peer: PathInTraining) -> None:
