@@ -68,9 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--seed", type=int, default=0, help="of who is killed when")
     options = parser.parse_args(arguments)
-    size = Size(options.hidden, options.tokens, FULL, 40.0, 2, 200)
+    size = Size(options.hidden, options.tokens, FULL, 40.0, 80.0, 2, 200)
     if options.quick:
-        size = Size(options.hidden, options.tokens, QUICK, 20.0, 1, 60)
+        size = Size(options.hidden, options.tokens, QUICK, 10.0, 50.0, 1, 30, documents=100, steps=10)
     found = Results()
     crews.prepare()
     print(HEAD)

@@ -87,7 +87,7 @@ def training_beside(folder: Path, size: Size) -> Beside:
                 with askers.at_it():
                     bursts.append(_speed(story, peer, 1.0, askers.refused.is_set))
                     had, begun = askers.tokens, time.monotonic()
-                    asked.append(_speed(story, peer, 2 * size.seconds))  # it gives a second's work every 25
+                    asked.append(_speed(story, peer, size.asked_seconds))
                     written.append((askers.tokens - had) / (time.monotonic() - begun))
                 alone.append(_speed(story, peer, size.seconds))
     return Beside(alone, bursts[0], asked, statistics.mean(written))

@@ -27,7 +27,7 @@ vocab_size = 4096
 
 [data]
 source = "python"
-max_documents = 400
+max_documents = {documents}
 sequence_length = 128
 routing_sample = 0.2
 
@@ -57,15 +57,21 @@ class Size:
     answers: Mapping[int, int]
     """Clients at once -> answers in all."""
     seconds: float
-    """That training is looked at each time without askers; with them it is twice as long."""
+    """That training is looked at each time without askers..."""
+    asked_seconds: float
+    """... and with them: a peer gives a second's work every 25."""
     turns: int
     """How often it is looked at with askers; before, between and after that without."""
     prompts: int
     """That are asked while peers are killed."""
+    documents: int = 400
+    """That peers read: what is asked does not depend on them."""
+    steps: int = 20
+    """Inner steps of a round, of a second each, where peers train by sleeping."""
 
     @property
     def wide(self) -> int:
         return self.hidden * 11 // 4
 
     def run_file(self, *, rounds: int, steps: int) -> str:
-        return RUN_FILE.format(hidden=self.hidden, wide=self.wide, rounds=rounds, steps=steps)
+        return RUN_FILE.format(hidden=self.hidden, wide=self.wide, documents=self.documents, rounds=rounds, steps=steps)

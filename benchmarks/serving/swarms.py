@@ -34,8 +34,8 @@ from dipaco_swarm.swarm.questions import Tokens
 from dipaco_swarm.training.inference import Sampling
 
 READY_SECONDS = 400.0
-STEP_SECONDS, STEPS = 1.0, 20
-"""Of an inner step; of a round."""
+STEP_SECONDS = 1.0
+"""Of an inner step."""
 MOST_LIES = 40
 """The liar is to be found within so many questions."""
 KILL_AT_ONCE, KILL_TOKENS = 4, 24
@@ -83,7 +83,7 @@ def swarm_of(folder: Path, size: Size, lab: Lab | None) -> Iterator[Swarm]:
     """Each path has two honest peers, which have made a round. `lab`: where they are; None: on this machine."""
     folder.mkdir()
     with Crew(folder) as crew:
-        config = parse_run_file(size.run_file(rounds=100_000, steps=STEPS))
+        config = parse_run_file(size.run_file(rounds=100_000, steps=size.steps))
         story = Story(lab or Here, crew, config, 0, folder / "cache", Verdict(), to_stderr)
         story.peers_leave = False
         node = story.bootstrap(until_finished=False)
