@@ -30,7 +30,7 @@ and each text is compared with what `generate` writes.
 Last ("beside"), one peer that really trains, on one thread, and four askers that ask it and nobody else: its speed
 while it gives what it has saved up; then, in turn, in the long run and alone.
 
-`--quick`: 1 and 4 clients, fewer answers, without `transformers serve`; five minutes. The whole takes a quarter of an
+`--quick`: 1 and 4 clients, fewer answers, without `transformers serve`; six minutes. The whole takes a quarter of an
 hour on two quiet cores. Without root or iproute2 there are no home lines, and a sentence says so. Exit code 1 when an
 aim is missed (`rows.py`). Prints the table and writes it to benchmarks/results/serving-HARDWARE.md, with --quick to
 serving-quick-HARDWARE.md.
@@ -55,7 +55,7 @@ from benchmarks.utilisation import to_stderr
 RESULTS = Path(__file__).parents[1] / "results"
 PARTS = ("alone", "swarm", "beside")
 FULL = {1: 16, 4: 32, 16: 64}
-QUICK = {1: 8, 4: 12}
+QUICK = {1: 12, 4: 12}
 """Clients at once, and answers in all."""
 
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     size = Size(options.hidden, options.tokens, FULL, 40.0, 80.0, 2, 200)
     if options.quick:
-        size = Size(options.hidden, options.tokens, QUICK, 10.0, 50.0, 1, 30, documents=100, steps=10)
+        size = Size(options.hidden, options.tokens, QUICK, 20.0, 50.0, 1, 30, documents=60, steps=10)
     found = Results()
     crews.prepare()
     print(HEAD)
