@@ -30,7 +30,7 @@ and each text is compared with what `generate` writes.
 Last ("beside"), one peer that really trains, on one thread, and four askers that ask it and nobody else: its speed
 while it gives what it has saved up; then, in turn, in the long run and alone.
 
-`--quick`: 1 and 4 clients, fewer answers, without `transformers serve`; six minutes. The whole takes a quarter of an
+`--quick`: 1 and 4 clients, fewer answers, without `transformers serve`; seven minutes. The whole takes a quarter of an
 hour on two quiet cores. Without root or iproute2 there are no home lines, and a sentence says so. Exit code 1 when an
 aim is missed (`rows.py`). Prints the table and writes it to benchmarks/results/serving-HARDWARE.md, with --quick to
 serving-quick-HARDWARE.md.
