@@ -125,11 +125,11 @@ class Keeping:
 
     def is_done(self, stage: Stage) -> bool:
         """Whether we hold every module of the stage at its last version."""
-        return stage.rounds is not None and all(version >= stage.rounds for version in self.versions(stage))
+        return stage.rounds is not None and all(held >= stage.rounds for held in self.versions(stage).values())
 
-    def versions(self, stage: Stage) -> tuple[int, ...]:
-        """Of the modules that are trained in the stage."""
-        return tuple(self._states[module].version for module in sorted(trained_modules(stage)))
+    def versions(self, stage: Stage) -> dict[ModuleId, int]:
+        """Of the modules that are trained in the stage: what we hold."""
+        return {module: self._states[module].version for module in sorted(trained_modules(stage))}
 
     def _newer(self, stage: Stage, module: ModuleId) -> tuple[Claim, int] | None:
         """A newer state that the group has, and how many train on from it; None when ours is the newest."""

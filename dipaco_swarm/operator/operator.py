@@ -7,7 +7,7 @@ state: the operator's key, the newest manifest and the kept modules are files in
 import math
 from functools import partial
 
-from dipaco_swarm.algorithm.stages import soonest_end, table_of, trained_modules
+from dipaco_swarm.algorithm.stages import soonest_end, table_of
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.dashboard.status import status_of
 from dipaco_swarm.dashboard.views import BootstrapView
@@ -211,7 +211,7 @@ class Operator:
 
     def _knows_its_end(self, stage: Stage) -> bool:
         """As above, or a trainer is live and we hold a trained version of every module."""
-        trained = all(self._keeping.versions(stage))
+        trained = all(self._keeping.versions(stage).values())
         return self._was_called_on() or (trained and bool(self._keeping.trained(stage)))
 
     def _has_been_left(self, stage: Stage) -> bool:
@@ -242,7 +242,7 @@ class Operator:
             successor = self._after(manifest) if self._knows_the_run(manifest.stage) else None
         elif not manifest.finished and self._knows_its_end(manifest.stage):
             ends = self._around.home.was_told_to_advance() or self._plateau.is_reached(
-                manifest, self._keeping.versions(manifest.stage), self._snapshots
+                manifest, self._keeping.versions(manifest.stage).values(), self._snapshots
             )
             successor = self._ending_soon(manifest) if ends else None
         if successor is None or successor is manifest:
@@ -267,11 +267,9 @@ class Operator:
         round that is left counts nowhere.
         """
         stage = manifest.stage
-        modules = sorted(trained_modules(stage))
-        versions = dict(zip(modules, self._keeping.versions(stage), strict=True))
         under_way = 2 if manifest.config.at(stage.index).rounds.overlaps else 1
         self._keeping.look_for_trainers(stage)  # a module not heard of for a while would end the stage early
-        rounds = soonest_end(versions, self._keeping.trained(stage), under_way)
+        rounds = soonest_end(self._keeping.versions(stage), self._keeping.trained(stage), under_way)
         if not rounds:
             self._around.screen.event(NotAdvancing())
             return manifest

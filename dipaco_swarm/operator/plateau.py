@@ -1,6 +1,6 @@
 """A stage that ends when it gets no better: by the best loss of each path on documents held out of its shard."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.operator.snapshots import SnapshotKeeper
@@ -16,7 +16,7 @@ class Plateau:
         self._history: list[tuple[int, dict[PathIndex, float]]] = []
         self._is_over = False
 
-    def is_reached(self, manifest: Manifest, versions: Sequence[int], snapshots: SnapshotKeeper | None) -> bool:
+    def is_reached(self, manifest: Manifest, versions: Collection[int], snapshots: SnapshotKeeper | None) -> bool:
         """Whether the manifest's stage should end now; said once. `versions`: of the modules that train in it."""
         plateau = manifest.config.stages[manifest.stage.index].plateau
         if plateau is None or snapshots is None:

@@ -48,10 +48,10 @@ class NewestOnEntering:
     def _newest(self, module: ModuleId, ours: ModuleState | None) -> ModuleState:
         """A state that the operator has taken back is not gone on with: somebody has the one that counts since."""
         around, stage = self.around, self.stage
-        for own in self.at_hand:
-            if module in own and Claim.of(own[module]).beats(NOTHING if ours is None else Claim.of(ours)):
-                ours = own[module]
         had = NOTHING if ours is None else Claim.of(ours)
+        for own in self.at_hand:
+            if module in own and Claim.of(own[module]).beats(had):
+                ours, had = own[module], Claim.of(own[module])
         trains_on = self.trains_on and ours is not None
         signed = generations(stage).get(module, 0)
         is_taken_back = generation_of(had.work) < signed

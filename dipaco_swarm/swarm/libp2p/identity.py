@@ -10,7 +10,6 @@ from pathlib import Path
 
 import base58
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from google.protobuf.message import DecodeError
 from hivemind.proto.crypto_pb2 import KeyType, PrivateKey, PublicKey
 from nacl.exceptions import CryptoError
@@ -43,11 +42,11 @@ class Identity:
 
     @cached_property
     def _signing(self) -> SigningKey:
-        return SigningKey(self.key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption()))
+        return SigningKey(self.key.private_bytes_raw())
 
 
 def peer_name(key: Ed25519PublicKey) -> PeerName:
-    return PeerName(base58.b58encode(_peer_id(key.public_bytes(Encoding.Raw, PublicFormat.Raw))).decode())
+    return PeerName(base58.b58encode(_peer_id(key.public_bytes_raw())).decode())
 
 
 def _peer_id(key: bytes) -> bytes:
@@ -84,8 +83,8 @@ def load_identity(home: Path) -> Identity:
         make_folder(home, durable=True)
         if not path.exists():
             key = Ed25519PrivateKey.generate()
-            private = key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
-            public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+            private = key.private_bytes_raw()
+            public = key.public_key().public_bytes_raw()
             message = PrivateKey(key_type=KeyType.Ed25519, data=private + public)
             replace_whole(path, message.SerializeToString(), durable=True, private=True)
         data = read_private(path)
