@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     size = Size(options.hidden, options.tokens, FULL, 40.0, 80.0, 2, 200)
     if options.quick:
-        size = Size(options.hidden, options.tokens, QUICK, 20.0, 50.0, 1, 30, documents=60, steps=10)
+        size = Size(options.hidden, options.tokens, QUICK, 20.0, 50.0, 1, 30, documents=100, steps=10)
     found = Results()
     crews.prepare()
     print(HEAD)
