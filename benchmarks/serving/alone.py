@@ -38,7 +38,7 @@ from dipaco_swarm.training.tokenizer import end_of_text_id
 from dipaco_swarm.training.writing import Text, write
 
 PORT = 8123
-DENSE_ANSWERS = 6
+DENSE_ANSWERS = 4
 
 
 def trained(size: Size, folder: Path) -> Path:
@@ -48,9 +48,10 @@ def trained(size: Size, folder: Path) -> Path:
 
 
 class Loop:
-    """Texts as `generate` writes them: each by one path, in a loop of this process."""
+    """Texts as `generate` writes them: each by one path, in a loop of this process, on one thread."""
 
     def __init__(self, run: TrainedRun, tokens: int) -> None:
+        torch.set_num_threads(1)
         self._tokens = tokens
         self._gateway = on_this_machine(run)
         self._end_of_text = end_of_text_id(run.tokenizer)
@@ -67,33 +68,33 @@ class Loop:
         return Answer(0.0, time.monotonic() - begun, count)
 
 
-def in_a_loop(home: Path, size: Size) -> Iterator[Row]:
-    """Tokens of each prompt's path; and a dense model's, of random numbers: they take the same time."""
-    torch.set_num_threads(1)
+def rows(home: Path, size: Size) -> Iterator[Row]:
+    """By a loop over each prompt's path; by one over a dense model of random numbers, which take the same time; and by
+    `serve`, in turn with the first loop."""
     with open_run(home) as run:
         loop = Loop(run, size.tokens)
         found = [loop(prompt, seed) for seed, prompt in enumerate(prompts(size.answers[1]))]
         yield Row(GENERATED, 1, found, sum(each.seconds for each in found), streams=False)
-        config, gateway = run.manifest.config, on_this_machine(run)
-        wider = {"hidden_size": 3 * size.hidden, "intermediate_size": 3 * size.wide}
-        dense = build_network(config.model.model_copy(update=wider), gateway.vocabulary, 0).eval()
-        ids, found = gateway.ids_of(PROMPTS[0]), []
-        for seed in range(DENSE_ANSWERS):
-            begun = time.monotonic()
-            count = len(list(islice(write(dense, Text(dense, ids, Sampling(1.0, None), seed)), size.tokens)))
-            found.append(Answer(0.0, time.monotonic() - begun, count))
+        found = list(_of_a_dense_model(run, size))
         yield Row(DENSE, 1, found, sum(each.seconds for each in found), streams=False)
+        with served("serving", home.parent / "here.log", "--home", home) as door:
+            warm_up(door)
+            for clients, answers in size.answers.items():
+                if clients == 1:
+                    yield in_turn(SERVED_HERE, door, answers, size.tokens, loop)
+                else:
+                    yield row_of(SERVED_HERE, door, clients, answers, size.tokens)
 
 
-def by_serve(home: Path, size: Size, folder: Path) -> Iterator[Row]:
-    with served("serving", folder / "here.log", "--home", home) as door, open_run(home) as run:
-        warm_up(door)
-        loop = Loop(run, size.tokens)
-        for clients, answers in size.answers.items():
-            if clients == 1:
-                yield in_turn(SERVED_HERE, door, answers, size.tokens, loop)
-            else:
-                yield row_of(SERVED_HERE, door, clients, answers, size.tokens)
+def _of_a_dense_model(run: TrainedRun, size: Size) -> Iterator[Answer]:
+    config, gateway = run.manifest.config, on_this_machine(run)
+    wider = {"hidden_size": 3 * size.hidden, "intermediate_size": 3 * size.wide}
+    dense = build_network(config.model.model_copy(update=wider), gateway.vocabulary, 0).eval()
+    ids = gateway.ids_of(PROMPTS[0])
+    for seed in range(DENSE_ANSWERS):
+        begun = time.monotonic()
+        count = len(list(islice(write(dense, Text(dense, ids, Sampling(1.0, None), seed)), size.tokens)))
+        yield Answer(0.0, time.monotonic() - begun, count)
 
 
 def lacking(extras: Path | None) -> str | None:
@@ -107,15 +108,15 @@ def lacking(extras: Path | None) -> str | None:
     return None
 
 
-def by_transformers(home: Path, size: Size, folder: Path, extras: Path | None) -> Iterator[Row]:
+def by_transformers(home: Path, size: Size, extras: Path | None) -> Iterator[Row]:
     """A path behind `transformers serve`. `extras`: a folder with what that needs."""
-    path = folder / "exported"
+    path = home.parent / "exported"
     export = [*SWARM, "export", "--home", str(home), "--path", "0", "--out", str(path)]
     subprocess.run(export, check=True, stdout=subprocess.DEVNULL)
     words = [SWARM[0], "-m", "transformers.cli.transformers", "serve", "--port", str(PORT), "--device", "cpu"]
     there = {} if extras is None else {"PYTHONPATH": str(extras)}
     door = Door(f"http://127.0.0.1:{PORT}/v1", str(path))
-    with process(words, folder / "transformers.log", {**ONE_THREAD, **there}) as running:
+    with process(words, home.parent / "transformers.log", {**ONE_THREAD, **there}) as running:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and running.poll() is None:
             with suppress(httpx.HTTPError):

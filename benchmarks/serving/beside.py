@@ -77,11 +77,11 @@ def training_beside(folder: Path, size: Size) -> Beside:
         story = Story(Here, crew, config, 0, folder / "cache", Verdict(), to_stderr)
         story.bootstrap(until_finished=False)
         peer = story.peer("peer", 0)
-        story.until(lambda: len(peer.reported(Usage)) > 1, "the peer says what it has trained", READY_SECONDS)
+        story.until(lambda: bool(peer.reported(Joined)), "the peer joins", READY_SECONDS)
         with visit(RunAddress.parse(story.address)) as (swarm, manifest):
             question = AskText(stage=manifest.stage.index, path=0, text=(60, 61, 62), most_tokens=size.tokens)
             askers = Askers(swarm.asking, peer.reported(Joined)[-1].peer, question)
-            _next(story, peer)
+            story.until(lambda: bool(peer.reported(Usage)), "the peer says what it has trained", READY_SECONDS)
             alone, bursts, asked, written = [_speed(story, peer, size.seconds)], [], [], []
             for _ in range(size.turns):
                 with askers.at_it():

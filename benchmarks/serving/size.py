@@ -68,6 +68,8 @@ class Size:
     """That peers read: what is asked does not depend on them."""
     steps: int = 20
     """Inner steps of a round, of a second each, where peers train by sleeping."""
+    rounds: int = 100_000
+    """After which the run is over, if the operator does not end it before."""
 
     @property
     def wide(self) -> int:

@@ -1,8 +1,8 @@
 """Answers of a swarm: four peers on two paths, a gateway on a machine of its own, lines without delay and home lines.
 
 The peers train by sleeping, so that four of them on two cores are as if each had a machine; what they may give beside
-training is bounded as ever. A fifth lies, and has to be found before anything is measured. In the end the operator ends
-the run: all states stay as they are, peers answer with all their time, and two are killed.
+training is bounded as ever. A fifth lies, and has to be found before anything is measured. When the run is over, all
+states stay as they are, peers answer with all their time, and two are killed.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from benchmarks.serving.rows import AT_FIRST, SERVED_AFTER, SERVED_BY_PEERS, Kil
 from benchmarks.serving.size import Size
 from benchmarks.utilisation import LINES, RENTED, compute_by_sleeping, to_stderr
 from dipaco_swarm.client.sources import open_run
-from dipaco_swarm.events.training import Round
+from dipaco_swarm.events.training import Steps
 from dipaco_swarm.events.volunteer import Joined
 from dipaco_swarm.gateway.asked import Asked
 from dipaco_swarm.gateway.program import on_this_machine
@@ -50,7 +50,15 @@ class Swarm:
         self.node = node
         self.liar = liar
         self.asker = story.lab.host("asker")
-        self.names = {peer.reported(Joined)[-1].peer: peer for peer in story.peers}
+
+    def begins(self) -> None:
+        """From here on each path has two honest peers in training, and the liar is in it as well."""
+        everybody = self.story.peers
+        self.story.until(lambda: all(peer.reported(Steps) for peer in everybody), "everybody trains", READY_SECONDS)
+
+    def names(self) -> dict[str, Member]:
+        """Peers, as the others call them."""
+        return {peer.reported(Joined)[-1].peer: peer for peer in self.story.peers}
 
     def served(self) -> contextlib.AbstractContextManager[Door]:
         """A gateway."""
@@ -65,25 +73,27 @@ class Swarm:
         self.node.line.change(Link() if line == Link() else RENTED)
 
     def end(self) -> None:
-        """The operator ends the run; states stay as they are, and peers are there for answers alone."""
+        """The operator ends the run, if it is not over by itself; from here on states stay as they are, and peers are
+        there for answers alone."""
         kept = OperatorHome(self.node.home)
-        kept.tell_to_advance()
         fingerprint = RunAddress.parse(self.story.address).fingerprint
 
         def is_over() -> bool:
             manifest = kept.manifest(fingerprint)
             return manifest is not None and manifest.finished
 
+        if not is_over():
+            kept.tell_to_advance()
         self.story.until(is_over, "the run is over", READY_SECONDS)
         self.story.pause(5.0)  # until all have heard of it
 
 
 @contextlib.contextmanager
 def swarm_of(folder: Path, size: Size, lab: Lab | None) -> Iterator[Swarm]:
-    """Each path has two honest peers, which have made a round. `lab`: where they are; None: on this machine."""
+    """Two honest peers for each path, and a liar, just started. `lab`: where they are; None: on this machine."""
     folder.mkdir()
     with Crew(folder) as crew:
-        config = parse_run_file(size.run_file(rounds=100_000, steps=size.steps))
+        config = parse_run_file(size.run_file(rounds=size.rounds, steps=size.steps))
         story = Story(lab or Here, crew, config, 0, folder / "cache", Verdict(), to_stderr)
         story.peers_leave = False
         node = story.bootstrap(until_finished=False)
@@ -92,7 +102,6 @@ def swarm_of(folder: Path, size: Size, lab: Lab | None) -> Iterator[Swarm]:
             story.peer(f"peer-{number}", number % 2)
         story.prelude = lie_by_sleeping
         liar = story.peer("liar", 0)
-        story.until(lambda: all(peer.reported(Round) for peer in story.peers), "everybody makes a round", READY_SECONDS)
         yield Swarm(story, node, liar)
 
 
@@ -203,7 +212,7 @@ def _while_killing(swarm: Swarm, door: Door, size: Size, seed: int) -> tuple[lis
     plan = [
         (draw.randrange(a, a + third), draw.randrange(1, KILL_TOKENS // 3)) for a in (third // 2, third // 2 + third)
     ]
-    lock, gone, at = threading.Lock(), set[str](), list[int]()
+    lock, names, gone, at = threading.Lock(), swarm.names(), set[str](), list[int]()
 
     def text_of(number: int) -> Heard:
         heard = Heard()
@@ -211,11 +220,11 @@ def _while_killing(swarm: Swarm, door: Door, size: Size, seed: int) -> tuple[lis
             with lock:
                 writer = heard.by[-1] if heard.by and heard.reason is None else ""
                 is_due = bool(plan) and number >= plan[0][0] and heard.tokens >= plan[0][1]
-                if is_due and writer in swarm.names and writer not in gone:
+                if is_due and writer in names and writer not in gone:
                     del plan[0]
                     gone.add(writer)
                     at.append(heard.tokens)
-                    swarm.story.kill(swarm.names[writer])
+                    swarm.story.kill(names[writer])
         return heard
 
     with ThreadPoolExecutor(KILL_AT_ONCE, initializer=door.enter) as pool:
