@@ -268,8 +268,9 @@ class Volunteer:
             on_wait=lambda: end_what_is_over(peer, self._admittance.seen(post.manifest)),
         )
         self._keeping.note_given(peer)  # where the round failed, it may not have been given after all
-        if report.outcomes and any(state.mapped for state in peer.base.values()):
-            give_back_freed()
+        begun = peer.in_flight.keys() - before
+        if (report.outcomes or begun) and any(state.mapped for state in peer.base.values()):
+            give_back_freed()  # what snapshots and merges have taken
         for module, outcome in report.outcomes.items():
             self._made[module.level] += isinstance(outcome, Agreed)
         self._show.round_over(peer, report, self._rounds, quiet=self._around.stop())

@@ -168,7 +168,8 @@ class NetworkedSwarm:
         if self._rounds is not None:
             self._calls.run(self._rounds.stop(), NEARBY_SECONDS)
         standing = self._groups.standing(self._vouching, self.door)
-        self._rounds = Rounds(self._transport, self._address.fingerprint, codec_of(codec), norm_clip, standing)
+        run, zeros = self._address.fingerprint, self._store.shelf.zeros
+        self._rounds = Rounds(self._transport, run, codec_of(codec), norm_clip, standing, zeros)
         self._groups.waits_for = self._rounds.waits_for
         self._calls.run(self._rounds.serve(), NEARBY_SECONDS)
 

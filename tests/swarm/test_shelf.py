@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.outer_step import follow_averages, outer_step
 from dipaco_swarm.swarm.states.averages import pack, shelved, unpack
 from dipaco_swarm.swarm.states.shelf import Shelf
@@ -24,7 +25,9 @@ def shelf(tmp_path: Path) -> Shelf:
 
 
 def own_memory() -> int:
-    """Bytes of this process that are in no file."""
+    """Bytes of this process that are in no file, without what it has freed."""
+    gc.collect()
+    give_back_freed()
     found = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) << 10
@@ -51,6 +54,16 @@ def test_a_state_that_rests_comes_back(shelf: Shelf) -> None:
         assert now.digest == resting.digest
     shelf.rest(BASE)  # in memory: nothing happens
     assert state.digest == BASE.digest == ModuleState(BASE.version, BASE.params, BASE.momentum, BASE.work).digest
+
+
+@linux
+def test_zeros_are_written_without_memory(shelf: Shelf) -> None:
+    before = own_memory()
+    numbers = shelf.zeros(1 << 23)
+    assert numbers.sum() == 0
+    numbers.fill_(1.5)
+    assert own_memory() - before < numbers.nbytes // 2
+    assert numbers.sum() == 1.5 * len(numbers)
 
 
 @linux
@@ -99,7 +112,6 @@ def test_without_a_disk_and_where_it_is_little_it_is_in_memory(tmp_path: Path) -
 def test_memory_does_not_grow_with_what_is_on_the_shelf(shelf: Shelf) -> None:
     base, average = shelf.copy(BASE), average_of(BASE, 9)
     outer_step(base, average, OUTER, shelf)  # what the first one takes stays
-    gc.collect()
     before = own_memory()
     held = [(outer_step(base, average, OUTER, shelf), shelved(average, shelf)) for _ in range(60)]
     there = sum(state.num_bytes for state, _ in held)

@@ -1,8 +1,7 @@
 """Error feedback: what a lossy codec leaves unsent of an outer gradient is added to the next one of the module."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
@@ -13,8 +12,10 @@ from dipaco_swarm.swarm.round.codecs.codec import Codec
 class ErrorFeedback:
     """The residuals of the one path that we train. Used within rounds and between them, by one thread at a time."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, zeros: Callable[[int], Tensor]) -> None:
+        """`zeros`: room for so many numbers, fp32, of which one is looked at once a round."""
         self._exact = codec.exact
+        self._zeros = zeros
         self._of: tuple[int, PathIndex] | None = None
         """Stage and path."""
         self._residuals: dict[ModuleId, Residual] = {}
@@ -37,7 +38,7 @@ class ErrorFeedback:
 
     def room_for(self, contribution: Contribution) -> Tensor | None:
         """Where the loss of this contribution is written, zeros, fp32 (parameters,); None with an exact codec."""
-        return None if self._exact else torch.zeros(len(contribution.gradient))
+        return None if self._exact else self._zeros(len(contribution.gradient))
 
     def keep(self, contribution: Contribution, unsent: Tensor) -> None:
         """The round is decided, and this is what it has not been sent."""

@@ -160,7 +160,7 @@ class Follower:
         """From the roster to the outcome."""
         group = contribution.group
         me = our_index(roster, join, self.transport.peer, group, self.norm_clip, channel.peer)
-        residual = self.feedback.room_for(contribution)
+        residual = await self.compute.aside(self.feedback.room_for, contribution)
         exchange = PieceExchange(
             self.transport,
             self.exchange_protocol,

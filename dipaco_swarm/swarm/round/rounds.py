@@ -5,7 +5,10 @@ serve          who joins a round that we lead (leader.py), sends pieces (exchang
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
@@ -58,7 +61,16 @@ class _Attempts:
 class Rounds:
     """All rounds of one peer, led and followed."""
 
-    def __init__(self, transport: Transport, run: str, codec: Codec, norm_clip: float, standing: Standing) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        run: str,
+        codec: Codec,
+        norm_clip: float,
+        standing: Standing,
+        zeros: Callable[[int], Tensor],
+    ) -> None:
+        """`zeros`: room for so many numbers, fp32, that are not in memory where that can be."""
         self._transport = transport
         self._codec = codec
         self._standing = standing
@@ -73,7 +85,7 @@ class Rounds:
         self._lost: dict[Key, set[str]] = {}
         """Leaders that we have left, of rounds that we are making."""
         self._exchanges: dict[tuple[int, ModuleId], PieceExchange] = {}
-        self.feedback = ErrorFeedback(codec)
+        self.feedback = ErrorFeedback(codec, zeros)
         protocol = f"dipaco/1/{run}/round"
         sealed = self._verdicts.seals_of
         self._questions = Questions(transport, protocol, self._detector, standing, self._whom_we_follow, sealed)

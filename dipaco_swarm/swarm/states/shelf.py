@@ -59,6 +59,11 @@ class Shelf:
         flat = torch.frombuffer(data if isinstance(data, memoryview) else bytearray(data), dtype=tensor.dtype)
         return flat.view(tensor.shape)
 
+    def zeros(self, count: int) -> Tensor:
+        """fp32 (count,), zeros, to be written."""
+        numbers = self._file(4 * count)
+        return torch.zeros(count) if numbers is None else numbers.view(torch.float32)
+
     def put(self, parts: Sequence[Buffer]) -> Buffer:
         """These bytes, one part after the other."""
         numbers = self._file(sum(map(len, parts)), parts)

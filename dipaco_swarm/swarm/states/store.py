@@ -83,10 +83,10 @@ class Store:
         """Called when a peer asks who trains a module."""
         self.on_asked_part: Callable[[Stream, AskPart], Awaitable[None]] = _has_no_parts
         """Answers who asks for our part in common work."""
-        self._shelf = Shelf(blobs.shelf)
+        self.shelf = Shelf(blobs.shelf)
         self._averages = KeptAverages()
         self._successors = Successors(
-            transport, self._compute, self._protocol, self._averages, self._fetch_average, self._shelf
+            transport, self._compute, self._protocol, self._averages, self._fetch_average, self.shelf
         )
         self._states: dict[tuple[int, ModuleId], list[ModuleState]] = {}
         self._readers: Counter[str] = Counter()
@@ -110,8 +110,8 @@ class Store:
         """What a round has agreed on, with the next version. Its numbers and the average are on the shelf then."""
 
         def step() -> Agreed:
-            average = shelved(agreed.encoded, self._shelf)
-            state = led_on(older.follow, older.state, [average], self._shelf)
+            average = shelved(agreed.encoded, self.shelf)
+            state = led_on(older.follow, older.state, [average], self.shelf)
             return replace(agreed, encoded=average, state=state)
 
         return await self._compute.aside(step)
@@ -222,7 +222,7 @@ class Store:
         """
         download = self._unfinished.pop((stage, module), None)
         if download is None or download.digest != digest:
-            download = Download(self._transport, self._protocol, stage, module, digest, parameters, self._shelf)
+            download = Download(self._transport, self._protocol, stage, module, digest, parameters, self.shelf)
         try:
             return await download.run(peers)
         finally:
