@@ -9,14 +9,14 @@ from dipaco_swarm.strategies import CODECS
 
 PROGRAM_BYTES = 500_000_000
 """Of memory, before any path: torch, transformers and hivemind."""
-MEMORY_BYTES = 38
+MEMORY_BYTES = 34
 """A parameter of a path, at most, beside activations: on a CPU, in a round, while a checkpoint is written..."""
-GPU_BYTES, BESIDE_GPU_BYTES = 10, 22
+GPU_BYTES, BESIDE_GPU_BYTES = 10, 18
 """... and with a GPU, which has the parameters, their gradients, and their moments in eight bits."""
 HELPER_BYTES = 16
 """Of each process that helps, beside the program: parameters, gradients, and both on their way, here and there."""
-DISK_BYTES = 96
-"""The checkpoint, and the next one; two agreed states, and the next one; averages of six rounds."""
+DISK_BYTES = 104
+"""The checkpoint, and the next one; two agreed states, and the next one; error feedback; averages of six rounds."""
 NODE_DISK_BYTES = 8 + 16 + 5
 """On the bootstrap node, a parameter of the whole bank: a stage's modules, what is served now and before, averages."""
 

@@ -136,10 +136,10 @@ def test_a_path_that_fits_says_what_it_takes_and_one_that_does_not_says_of_what_
     gib = doctor.GIB
     roomy, tight = path_check(LARGE, 8 * gib, 20 * gib, None), path_check(LARGE, 4 * gib, 2 * gib, None)
     assert (roomy.verdict, tight.verdict) == ("ok", "bad")
-    assert roomy.seen.startswith("150 million parameters: 6.2 GB of memory, 14.4 GB of disk")
+    assert roomy.seen.startswith("150 million parameters: 5.6 GB of memory, 15.6 GB of disk")
     assert "too little memory and disk:" in tight.advice
     on_gpu = path_check(LARGE, 5 * gib, 20 * gib, 1 * gib)
-    assert on_gpu.seen.startswith("150 million parameters: 1.5 GB on the GPU, 3.8 GB of memory")
+    assert on_gpu.seen.startswith("150 million parameters: 1.5 GB on the GPU, 3.2 GB of memory")
     assert "too little memory of the GPU:" in on_gpu.advice
     assert path_check(LARGE, None, 20 * gib, None).verdict == "ok"
 
