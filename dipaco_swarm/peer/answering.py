@@ -36,8 +36,9 @@ OTHERS_SECONDS = 10.0
 VERSIONS = 2
 """Of a path in memory: the one that new texts are written with, and while texts of one before go on, that one."""
 
-TELL_SECONDS = 0.03
-"""Tokens that come closer together than this are told together: each message costs a token's time a part of itself."""
+TELL_SECONDS = 0.08
+"""Tokens that come closer together than this are told together, but for the first: each message costs the time of a
+token a part of itself, and twelve a second are more than a reader wants."""
 
 
 class InTraining(Protocol):
