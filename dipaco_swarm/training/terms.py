@@ -29,7 +29,7 @@ def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str, hel
     config, parameters = manifest.rules, sum(sizes_in(manifest, fetch))
     needs = PathNeeds.of(parameters)
     return Terms(
-        source=config.data.called,
+        source=config.data.called + (", split by path" if config.data.prepared is not None else ""),
         reads=_read_by(config.data),
         parameters=parameters,
         memory=(needs.memory if device == "cpu" else needs.memory_beside_gpu) + helpers * needs.helper,

@@ -51,6 +51,12 @@ def test_what_is_read_is_said() -> None:
         assert words in told(data).whole
 
 
+def test_of_a_corpus_that_is_split_by_path_it_is_said() -> None:
+    terms = told(DataConfig(source="jsonl", path="a", prepared="hf://someone/corpus-by-path"))
+    assert "reads jsonl, split by path;" in terms.line
+    assert "hf://someone/corpus-by-path, split by path, where it is there; " in terms.whole
+
+
 def test_it_is_said_when_texts_go_to_other_peers() -> None:
     for shares, reading, said in (("tokens", "auto", True), ("routes", "auto", False), ("tokens", "whole", False)):
         data = DataConfig(source="jsonl", path="a", shares=shares, reading=reading)  # type: ignore[arg-type]
