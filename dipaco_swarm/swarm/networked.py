@@ -167,9 +167,8 @@ class NetworkedSwarm:
         self.limit_members(max_members)
         if self._rounds is not None:
             self._calls.run(self._rounds.stop(), NEARBY_SECONDS)
-        standing = self._groups.standing(self._vouching, self.door)
-        run, zeros = self._address.fingerprint, self._store.shelf.zeros
-        self._rounds = Rounds(self._transport, run, codec_of(codec), norm_clip, standing, zeros)
+        run, standing = self._address.fingerprint, self._groups.standing(self._vouching, self.door)
+        self._rounds = Rounds(self._transport, run, codec_of(codec), norm_clip, standing, self._store.shelf.zeros)
         self._groups.waits_for = self._rounds.waits_for
         self._calls.run(self._rounds.serve(), NEARBY_SECONDS)
 
