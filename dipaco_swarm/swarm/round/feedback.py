@@ -13,7 +13,7 @@ class ErrorFeedback:
     """The residuals of the one path that we train. Used within rounds and between them, by one thread at a time."""
 
     def __init__(self, codec: Codec, zeros: Callable[[int], Tensor]) -> None:
-        """`zeros`: room for so many numbers, fp32, of which one is looked at once a round."""
+        """`zeros`: room for so many numbers, fp32, that are looked at once a round."""
         self._exact = codec.exact
         self._zeros = zeros
         self._of: tuple[int, PathIndex] | None = None
