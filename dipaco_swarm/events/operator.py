@@ -368,32 +368,3 @@ class ReadingMixture(Event):
     @property
     def line(self) -> str:
         return "reading the whole mixture"
-
-
-@dataclass(frozen=True)
-class PeerAdmitted(Event):
-    peer: str
-    invited: bool
-
-    @property
-    def line(self) -> str:
-        return f"admitted {self.peer}" + (", which has shown an invitation" if self.invited else "")
-
-
-@dataclass(frozen=True)
-class PeerBanned(Event):
-    peer: str
-    why: str
-
-    @property
-    def line(self) -> str:
-        return f"banned {self.peer}" + (f": {self.why}" if self.why else "")
-
-
-@dataclass(frozen=True)
-class PeerForgiven(Event):
-    peer: str
-
-    @property
-    def line(self) -> str:
-        return f"{self.peer} is not banned any more"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dipaco_swarm.events.operator import PeerAdmitted, PeerBanned, PeerForgiven
+from dipaco_swarm.events.admission import PeerAdmitted, PeerBanned, PeerForgiven
 from dipaco_swarm.files import remove
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest

@@ -14,6 +14,7 @@ from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
 from dipaco_swarm.outer_step import follow_averages
 from dipaco_swarm.run.manifest import Stage
+from dipaco_swarm.swarm.groups import group_of
 from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.swarm.states.shelf import Shelf
@@ -156,12 +157,13 @@ class Keeping:
         return self._shelf.copy(state_at_start(stage, module, self._around.fetch))
 
     def _announce(self, stage: Stage) -> None:
-        swarm = self._around.swarm
+        swarm, config, table = self._around.swarm, self._around.config.at(stage.index), PathTable(stage.table)
         swarm.announce(
             [
                 Announcement(
                     swarm.peer, stage.index, module, None, state.version, state.digest, state.work, role=Role.KEEPS
                 )
                 for module, state in self._states.items()
-            ]
+            ],
+            [group_of(config, stage, table, module) for module in self._states],  # or no accusation could be judged
         )

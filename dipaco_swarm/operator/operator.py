@@ -24,6 +24,7 @@ from dipaco_swarm.machine.beside import BESIDE_THREADS, Beside
 from dipaco_swarm.machine.sleep import LookForSleep, never_asleep
 from dipaco_swarm.machine.stopping import Stopping
 from dipaco_swarm.operator.appointing import full_address
+from dipaco_swarm.operator.convictions import Convictions
 from dipaco_swarm.operator.going_back import GoingBack
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.keeping import Keeping
@@ -73,6 +74,7 @@ class Operator:
         self._preparing = Preparing(self._around, self._stages, self._keeping, beside)
         self._going_back = GoingBack(self._around, self._stages, self._keeping, beside)
         self._obeying = Obeying(self._around, self._publisher, self._stages, self._going_back, address)
+        self._convictions = Convictions(self._around)
         self._snapshots: SnapshotKeeper | None = None
         self._plateau = Plateau()
         self._resumed_at = -math.inf
@@ -101,6 +103,7 @@ class Operator:
                 return True
             manifest = self._where_the_peers_are(manifest)
             keeping.catch_up(manifest.stage)
+            self._convictions.look(manifest)
             self._show(manifest)
             over = manifest.finished and until_finished and self._has_been_left(manifest.stage)
             manifest = self._disk.write(partial(self._goes_on, manifest)) or manifest

@@ -28,10 +28,10 @@ from dipaco_swarm.peer.resting import RestingTrainer
 from dipaco_swarm.peer.snapshots import OwnSnapshots
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.peer.workbench import Bench, Preparation
-from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.swarm.cards import Card
-from dipaco_swarm.swarm.interface import ModuleGroup, Residual
+from dipaco_swarm.swarm.groups import group_of
+from dipaco_swarm.swarm.interface import Residual
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.checkpoint import Checkpoint
 from dipaco_swarm.training.inner import InnerState
@@ -116,7 +116,7 @@ class Entering:
             stage=stage.index,
             table=table,
             path=path,
-            groups={module: _group(manifest.rules, stage, table, module) for module in modules},
+            groups={module: group_of(manifest.rules, stage, table, module) for module in modules},
             rules=rules,
             model=bench.model,
             trainer=RestingTrainer(
@@ -216,9 +216,3 @@ def _rules(manifest: Manifest) -> RoundRules:
         stage.first_step,
         manifest.lengths,
     )
-
-
-def _group(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
-    weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
-    whole = pacing_of(config.rounds.pacing).whole
-    return ModuleGroup(stage.index, module, weights, config.outer.averaging, config.round_tokens, whole)

@@ -46,6 +46,10 @@ class Bans:
     def names(self) -> tuple[str, ...]:
         return tuple(self._proofs)
 
+    def all(self) -> tuple[Proof | Convicted, ...]:
+        """Each name and why it is out."""
+        return tuple(self._proofs.values())
+
     def proof_of(self, name: str) -> Proof | None:
         """Why a name is out, where it can be shown in one message."""
         proof = self._proofs.get(name)

@@ -3,13 +3,23 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.pacing.pacing import pacing_of
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.directory import Directory
 from dipaco_swarm.swarm.door import Door
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, PeerName
 from dipaco_swarm.swarm.round.standing import Member, Standing
 from dipaco_swarm.swarm.vouching import Vouching
+
+
+def group_of(config: RunConfig, stage: Stage, table: PathTable, module: ModuleId) -> ModuleGroup:
+    """The group of a module of a stage. `config`: as it is in that stage; `table`: the stage's."""
+    weights = {path: stage.path_weights[path] for path in table.paths_through(module)}
+    whole = pacing_of(config.rounds.pacing).whole
+    return ModuleGroup(stage.index, module, weights, config.outer.averaging, config.round_tokens, whole)
 
 
 class Groups:
@@ -53,6 +63,7 @@ class Groups:
             ban=door.bans.take,
             convict=door.bans.convict,
             proof_of=door.bans.proof_of,
+            roots=vouching.roots,
             others=self._directory.peers,
             has_had=vouching.had.has,
             is_believed=is_believed,

@@ -26,6 +26,7 @@ from dipaco_swarm.swarm.traffic import Traffic
 if TYPE_CHECKING:
     from dipaco_swarm.swarm.asking import Asking
     from dipaco_swarm.swarm.door import Door
+    from dipaco_swarm.swarm.round.court import Court
     from dipaco_swarm.swarm.sharing import Sharing
 
 PeerName = NewType("PeerName", str)
@@ -200,20 +201,14 @@ class Swarm(Protocol):
         """How long things take in this swarm; programs wait by the same numbers as the protocol."""
         ...
 
-    @property
-    def door(self) -> "Door":
-        """Who may take part, and invitations."""
-        ...
-
-    @property
-    def sharing(self) -> "Sharing":
-        """Work that is done once for everybody."""
-        ...
-
-    @property
-    def asking(self) -> "Asking":
-        """Texts that peers write when they are asked."""
-        ...
+    door: "Door"
+    """Who may take part, and invitations."""
+    court: "Court"
+    """Where who makes no rounds hears of those who were convicted; they are in `door.bans` then."""
+    sharing: "Sharing"
+    """Work that is done once for everybody."""
+    asking: "Asking"
+    """Texts that peers write when they are asked."""
 
     # who is there ------------------------------------------------------------------------------------------------
 

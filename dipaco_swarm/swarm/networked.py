@@ -40,6 +40,7 @@ from dipaco_swarm.swarm.interface import (
     RoundUnderWay,
 )
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
+from dipaco_swarm.swarm.round.court import Court
 from dipaco_swarm.swarm.round.rounds import Rounds
 from dipaco_swarm.swarm.round.seals import is_proven
 from dipaco_swarm.swarm.sharing import Sharing
@@ -118,8 +119,7 @@ class NetworkedSwarm:
         patience: float = 1.0,
     ) -> None:
         self._portal, self._transport = portal, transport
-        self._address = address
-        self._directory = directory
+        self._address, self._directory = address, directory
         self._store = store
         self._met_before = tuple(met_before)
         self._patience = patience
@@ -130,6 +130,7 @@ class NetworkedSwarm:
         self.door = door
         self.sharing = Sharing(portal, transport, directory, store, address.fingerprint)
         self.asking = Asking(portal, transport, door, address.fingerprint)
+        self.court = Court(portal, transport, address.fingerprint, self._groups.standing(vouching, door))
         self._roots = [name_in(place) for place in address.bootstraps]
         self._fetches = Fetches(transport, directory, store, self._roots)
         self._manifests = Manifests(transport, address, store, self._known_peers)
@@ -338,7 +339,7 @@ class NetworkedSwarm:
 
     async def stop(self) -> None:
         await self._telling.end()
-        for part in (self._manifests, self.sharing, self.asking, self._vouching):
+        for part in (self._manifests, self.sharing, self.asking, self.court, self._vouching):
             await part.stop()
         if self._rounds is not None:
             await self._rounds.stop()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.events.event import Event
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.operator.operator import Operator
@@ -26,13 +27,14 @@ class SimulatedOperator(SimulatedProcess):
     def __init__(self, world: "World", machine: Machine) -> None:
         super().__init__(world, OPERATOR, machine)
         self._home = OperatorHome(self.home)
+        self.said: list[Event] = []
         self._newest: tuple[bytes, Manifest] | None = None
         """The manifest that was read last, and as what."""
 
     def _live(self, program: Program, stop: Stopping, random: Random) -> None:
         world = self._world
         workshop = SimulatedWorkshop(world.config, world.plan.parameters, program.sleep)
-        screen = Lines(world, OPERATOR)
+        screen = Lines(world, OPERATOR, self.said.append)
         with self._swarm(program, stop, random) as swarm:
             address = str(world.address)
             operator = Operator(world.config, KEY, swarm, self._home, screen, stop, address, workshop, beside=program)

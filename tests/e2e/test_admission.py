@@ -5,7 +5,8 @@ from concurrent.futures import Future
 import pytest
 
 from dipaco_swarm.errors import UsageError
-from dipaco_swarm.events.operator import PeerAdmitted, PeerBanned, Serving
+from dipaco_swarm.events.admission import PeerAdmitted, PeerBanned
+from dipaco_swarm.events.operator import Serving
 from dipaco_swarm.events.training import Round
 from dipaco_swarm.peer import admittance
 from dipaco_swarm.run.orders import Admit, Ban, Forgive, Invite, Order

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.events.admission import PeersConvicted
 from dipaco_swarm.swarm.round import showing
 from dipaco_swarm.swarm.round.auditing import Auditing
 from dipaco_swarm.testing import sabotage
@@ -28,6 +29,8 @@ PARAMETERS = 8 << 16
 PIECES = PARAMETERS >> 16
 VERSIONS = 5
 LONGEST_SECONDS = 4000.0
+TOLD_SECONDS = 10.0
+"""So long after all members know it, the operator's node has told."""
 
 Looks = Callable[[float], None]
 
@@ -63,6 +66,8 @@ class Found:
     banned: dict[str, set[str]] = field(default_factory=dict)
     hidden: int = 0
     """Peers by whom it reduces nothing for a while."""
+    told: list[PeersConvicted] = field(default_factory=list)
+    """The operator, by its node."""
 
 
 def play(role: Role, folder: Path, members: int, seed: int, most: int) -> Found:
@@ -89,6 +94,8 @@ def play(role: Role, folder: Path, members: int, seed: int, most: int) -> Found:
         assert await world.until(is_over, LONGEST_SECONDS)
         found.versions = version(world) - before
         found.banned = {peer.name: bans(peer) for peer in honest}
+        await asyncio.sleep(TOLD_SECONDS)
+        found.told = [event for event in world.operator.said if isinstance(event, PeersConvicted)]
         found.hidden = sum(bool(auditing(peer).hidden.times()) for peer in honest)
         culprit.kill()
 
@@ -121,6 +128,7 @@ def test_a_reducer_whose_averages_are_wrong_is_banned_by_all(
     looks(checked)
     found = play(sabotage.WrongReducer(bent), tmp_path, members, seed=3, most=80)
     assert all(names == {"peer-0"} for names in found.banned.values()), found
+    assert [event.peer for event in found.told] == ["peer-0"], "the node has made it anew as well, and says so once"
     assert found.versions < 80
 
 
@@ -130,6 +138,7 @@ def test_a_reducer_that_does_not_show_from_what_it_has_made_averages_reduces_no_
     looks(0.5)
     found = play(sabotage.WrongReducer(sabotage.flipped, shows=False), tmp_path, 4, seed=3, most=80)
     assert not any(found.banned.values()), "that proves nothing"
+    assert not found.told
     assert found.hidden == 3, "one has seen it, and the others have seen for themselves"
 
 
@@ -158,6 +167,7 @@ def test_nobody_honest_is_ever_found(case: tuple[int, str, str], tmp_path: Path,
         for peer in peers:
             assert not bans(peer)
             assert not auditing(peer).hidden.times()
+        assert not any(isinstance(event, PeersConvicted) for event in world.operator.said)
 
     world.play(story)
     assert not world.failures()

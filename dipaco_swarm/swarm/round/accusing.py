@@ -104,8 +104,8 @@ class Accusing:
             said.version + 1,
         )
         self._standing.convict(Convicted(reducer=reducer, stage=said.stage, module=said.module, version=said.version))
-        for member in said.roster.members:
-            self.show(member.peer, [reducer])
+        for peer in dict.fromkeys([*self._standing.roots, *(member.peer for member in said.roster.members)]):
+            self.show(peer, [reducer])
 
     def show(self, peer: str, about: Collection[str]) -> None:
         """Show a peer why we have banned these, of whom we can."""

@@ -66,6 +66,7 @@ class Inquiry:
         return convicted
 
     def _hand_on(self, proof: Proof) -> None:
-        others = sorted(peer for peer in self._standing.others() if peer != proof.reducer)
-        for peer in self._transport.random.sample(others, min(TOLD, len(others))):
+        roots = self._standing.roots
+        others = sorted(peer for peer in self._standing.others() if peer != proof.reducer and peer not in roots)
+        for peer in (*roots, *self._transport.random.sample(others, min(TOLD, len(others)))):
             self._telling.start(self._questions.tell(peer, proof))

@@ -55,6 +55,8 @@ class Standing:
     """The same, of whom we have convicted ourselves."""
     proof_of: Callable[[str], Proof | None]
     """Why we have banned a peer ourselves, if we have."""
+    roots: Sequence[str]
+    """The operator's nodes, which are told of everybody who is convicted."""
     others: Callable[[], Sequence[str]]
     """Everybody else who is to be heard now."""
     has_had: Callable[[int, ModuleId, Claim], bool]

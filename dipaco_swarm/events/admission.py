@@ -1,0 +1,55 @@
+"""Who may take part in a run, as the bootstrap node says it: by its operator's word, or shown to be hostile."""
+
+from dataclasses import dataclass
+
+from dipaco_swarm.events.event import Event
+
+
+@dataclass(frozen=True)
+class PeerAdmitted(Event):
+    peer: str
+    invited: bool
+
+    @property
+    def line(self) -> str:
+        return f"admitted {self.peer}" + (", which has shown an invitation" if self.invited else "")
+
+
+@dataclass(frozen=True)
+class PeerBanned(Event):
+    peer: str
+    why: str
+
+    @property
+    def line(self) -> str:
+        return f"banned {self.peer}" + (f": {self.why}" if self.why else "")
+
+
+@dataclass(frozen=True)
+class PeersConvicted(Event):
+    """Members have shown this node that a reducer made a wrong average, and it has made it anew."""
+
+    peer: str
+    module: str
+    version: int
+    """That the average is part of."""
+    others: int
+    """Convicted as well since the last time."""
+
+    @property
+    def line(self) -> str:
+        more = f" (and {self.others} others: see the log)" if self.others else ""
+        return (
+            f"{self.peer} made a wrong average of a part of {self.module}, in version {self.version}{more}: whoever "
+            "was shown that listens to it no more, and the version stays; where the loss says that it did harm, go "
+            "back with `dipaco-bootstrap rollback`"
+        )
+
+
+@dataclass(frozen=True)
+class PeerForgiven(Event):
+    peer: str
+
+    @property
+    def line(self) -> str:
+        return f"{self.peer} is not banned any more"
