@@ -18,10 +18,18 @@ def honest(count: int, agreement: float = 0.1, seed: int = 0) -> list[Tensor]:
     return [common * agreement**0.5 + each * (1 - agreement) ** 0.5 for each in own]
 
 
-def averaged(contributions: list[Tensor], paths: list[int] | None = None, name: str = "robust") -> Counted:
+def averaged(
+    contributions: list[Tensor],
+    paths: list[int] | None = None,
+    name: str = "robust",
+    tokens: list[int] | None = None,
+) -> Counted:
+    count = len(contributions)
     members = [
-        Member(path, 1000, 1.0, float(torch.linalg.vector_norm(contribution)))
-        for path, contribution in zip(paths or [0] * len(contributions), contributions, strict=True)
+        Member(path, trained, 1.0, float(torch.linalg.vector_norm(contribution)))
+        for path, trained, contribution in zip(
+            paths or [0] * count, tokens or [1000] * count, contributions, strict=True
+        )
     ]
     return averaging_of(name).prepare(members, 0)(dict(enumerate(contributions)))
 
@@ -48,6 +56,50 @@ def test_who_points_elsewhere_is_as_if_it_were_not_there(attack: str, members: i
     found = averaged([*others, *poisoned(others, attack, attackers)])
     assert found.members == list(range(members))
     assert torch.equal(found.average, averaged(others, name="mean").average)
+
+
+@pytest.mark.parametrize("paths", [[0] * 5, [0, 1, 2, 3, 4]], ids=["replicas", "paths"])
+@pytest.mark.parametrize("attack", ["mixed", "tenth"])
+def test_who_goes_along_less_than_it_says_counts_less(attack: str, paths: list[int]) -> None:
+    others = honest(4)
+    common = torch.stack(others).mean(0)
+    own = honest(5)[4]
+    noise = torch.randn(LENGTH, generator=torch.Generator().manual_seed(5)) / LENGTH**0.5
+    harmful = (own + 2 * noise) / 5**0.5 if attack == "mixed" else 0.1 * own
+    found, mean, alone = (
+        averaged([*others, harmful], paths), averaged([*others, harmful], paths, name="mean"), averaged(others)
+    )  # fmt: skip
+    assert found.members == [0, 1, 2, 3, 4], "it points with the others"
+    assert float((found.average - alone.average).norm()) < 0.5 * float((mean.average - alone.average).norm())
+    assert float(common @ found.average) > float(common @ mean.average)
+
+
+def test_who_says_that_it_has_trained_less_counts_by_that_alone() -> None:
+    others, own = honest(4), honest(5)[4]
+    tokens = [1000, 1000, 1000, 1000, 250]
+    found, mean = (averaged([*others, 0.25 * own], tokens=tokens, name=name) for name in ("robust", "mean"))
+    assert torch.equal(found.average, mean.average)
+
+
+def test_who_is_alone_on_its_path_is_not_compared_with_replicas_of_another() -> None:
+    of_one_path = [honest(1)[0] * 0.1**0.5 + each * 0.9**0.5 for each in honest(2, 0.3)]
+    alone = honest(3, 0.1)[2]
+    found, mean = (averaged([*of_one_path, alone], [0, 0, 1], name=name) for name in ("robust", "mean"))
+    assert torch.equal(found.average, mean.average)
+
+
+def test_where_nobody_agrees_nobody_counts_less() -> None:
+    others = [each * scale for each, scale in zip(honest(5, 0.0), (1.0, 1.0, 0.3, 1.0, 1.2), strict=True)]
+    assert torch.equal(averaged(others).average, averaged(others, name="mean").average)
+
+
+def test_two_of_five_under_noise_do_not_make_the_others_count_less() -> None:
+    others = honest(5)
+    noise = torch.randn(2, LENGTH, generator=torch.Generator().manual_seed(5)) / LENGTH**0.5
+    harmful = [(one + 2 * each) / 5**0.5 for one, each in zip(others[:2], noise, strict=True)]
+    found = averaged([*others[2:], *harmful])
+    mine = averaged(others[2:], name="mean").average
+    assert float((found.average - mine).norm()) < 0.3 * float(mine.norm())
 
 
 def test_two_who_flip_among_five_do_not_vouch_for_each_other() -> None:
