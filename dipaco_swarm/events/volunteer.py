@@ -69,7 +69,9 @@ class LeftAlone(Event):
 
     @property
     def line(self) -> str:
-        return f"this stage is done here, and nobody else was heard for {how_long(self.seconds)}: leaving"
+        return (
+            f"this stage is done here, and for {how_long(self.seconds)} nobody was heard who is not done too: leaving"
+        )
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Company:
         """Whether others were heard at the last look."""
         self._met_keeper = False
         self._came_at = self._heard_at = around.clock.boottime()
-        """When we came, and when others were heard last."""
+        """When we came, and when somebody was heard last who is not done with the stage too."""
 
     def look_around(self, peer: PathInTraining) -> None:
         """Now and then, look whether the others are still heard; says when the bootstrap node or everybody is not."""
@@ -37,7 +37,7 @@ class Company:
         self._looked = now
         others, notices = _others(peer), self._around.notices
         self._has_others = bool(others)
-        if others:
+        if not all(_is_done(peer, said) for said in others):
             self._heard_at = now
         if any(is_keeper(said) for said in others):
             self._met_keeper = True
@@ -52,7 +52,7 @@ class Company:
 
     @property
     def alone_for(self) -> float:
-        """Seconds in which nobody was heard."""
+        """Seconds in which nobody was heard but others who are done: they have missed what follows as we have."""
         return self._around.clock.boottime() - self._heard_at
 
     def has_been_left(self, peer: PathInTraining, newest: Manifest) -> bool:
@@ -98,6 +98,12 @@ def peers_in_sight(peer: PathInTraining) -> int:
         through = peer.table.paths_through(module)
         trainers = {name: path for name, path in trainers.items() if path not in through or name in seen}
     return len(trainers)
+
+
+def _is_done(peer: PathInTraining, said: Announcement) -> bool:
+    """Whether somebody trains a module no more, as its last version is made."""
+    last = peer.rules.last_versions.get(said.module)
+    return not is_keeper(said) and last is not None and said.version >= last
 
 
 def _others(peer: PathInTraining) -> list[Announcement]:

@@ -62,7 +62,8 @@ def test_who_hears_nobody_before_the_last_stage_waits_for_others_as_long_as_it_w
     swarm = SimpleNamespace(peer=PeerName("ada"), timing=Timing(), members=lambda stage, module: others)
     notices = Notices(lambda event: None, clock)
     company = Company(cast(Surroundings, SimpleNamespace(clock=clock, swarm=swarm, notices=notices)))
-    peer = cast(PathInTraining, SimpleNamespace(swarm=swarm, stage=0, modules=[module], is_done=True))
+    rules = SimpleNamespace(last_versions={module: 4})
+    peer = cast(PathInTraining, SimpleNamespace(swarm=swarm, stage=0, modules=[module], is_done=True, rules=rules))
     clock.now += 5 * hour
     company.look_around(peer)
     others.clear()
@@ -71,6 +72,12 @@ def test_who_hears_nobody_before_the_last_stage_waits_for_others_as_long_as_it_w
         clock.now += alone
         left.append([company.has_been_left(peer, of_stages(number)) for number in (1, 2)])
     assert left == [[False, False], [True, False], [True, False], [True, True]]
+
+
+@pytest.mark.parametrize("seed", [174, 270], ids=["the last stage", "a stage before it"])
+def test_those_who_missed_the_end_together_leave_together(tmp_path: Path, seed: int) -> None:
+    """Nobody heard some of them for 90 s; meanwhile the run was finished, and all others left."""
+    assert not tell(seed, tmp_path, seconds=120.0, overlap=True).violations
 
 
 def test_who_hears_nobody_goes_only_where_it_has_been(tmp_path: Path) -> None:
