@@ -391,6 +391,6 @@ async def networked_swarm(
     try:
         yield swarm
     finally:
-        await witnesses.stop()
         await swarm.stop()
         await background.end()
+        await witnesses.stop()  # the last one: whatever reads the directory asks them

@@ -83,3 +83,8 @@ def test_those_who_missed_the_end_together_leave_together(tmp_path: Path, seed: 
 def test_who_hears_nobody_goes_only_where_it_has_been(tmp_path: Path) -> None:
     """It slept until all had left, and to it every other path looks as if nobody trained it."""
     assert not tell(787, tmp_path, seconds=120.0).violations
+
+
+def test_who_is_told_to_stop_asks_nobody_any_more(tmp_path: Path) -> None:
+    """It reads the directory until the last moment, sees nobody there whom it knows, and would ask others who is."""
+    assert not tell(11, tmp_path, seconds=90.0).violations
