@@ -10,7 +10,7 @@ Nothing here knows who computed a gradient or how it travelled.
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -101,8 +101,14 @@ def at_most(tokens: Sequence[float], paths: Sequence[Hashable], times: float = M
     for path, count in zip(paths, tokens, strict=True):
         if count > 0:
             of_path.setdefault(path, []).append(count)
-    bounds = {path: times * sorted(counts)[(len(counts) - 1) // 2] for path, counts in of_path.items()}
+    bounds = {path: times * lower_median(counts) for path, counts in of_path.items()}
     return [min(count, bounds.get(path, 0.0)) for path, count in zip(paths, tokens, strict=True)]
+
+
+def lower_median(numbers: Iterable[float]) -> float:
+    """Of two in the middle the lower one: one of two cannot drag it up to itself. At least one number."""
+    ordered = sorted(numbers)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def _tokens_of_paths(paths: Sequence[Hashable], tokens: Sequence[float]) -> dict[Hashable, float]:
@@ -124,10 +130,10 @@ def clip_factors(norms: Sequence[float], ratio: float) -> list[float]:
 
     The lower median, so that one of two cannot drag the bound up to itself. Factors are 1.0 for ordinary lengths.
     """
-    positive = sorted(norm for norm in norms if norm > 0)
+    positive = [norm for norm in norms if norm > 0]
     if not positive:
         return [1.0] * len(norms)
-    bound = ratio * positive[(len(positive) - 1) // 2]
+    bound = ratio * lower_median(positive)
     return [min(1.0, bound / norm) if norm > 0 else 1.0 for norm in norms]
 
 

@@ -18,13 +18,14 @@ fewer than three members nothing can be decided, and numbers fewer than FEW say 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.averaging.mean import weighted_sum
 from dipaco_swarm.algorithm.averaging.rule import Averaging, Counted, Member, PieceAverage, coefficients, voices
+from dipaco_swarm.algorithm.outer import lower_median
 
 CLEAR = 0.02
 """Cosine of a pair that is a whole vote, in a long piece."""
@@ -98,7 +99,7 @@ def backed_by_others(products: Tensor, voices: Sequence[float], length: int) -> 
         theirs = voice[left]
         backing: list[float] = (votes[left][:, left] @ theirs / (theirs.sum() - theirs).clamp(min=1e-30)).tolist()
         least = min(range(len(left)), key=lambda place: backing[place])
-        usual = sorted(backing)[(len(left) - 1) // 2]
+        usual = lower_median(backing)
         if backing[least] >= (OF_THE_MEDIAN * usual if usual >= CLEARLY_BACKED else AGAINST):
             break
         del left[least]
@@ -128,15 +129,17 @@ def shares_of_backing(
     same, other = of_path & ~torch.eye(len(paths), dtype=torch.bool), ~of_path
     cosines, voice = _cosines(products), torch.tensor(voices, dtype=torch.float64)
     for judged, among, compared in (*((of, of, same) for of in together.values()), (apart, places, other)):
-        mean = _mean_cosines(cosines[among][:, among], compared[among][:, among], voice[among], AGREED * _clear(length))
-        if not judged or not mean:
+        if not judged:
             continue
-        enough = max(1.0, _median(members[i].tokens for i in among))
+        mean = _mean_cosines(cosines[among][:, among], compared[among][:, among], voice[among], AGREED * _clear(length))
+        if not mean:
+            continue
+        enough = max(1.0, lower_median(members[i].tokens for i in among))
         along = {
             i: lengths[i] * cosine * cosine / min(1.0, max(1.0, members[i].tokens) / enough) ** 2
             for i, cosine in zip(among, mean, strict=True)
         }
-        bound = OF_THE_USUAL * _median(along.values())
+        bound = OF_THE_USUAL * lower_median(along.values())
         for i in judged:
             if along[i] < bound:
                 part = along[i] / bound
@@ -151,7 +154,7 @@ def _mean_cosines(cosines: Tensor, compared: Tensor, voice: Tensor, least: float
     one who sends the same.
     """
     pairs: list[float] = cosines[compared].tolist()
-    usual = _median(pairs) if pairs else 0.0
+    usual = lower_median(pairs) if pairs else 0.0
     if usual < least:
         return []
     voices = compared * voice
@@ -167,12 +170,6 @@ def _shared_out(weights: Sequence[float], shares: Sequence[float]) -> list[float
     left = [weight * share for weight, share in zip(weights, shares, strict=True)]
     rest = math.fsum(left)
     return [weight * math.fsum(weights) / rest for weight in left] if rest > 0 else list(weights)
-
-
-def _median(numbers: Iterable[float]) -> float:
-    """The lower one."""
-    ordered = sorted(numbers)
-    return ordered[(len(ordered) - 1) // 2]
 
 
 def _clear(length: int) -> float:
@@ -194,7 +191,7 @@ def _votes(products: Tensor, clear: float) -> Tensor:
 
 def _shortened(lengths: Sequence[float]) -> list[float]:
     """Factors that make no contribution to a piece much longer than the median there."""
-    bound = LONGEST * _median(lengths)
+    bound = LONGEST * lower_median(lengths)
     return [min(1.0, bound / length) if length > 0 else 1.0 for length in lengths]
 
 
