@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.words import counted
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,10 @@ class PeersConvicted(Event):
 
     @property
     def line(self) -> str:
-        more = f" (and {self.others} others: see the log)" if self.others else ""
+        who = f"{self.peer} and {counted(self.others, 'other')}" if self.others else self.peer
         return (
-            f"{self.peer} made a wrong average of a part of {self.module}, in version {self.version}{more}: whoever "
-            "was shown that listens to it no more, and the version stays; where the loss says that it did harm, go "
-            "back with `dipaco-bootstrap rollback`"
+            f"{who} made wrong averages, first of {self.module} v{self.version}: members banned them; "
+            "if the loss has suffered, `dipaco-bootstrap rollback`"
         )
 
 

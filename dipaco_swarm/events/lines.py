@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dipaco_swarm.events import (
+    admission,
     attendance,
     going_back,
     helping,
@@ -29,7 +30,8 @@ from dipaco_swarm.events import (
 from dipaco_swarm.events.event import EVENTS, Event
 
 FAMILIES = (
-    attendance, going_back, helping, joining, operator, pausing, pushing, reading, training, usage, volunteer, watching
+    admission, attendance, going_back, helping, joining, operator, pausing, pushing, reading, training, usage,
+    volunteer, watching,
 )  # fmt: skip
 """Importing them has put their events into `EVENTS`."""
 
