@@ -9,7 +9,6 @@ The round sees the other peers only through `swarm.interface`; checkpoints, stag
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part, adopted, merged, rebased
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.outer_step import follow_averages, step_at
+from dipaco_swarm.outer_step import step_at
 from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due, view_of_group
 from dipaco_swarm.path_in_training import Fetching, InFlight, Pace, PathInTraining
 from dipaco_swarm.swarm.fetching import Older
@@ -77,10 +76,9 @@ def run_outer_round(
     if due:
         _give(peer, parts)
         on_due(due)
-    follow = partial(follow_averages, peer.rules.outer)
     for module, contribution in contributions.items():
-        older, patience = Older(peer.progress[module].base, follow), _patience(peer, module, seconds)
-        under_way = peer.swarm.begin_round(contribution, patience=patience, older=older)
+        older = Older(peer.progress[module].base, peer.rules.follow(module))
+        under_way = peer.swarm.begin_round(contribution, patience=_patience(peer, module, seconds), older=older)
         peer.in_flight[module] = InFlight(under_way, parts[module], before[module])
         _go_ahead(peer, module)
 
@@ -163,15 +161,17 @@ def _rounds_over(
 
 
 def _contribution(peer: PathInTraining, module: ModuleId, part: Part) -> Contribution:
-    base = peer.progress[module].base
+    base, rules = peer.progress[module].base, peer.rules
+    decay = rules.decay_of(module, part.tokens, peer.trainer.decay_of_step)
     return Contribution(
         group=peer.group_now(module),
         path=peer.path,
         version=base.version,
-        gradient=OuterGradient(base.params, part.params),
+        gradient=OuterGradient(base.params, part.params, decay),
         tokens=part.tokens,
         digest=base.digest,
         work=base.work,
+        decay=decay.amount,
     )
 
 

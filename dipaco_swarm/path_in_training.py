@@ -1,7 +1,7 @@
 """A path on this machine during one stage: what an outer round works on, and all that it changes."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -13,11 +13,12 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.outer_step import step_at
+from dipaco_swarm.algorithm.weight_decay import NOTHING, Places, WeightDecay
+from dipaco_swarm.outer_step import follow_of_level, step_at
 from dipaco_swarm.run.config import OuterConfig, RoundsConfig
 from dipaco_swarm.run.lengths import RoundLengths
 from dipaco_swarm.swarm.cards import NO_CARD, Card
-from dipaco_swarm.swarm.fetching import FetchUnderWay
+from dipaco_swarm.swarm.fetching import FetchUnderWay, Follow
 from dipaco_swarm.swarm.interface import ModuleGroup, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainReport
@@ -37,6 +38,18 @@ class RoundRules:
     """Inner steps of a path before this stage."""
     lengths: RoundLengths | None = None
     """Of its rounds, where the operator has changed them; None: all are as `rounds` has it."""
+    decays: Sequence[Places] = ()
+    """Where weights decay, level by level; none: weight decay is in outer gradients like the rest."""
+
+    def follow(self, module: ModuleId) -> Follow:
+        """The outer steps of a module."""
+        return follow_of_level(self.outer, self.decays)(module)
+
+    def decay_of(self, module: ModuleId, tokens: int, of_step: float) -> WeightDecay:
+        """What weight decay takes of a module in the steps of so many tokens. `of_step`: `Trainer.decay_of_step`."""
+        if not self.decays:
+            return NOTHING
+        return WeightDecay(min(1.0, of_step * tokens / self.tokens_per_step), self.decays[module.level])
 
     def inner_steps(self, version: int) -> int:
         """Of the round that makes `version + 1` of a module."""
@@ -102,6 +115,11 @@ class Trainer(Protocol):
     @property
     def steps_done(self) -> int:
         """Inner steps of the path so far: the clock of the learning rate."""
+        ...
+
+    @property
+    def decay_of_step(self) -> float:
+        """The amount of weight decay in an inner step now, at the base learning rate."""
         ...
 
     def skip_to(self, steps: int) -> None:

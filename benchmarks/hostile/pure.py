@@ -16,15 +16,17 @@ import torch
 from torch import Tensor
 
 from benchmarks.hostile.text import DOMAINS, LENGTH, VOCABULARY, Sequences, Text, read_text
-from dipaco_swarm.algorithm.outer import outer_gradient
+from dipaco_swarm.algorithm.outer import OuterGradient
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.algorithm.weight_decay import WeightDecay
 from dipaco_swarm.outer_step import outer_step
 from dipaco_swarm.run.config import InnerConfig, LevelConfig, LimitsConfig, ModelConfig, OuterConfig
 from dipaco_swarm.swarm.encoded_average import Span
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.reduction import (
+    decay_of,
     effective_paths_of,
     is_acceptable,
     length_of,
@@ -34,8 +36,8 @@ from dipaco_swarm.swarm.round.reduction import (
 from dipaco_swarm.swarm.round.roster import Joined, roster_of
 from dipaco_swarm.testing.poison import POISONS, Poison, Seen
 from dipaco_swarm.training.evaluation import evaluate
-from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
-from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings, learning_rate_ratios
+from dipaco_swarm.training.modules import PathModel, build_network, decay_places
 from dipaco_swarm.training.pieces import EvaluationSet
 
 MODEL = ModelConfig(
@@ -109,6 +111,7 @@ class Said:
     path: int
     tokens: int
     norm: float
+    decay: float
     reduces: bool = True
     nonce: bytes = bytes(16)
 
@@ -133,15 +136,25 @@ class Trainee:
         self.model = PathModel(build_network(MODEL, VOCABULARY, 0), LEVELS)
         self._trainer = InnerTrainer(self.model, inner, TrainingSettings(threads=1))
         self._trainer.skip_to(WARM_UP)
+        self.places = decay_places(MODEL, LEVELS, VOCABULARY, learning_rate_ratios(inner))
         self._rows = rows
         self._random = np.random.default_rng([seed, path])
 
     def train(self, states: Mapping[ModuleId, ModuleState], modules: Sequence[ModuleId], steps: int) -> list[Tensor]:
-        """From these states; returns the outer gradient of each module."""
+        """From these states; returns the outer gradient of each module without weight decay."""
         for module in modules:
             self.model.load(module.level, states[module].params)
         self._trainer.train(self._batches(), steps)
-        return [outer_gradient(states[m].params, self.model.vector(m.level)) for m in modules]
+        amount, found = self._trainer.decay_of_step * steps, []
+        for module in modules:
+            decay = WeightDecay(amount, self.places[module.level])
+            found.append(OuterGradient(states[module].params, self.model.vector(module.level), decay)[:])
+        return found
+
+    @property
+    def decay(self) -> float:
+        """What it says that weight decay took of its last round."""
+        return self._trainer.decay_of_step * INNER_STEPS
 
     def _batches(self) -> Iterator[Tensor]:
         while True:
@@ -247,7 +260,7 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
         for trainee in honest:
             found = trainee.train(states, modules[trainee.path], INNER_STEPS)
             for module, gradient in zip(modules[trainee.path], found, strict=True):
-                said = Said(trainee.path, INNER_STEPS * BATCH * LENGTH, float(length_of(gradient)))
+                said = Said(trainee.path, INNER_STEPS * BATCH * LENGTH, float(length_of(gradient)), trainee.decay)
                 given[module].append((said, gradient))
         true = {module: [gradient for _, gradient in members] for module, members in given.items()}
         for index, trainee in enumerate(hostile):
@@ -263,10 +276,11 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
                 seen = Seen(own, others, states[module].params, longest, random, origin, memory)
                 made = poison.made(seen)
                 tokens = poison.claims or INNER_STEPS * BATCH * LENGTH
-                given[module].append((Said(trainee.path, tokens, float(length_of(made))), made))
+                given[module].append((Said(trainee.path, tokens, float(length_of(made)), trainee.decay), made))
         for module, members in given.items():
             if members:
-                states[module] = _round(states[module], module, members, len(true[module]), setting, defence, outcome)
+                average = _round(states[module], module, members, len(true[module]), setting, defence, outcome)
+                states[module] = outer_step(states[module], average, OUTER, places=honest[0].places[module.level])
         if number == bench.rounds - 1 or (look_every and number % look_every == 0):
             outcome.losses.append(bench.loss(setting, states, honest[0].model))
     return outcome
@@ -289,8 +303,8 @@ def _round(
     setting: Setting,
     defence: Defence,
     outcome: Outcome,
-) -> ModuleState:
-    """One round of one module, as the product computes it."""
+) -> Whole:
+    """The average of one round of one module, as the product computes it."""
     table = PathTable(setting.table)
     group = ModuleGroup(
         0,
@@ -319,10 +333,11 @@ def _round(
                 accepted[i] = part
         counted = average(accepted)
         pieces.append((start, counted.average))
-        spans.append(Span(start, stop, effective_paths_of(counted.members, roster, group)))
+        who = counted.members, roster, group
+        spans.append(Span(start, stop, effective_paths_of(*who), decay_of(*who)))
         for i, entry in enumerate(roster):
             if honest:  # else hostile members are among themselves
                 kept = outcome.counted["honest" if int(entry.peer) < honest else "hostile"]
                 kept[0] += i in counted.members
                 kept[1] += 1
-    return outer_step(state, Whole(pieces, tuple(spans)), OUTER)
+    return Whole(pieces, tuple(spans))

@@ -16,6 +16,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from dipaco_swarm.algorithm.weight_decay import NOTHING, WeightDecay
+
 MOST_TOKENS = 4.0
 """A contribution counts by its tokens up to so many times the median of its path's replicas."""
 
@@ -38,16 +40,24 @@ class Vector(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class OuterGradient:
-    """Delta = theta(t-1) - theta(t) of one module, computed where it is looked at; all three fp32 (parameters,)."""
+    """Delta = theta(t-1) - theta(t) of one module without its weight decay, computed where it is looked at.
+
+    All three fp32 (parameters,).
+    """
 
     before: Tensor
     after: Tensor
+    decay: WeightDecay = NOTHING
+    """What it took between the two."""
 
     def __len__(self) -> int:
         return len(self.before)
 
     def __getitem__(self, place: slice, /) -> Tensor:
-        return outer_gradient(self.before[place], self.after[place])
+        before = self.before[place]
+        gradient = outer_gradient(before, self.after[place])
+        self.decay.take_out(gradient, before, place.indices(len(self.before))[0])
+        return gradient
 
 
 def outer_gradient(before: Tensor, after: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from dipaco_swarm.errors import DamagedError
 from dipaco_swarm.events.operator import KeptStateDamaged
 from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
-from dipaco_swarm.outer_step import follow_averages
-from dipaco_swarm.run.manifest import Stage
+from dipaco_swarm.outer_step import follow_of_level
+from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.swarm.groups import group_of
 from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.newest import NewestStates
@@ -41,17 +41,17 @@ class Keeping:
     def states(self) -> Mapping[ModuleId, ModuleState]:
         return self._states
 
-    def take_up(self, stage: Stage) -> None:
-        """Hold the newest state that we have of each module of a stage, and say so.
+    def take_up(self, manifest: Manifest) -> None:
+        """Hold the newest state that we have of each module of the manifest's stage, and say so.
 
         Raises UnreachableError when nobody sends a file that a module starts from.
         """
-        swarm = self._around.swarm
+        swarm, stage = self._around.swarm, manifest.stage
         for module in self._states:
             for earlier in range(stage.index):
                 swarm.release(earlier, module)
         self._states = {}
-        follow = partial(follow_averages, outer_rules(self._around.config, stage))
+        follow = follow_of_level(outer_rules(self._around.config, stage), manifest.decays)
         self._newest = NewestStates(swarm, follow=follow)
         for module in PathTable(stage.table).modules:
             state = self._at_home(stage, module) or self._at_start(stage, module)

@@ -92,7 +92,7 @@ class Operator:
             self._resumed_at = around.swarm.clock.boottime()
         elif self._publisher.is_superseded(manifest):
             return True
-        keeping.take_up(manifest.stage)
+        keeping.take_up(manifest)
         self._obeying.take_up(manifest)
         self._publisher.publish(manifest)
         around.home.keep_address(full_address(self._address, manifest))
@@ -200,7 +200,7 @@ class Operator:
         stage = newest.stage.index
         self._around.screen.event(OlderCopy(stage))
         try:
-            self._keeping.take_up(newest.stage)
+            self._keeping.take_up(newest)
         except UnreachableError as error:
             raise ManifestError(
                 f"this folder is an older copy of the run, whose peers are in stage {stage}, and they "
@@ -258,7 +258,7 @@ class Operator:
         successor = self._preparing.renewed(manifest)
         if successor.stage.index != manifest.stage.index:
             self._snapshots = None
-            self._keeping.take_up(successor.stage)
+            self._keeping.take_up(successor)
             self._around.screen.event(StageOpened(successor.stage.index, len(successor.stage.table)))
         return successor
 

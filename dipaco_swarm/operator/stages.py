@@ -54,6 +54,7 @@ class Stages:
             config=config,
             tokenizer=around.swarm.put_blob(tokenizer),
             stages=(self._single(0, seeds, 0),),
+            decays=tuple(tuple(places) for places in around.workshop.decays(tokenizer)),
             feature_seeds=tuple(seeds),
         )
         if config.stages[0].num_paths == 1:

@@ -65,7 +65,7 @@ class Standby:
         around, self._name = self._around, name
         around.swarm.follow_manifest()
         self._take_up(self._signed, self._manifest)
-        self._keeping.take_up(self._manifest.stage)
+        self._keeping.take_up(self._manifest)
         around.screen.event(StandingBy(name, appointed=self._signer() is not None))
         around.screen.event(Serving(full_address(self._address, self._manifest)))
         while not around.stop():
@@ -105,7 +105,7 @@ class Standby:
         if self._signer() is not None and not could_sign:
             self._around.screen.event(StandingBy(self._name, appointed=True))
         if manifest.stage.index != before:
-            self._keeping.take_up(manifest.stage)
+            self._keeping.take_up(manifest)
 
     def _take_up(self, signed: bytes, manifest: Manifest) -> None:
         """Keep it, and all that it names: nobody else may have that tomorrow."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
 from dipaco_swarm.algorithm.routers.router import Sample, kind_of, path_shares, router_from_bytes, router_to_bytes
 from dipaco_swarm.algorithm.stages import table_of
+from dipaco_swarm.algorithm.weight_decay import Places
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.operator.workshop import (
@@ -31,7 +32,8 @@ from dipaco_swarm.training.documents import Document, read_documents, split_of
 from dipaco_swarm.training.early import Snapshot, load_into, loss_on
 from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.features import prefix_features
-from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.inner import learning_rate_ratios
+from dipaco_swarm.training.modules import PathModel, build_network, decay_places
 from dipaco_swarm.training.pieces import EvaluationSet, routing_pieces, routing_prefixes, text_characters
 from dipaco_swarm.training.pretrained import existing_tokenizer, pretrained_network
 from dipaco_swarm.training.routed import feature_network, load_routing
@@ -83,6 +85,11 @@ class TrainingWorkshop:
         else:
             model = self._model(loaded)
         return [model.vector(level) for level in range(model.num_levels)]
+
+    def decays(self, tokenizer: bytes) -> Sequence[Places]:
+        config = self._config
+        ratios = learning_rate_ratios(config.inner)
+        return decay_places(config.model, config.levels, vocabulary_size(load_tokenizer(tokenizer)), ratios)
 
     def follow(self, config: RunConfig) -> None:
         self._config = config

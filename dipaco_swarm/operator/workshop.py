@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.algorithm.weight_decay import Places
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.early import PathShape, Snapshot
@@ -98,6 +99,10 @@ class Workshop(Protocol):
 
     def first_seeds(self, tokenizer: bytes) -> Sequence[Tensor]:
         """The parameters that each level begins with, fp32 (parameters,): fresh ones, or a checkpoint's."""
+        ...
+
+    def decays(self, tokenizer: bytes) -> Sequence[Places]:
+        """Where weights decay in a module of each level."""
         ...
 
     def follow(self, config: RunConfig) -> None:

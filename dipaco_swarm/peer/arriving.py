@@ -36,7 +36,7 @@ class NewestOnEntering:
     """Fetched only where nobody has come further: all begin with it, and the operator's node alone may have it."""
     size: Callable[[ModuleId], int]
     """Parameters of a module."""
-    follow: Follow
+    follow: Callable[[ModuleId], Follow]
     trains_on: bool
     """From an older state of ours, as long as progress with it still counts when the group's is there."""
 

@@ -17,7 +17,6 @@ from dipaco_swarm.machine.beside import Beside, Work
 from dipaco_swarm.machine.manners import Pause
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.outer_round import announce
-from dipaco_swarm.outer_step import follow_averages
 from dipaco_swarm.path_in_training import PathInTraining, RoundRules
 from dipaco_swarm.peer.arriving import NewestOnEntering
 from dipaco_swarm.peer.keeping import Keeping
@@ -87,7 +86,7 @@ class Entering:
         saved, rules = self._keeping.load(stage.index, path), _rules(manifest)
         # who has a state trains on while a newer one comes, but where steps are counted and all wait for all
         may_train_on = rules.rounds.overlaps and not pacing_of(manifest.rules.rounds.pacing).whole
-        fetch, follow = self._moving.fetching(), partial(follow_averages, rules.outer)
+        fetch, follow = self._moving.fetching(), rules.follow
         sizes = cache(partial(around.workbench.sizes, manifest, around.fetch))
         states = NewestOnEntering(
             around,
@@ -215,4 +214,5 @@ def _rules(manifest: Manifest) -> RoundRules:
         last_versions(manifest),
         stage.first_step,
         manifest.lengths,
+        manifest.decays,
     )

@@ -28,6 +28,10 @@ class RestingTrainer:
     def steps_done(self) -> int:
         return self._trainer.steps_done
 
+    @property
+    def decay_of_step(self) -> float:
+        return self._trainer.decay_of_step
+
     def skip_to(self, steps: int) -> None:
         self._trainer.skip_to(steps)
 

@@ -135,6 +135,9 @@ class Manifest(Frozen):
     coming: Stage | None = None
     """The next stage as far as it is known, so that peers get ready for it beside training. Its modules will start from
     others than these: from the last versions of the current stage."""
+    decays: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Per level, where the weights of its modules decay: each a parameter before which a place ends, and the learning
+    rate there as a multiple of the base one, 0 where nothing decays. None: weight decay is in outer gradients."""
     feature_seeds: tuple[Digest, ...] = ()
     """Per level, the blob of the frozen dense model that turns a prefix into the router's feature; none at first."""
     window_router: Digest | None = None
@@ -147,7 +150,15 @@ class Manifest(Frozen):
     """The last stage's rounds are done: hold, evaluate, serve; train no more."""
 
     @model_validator(mode="after")
-    def _what_comes_fits(self) -> Self:
+    def _fits_itself(self) -> Self:
+        if self.decays and len(self.decays) != len(self.config.levels):
+            raise ValueError(f"decays: {len(self.decays)} levels, but the model has {len(self.config.levels)}")
+        for level, places in enumerate(self.decays):
+            stops = [stop for stop, _ in places]
+            if stops != sorted({*stops}) or any(stop < 1 for stop in stops):
+                raise ValueError(f"decays: the places of level {level} do not rise")
+            if not all(0 <= ratio < math.inf for _, ratio in places):
+                raise ValueError(f"decays: a learning rate of level {level} is negative, or no number")
         closing, coming = self.closing, self.coming
         if closing is not None:
             if set(closing.params) != self.stage.modules:

@@ -27,13 +27,16 @@ class Span:
     start: int
     stop: int
     effective_paths: float
+    decay: float = 0.0
+    """The amount of weight decay that belongs to it (`algorithm/weight_decay.py`)."""
 
 
 class Averaged(Protocol):
     """What an outer step needs of a round."""
 
     def parts(self) -> Iterator[tuple[int, Tensor]]:
-        """Weighted mean of the outer gradients, not yet rescaled, piece by piece: where one begins, and fp32 (n,)."""
+        """Weighted mean of the outer gradients, neither decayed nor rescaled, piece by piece: where one begins, and
+        fp32 (n,)."""
         ...
 
     @property

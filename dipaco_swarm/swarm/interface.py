@@ -112,12 +112,14 @@ class Contribution:
     version: int
     """The version that the outer gradient starts from."""
     gradient: Vector
-    """Outer gradient."""
+    """Outer gradient, without weight decay."""
     tokens: int
     digest: str
     """Of the state that the outer gradient starts from: all members of a round start from the same one."""
     work: int = 0
     """Behind that state."""
+    decay: float = 0.0
+    """The amount of weight decay that was left out (`algorithm/weight_decay.py`)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """The newest state of a module that others announce: which one to ask for, and what to do when nobody sends it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -30,11 +30,11 @@ class NewestStates:
         self,
         swarm: Swarm,
         *,
-        follow: Follow | None = None,
+        follow: Callable[[ModuleId], Follow] | None = None,
         again_after: float = 0.0,
         give_up_after: float = math.inf,
     ) -> None:
-        """`follow`: the outer steps of the run; None: states are fetched whole, never made of averages.
+        """`follow`: the outer steps of each module; None: states are fetched whole, never made of averages.
 
         `again_after`: seconds in which a state that nobody sent is not asked for again. `give_up_after`: seconds after
         which a state that nobody sends is not believed to exist; 0: it is asked for once.
@@ -87,7 +87,7 @@ class NewestStates:
         """
         older = None
         if self._follow is not None and ours is not None and claim.version - ours.version <= MAX_CHAIN:
-            older = Older(ours, self._follow)
+            older = Older(ours, self._follow(module))
         return self._swarm.begin_fetch(
             stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters, older=older
         )

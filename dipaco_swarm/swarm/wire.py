@@ -31,6 +31,7 @@ from dipaco_swarm.swarm.fields import (
     RoundId,
     Scale,
     Seconds,
+    Share,
     Size,
     Speed,
     Tokens,
@@ -64,6 +65,8 @@ class Join(Message):
     tokens: Tokens
     norm: Norm
     """Length of the whole outer gradient; reducers hold us to it."""
+    decay: Share = 0.0
+    """Amount of weight decay that is not in the outer gradient (`algorithm/weight_decay.py`)."""
     parameters: Parameters
     reduces: bool
     nonce: Nonce
@@ -95,6 +98,7 @@ class RosterEntry(Message):
     path: Index
     tokens: Tokens
     norm: Norm
+    decay: Share = 0.0
     scale: Scale
     """Norm clipping: what this contribution is multiplied with."""
     reduces: bool
@@ -319,8 +323,8 @@ class AverageHeader(Message):
     piece_parameters: int = Field(ge=BLOCK, le=MAX_STATE_PARAMETERS)
     sizes: tuple[Size, ...] = Field(min_length=1, max_length=MAX_PIECES)
     """Bytes of each piece."""
-    spans: tuple[tuple[Parameters, Weight], ...] = Field(min_length=1, max_length=MAX_SPANS)
-    """The parameter before which each ends, and the effective number of paths in it."""
+    spans: tuple[tuple[Parameters, Weight, Share], ...] = Field(min_length=1, max_length=MAX_SPANS)
+    """The parameter before which each ends, the effective number of paths in it, and its amount of weight decay."""
 
 
 class AskBlob(Message):

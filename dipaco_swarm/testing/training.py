@@ -21,6 +21,8 @@ Sleep = Callable[[float], None]
 PIECES = 6
 """Of the routing sample."""
 SCORING_SECONDS = 2.0
+DECAY_OF_STEP = 1e-4
+"""What weight decay takes in a step."""
 
 
 def loss_of(params: Mapping[ModuleId, Tensor]) -> float:
@@ -90,6 +92,10 @@ class SimulatedTrainer:
     @property
     def steps_done(self) -> int:
         return self._steps_done
+
+    @property
+    def decay_of_step(self) -> float:
+        return DECAY_OF_STEP
 
     def skip_to(self, steps: int) -> None:
         self._steps_done = max(self._steps_done, steps)

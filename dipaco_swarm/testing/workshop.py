@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.stages import table_of
+from dipaco_swarm.algorithm.weight_decay import Places
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.operator.workshop import (
     Fetch,
@@ -51,6 +52,9 @@ class SimulatedWorkshop:
     def first_seeds(self, tokenizer: bytes) -> Sequence[Tensor]:
         generator = torch.Generator().manual_seed(self._config.seed)
         return [torch.randn(self._parameters, generator=generator) for _ in self._config.levels]
+
+    def decays(self, tokenizer: bytes) -> Sequence[Places]:
+        return [((self._parameters // 3, 0.0), (self._parameters // 2, 2.0)) for _ in self._config.levels]
 
     def follow(self, config: RunConfig) -> None:
         self._config = config

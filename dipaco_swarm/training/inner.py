@@ -121,6 +121,11 @@ def learning_rate_at(config: InnerConfig, step: int) -> float:
     return config.learning_rate * (floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * done)))
 
 
+def learning_rate_ratios(config: InnerConfig) -> dict[str, float]:
+    """By the kind of a `ParameterGroup`."""
+    return {"embedding": config.embedding_learning_rate_ratio, "head": config.head_learning_rate_ratio, "rest": 1.0}
+
+
 class InnerTrainer:
     """The inner optimizer of one path, and the loop that drives it.
 
@@ -147,6 +152,11 @@ class InnerTrainer:
     def steps_done(self) -> int:
         """Inner steps of the path so far: the clock of the learning rate."""
         return self._steps_done
+
+    @property
+    def decay_of_step(self) -> float:
+        """The amount of weight decay in an inner step now, at the base learning rate."""
+        return self.config.weight_decay * learning_rate_at(self.config, max(0, self._steps_done - 1))
 
     def skip_to(self, steps: int) -> None:
         """Advance the schedule to `steps`, never back: other peers trained this path meanwhile."""
@@ -283,7 +293,7 @@ class InnerTrainer:
 
 def _make_optimizer(model: PathModel, config: InnerConfig, *, eight_bit: bool) -> torch.optim.Optimizer:
     """AdamW over the model's parameter groups; `ratio` of a group multiplies the learning rate."""
-    ratios = {"embedding": config.embedding_learning_rate_ratio, "head": config.head_learning_rate_ratio, "rest": 1.0}
+    ratios = learning_rate_ratios(config)
     groups = [
         {
             "params": [parameter for _, parameter in group.parameters],

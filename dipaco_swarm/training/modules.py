@@ -5,7 +5,7 @@ the protocol: peers exchange these vectors and nothing tells a parameter from th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,6 +41,19 @@ def build_network(model: ModelConfig, vocab_size: int, seed: int) -> PreTrainedM
         network = _bare_network(model, vocab_size)
     _initialize(network, torch.Generator().manual_seed(seed))
     return network
+
+
+def decay_places(
+    model: ModelConfig, levels: Sequence[LevelConfig], vocab_size: int, ratios: Mapping[str, float]
+) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """Where weights decay in a module of each level (`algorithm/weight_decay.py`): nothing is allocated.
+
+    `ratios`: learning rates by the kind of a group, as multiples of the base one. Raises ManifestError as
+    `build_network`.
+    """
+    with torch.device("meta"):
+        path = PathModel(_bare_network(model, vocab_size), levels)
+    return tuple(path.decay_places(level, ratios) for level in range(path.num_levels))
 
 
 def level_sizes(model: ModelConfig, levels: Sequence[LevelConfig], vocab_size: int) -> tuple[int, ...]:
@@ -244,6 +257,20 @@ class PathModel:
                 kind = "embedding"
             groups.setdefault((kind, parameter.ndim >= 2), []).append((name, parameter))
         return tuple(ParameterGroup(kind, decays, tuple(named)) for (kind, decays), named in groups.items())
+
+    def decay_places(self, level: int, ratios: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+        """Where weights decay in a level's vector; see the function of this name."""
+        of = {
+            name: ratios[group.kind] if group.decays else 0.0
+            for group in self.parameter_groups()
+            for name, _ in group.parameters
+        }
+        found: list[tuple[int, float]] = []
+        for place, (name, _) in zip(self._places(level), self._levels[level], strict=True):
+            if found and found[-1][1] == of[name]:
+                found.pop()
+            found.append((place.stop, of[name]))
+        return tuple(found)
 
     def _places(self, level: int) -> list[slice]:
         """Where each parameter of a level lies in its vector."""

@@ -283,6 +283,20 @@ def test_a_stage_that_does_not_fit_itself_is_refused(change: dict[str, object], 
         Stage(**(fields | change))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("decays", "reason"),
+    [
+        ((((10, 1.0),),), "1 levels, but the model has 2"),
+        ((((10, 1.0), (10, 0.0)), ()), "places of level 0 do not rise"),
+        (((), ((0, 1.0),)), "places of level 1 do not rise"),
+        ((((10, -1.0),), ()), "level 0 is negative"),
+    ],
+)
+def test_places_of_weight_decay_that_cannot_be_are_refused(decays: tuple[object, ...], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Manifest.model_validate({**dict(manifest()), "decays": decays})
+
+
 # ----------------------------------------------------------------------------------------------------------- addresses
 
 

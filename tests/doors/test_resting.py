@@ -13,6 +13,7 @@ class Steps:
     """A trainer whose steps take two seconds each."""
 
     steps_done = 7
+    decay_of_step = 1e-4
 
     def skip_to(self, steps: int) -> None:
         self.steps_done = steps

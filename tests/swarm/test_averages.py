@@ -7,6 +7,7 @@ import torch
 
 from dipaco_swarm.algorithm.outer import OuterStep, nesterov_step, rescale
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.weight_decay import part_taken
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.outer_step import follow_averages
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN, Span
@@ -18,7 +19,8 @@ from tests.averages import OUTER, PARAMETERS, average_of, chain_from, noise, sta
 
 MODULE, OTHER = ModuleId(0, 0), ModuleId(1, 0)
 BASE = state_of(1)
-SPANS = (Span(0, 65_536, 2.0), Span(65_536, PARAMETERS, 1.6))
+SPANS = (Span(0, 65_536, 2.0, 0.25), Span(65_536, PARAMETERS, 1.6, 0.125))
+PLACES = ((1000, 0.0), (100_000, 2.0), (PARAMETERS - 7, 1.0))
 
 
 # ------------------------------------------------------------------------------------------------------- the outer step
@@ -36,6 +38,20 @@ def test_a_followed_average_is_the_outer_step_of_what_was_decoded() -> None:
     assert (state.version, state.work) == (5, 107)
     assert torch.equal(state.params, params)
     assert torch.equal(state.momentum, momentum)
+
+
+def test_weight_decay_is_put_on_an_average_where_weights_decay() -> None:
+    average = average_of(BASE, 9, "fp32", SPANS)
+    share = torch.zeros(PARAMETERS)
+    for start, stop, each in ((1000, 65_536, 0.5), (65_536, 100_000, 0.25), (100_000, PARAMETERS - 7, 0.125)):
+        share[start:stop] = part_taken(each)
+    with_decay = average.mean + share * BASE.params
+    gradient = torch.cat([rescale(with_decay[span.start : span.stop], span.effective_paths) for span in SPANS])
+    params, _ = nesterov_step(BASE.params, BASE.momentum, gradient, OuterStep(0.7, 0.6))
+    state = follow_averages(OUTER, BASE, [average], places=PLACES)
+    assert state is not None
+    assert torch.equal(state.params, params)
+    assert torch.equal(average.mean, average_of(BASE, 9, "fp32").mean), "what came over the wire is as it was"
 
 
 def test_averages_are_followed_one_after_the_other() -> None:
@@ -106,7 +122,7 @@ def _blob(**changed: object) -> bytes:
         codec="int8",
         piece_parameters=average.piece_parameters,
         sizes=SIZES,
-        spans=((PARAMETERS, 2.0),),
+        spans=((PARAMETERS, 2.0, 0.0),),
     )
     said = encode(header.model_copy(update=changed))
     return LENGTH.pack(len(said)) + said + data[LENGTH.size + length :]
@@ -134,11 +150,11 @@ def _blob(**changed: object) -> bytes:
         _blob(base="x"),
         _blob(work=-1),
         _blob(spans=()),
-        _blob(spans=((PARAMETERS - 1, 2.0),)),
-        _blob(spans=((0, 2.0), (PARAMETERS, 2.0))),
-        _blob(spans=((9, 2.0), (5, 2.0), (PARAMETERS, 2.0))),
-        _blob(spans=((PARAMETERS, 0.0),)),
-        _blob(spans=((PARAMETERS, float("nan")),)),
+        _blob(spans=((PARAMETERS - 1, 2.0, 0.0),)),
+        _blob(spans=((0, 2.0, 0.0), (PARAMETERS, 2.0, 0.0))),
+        _blob(spans=((9, 2.0, 0.0), (5, 2.0, 0.0), (PARAMETERS, 2.0, 0.0))),
+        _blob(spans=((PARAMETERS, 0.0, 0.0),)),
+        _blob(spans=((PARAMETERS, float("nan"), 0.0),)),
     ],
 )
 def test_what_is_no_average_is_refused(data: bytes) -> None:

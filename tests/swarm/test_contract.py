@@ -150,6 +150,20 @@ def test_replicas_of_a_path_count_once(make_swarms: MakeSwarms) -> None:
     assert result.spans[0].effective_paths == pytest.approx(2.0)
 
 
+def test_members_agree_on_the_usual_weight_decay(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(3)
+    weights = group(1 / 3, 1 / 3, 1 / 3)
+    gather(swarms, {MODULE: weights}, [0, 1, 2])
+    for swarm in swarms:
+        swarm.configure_rounds("fp32", 4.0)
+    amounts = [0.01, 1.0, 0.015]
+    parts = [[replace(part(i, torch.ones(10), weights), decay=amount)] for i, amount in enumerate(amounts)]
+    for outcome in reduce_together(swarms, parts):
+        result = agreed(outcome[MODULE])
+        assert [span.decay for span in result.spans] == [0.015]
+        assert torch.equal(result.mean, torch.ones(10)), "it is put on by the outer step"
+
+
 def test_several_modules_are_averaged_at_once(make_swarms: MakeSwarms) -> None:
     swarms = make_swarms(2)
     groups = {module: group(0.5, 0.5, module=module) for module in (MODULE, OTHER)}

@@ -58,7 +58,7 @@ def test_the_best_state_is_asked_for_and_ours_is_not() -> None:
 
 def test_averages_are_asked_for_by_who_is_a_few_versions_behind() -> None:
     holders = Holders([NEWEST])
-    newest = NewestStates(cast(Swarm, holders), follow=lambda state, averages, room: None)
+    newest = NewestStates(cast(Swarm, holders), follow=lambda module: lambda state, averages, room: None)
     newest.fetch(0, MODULE, NEWEST)  # a guest has nothing to go on from
     assert holders.older is None
     for behind, asked in ((MAX_CHAIN, True), (MAX_CHAIN + 1, False), (0, True)):  # 0: one of the two went astray

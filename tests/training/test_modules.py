@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from dipaco_swarm.algorithm.outer import OuterGradient
+from dipaco_swarm.algorithm.weight_decay import WeightDecay
 from dipaco_swarm.errors import ManifestError
-from dipaco_swarm.run.config import LevelConfig, ModelConfig
-from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig
+from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings, learning_rate_ratios
+from dipaco_swarm.training.modules import PathModel, build_network, decay_places
 
 TINY = ModelConfig(
     hidden_size=16, intermediate_size=32, num_hidden_layers=3, num_attention_heads=2, max_position_embeddings=64
@@ -113,6 +116,34 @@ def test_groups_hold_every_parameter_once_and_only_matrices_decay() -> None:
         ("rest", False),
     }
     assert all((parameter.ndim >= 2) == group.decays for group in groups for _, parameter in group.parameters)
+
+
+def test_what_weight_decay_takes_is_known_without_the_model() -> None:
+    """An embedding of which only some rows are used: the others move by weight decay alone."""
+    config = InnerConfig(learning_rate=1e-2, embedding_learning_rate_ratio=3.0, warmup_steps=0, batch_sequences=1)
+    model, vocabulary = path_model(), path_model().network.config.vocab_size
+    places = decay_places(TINY, LEVELS, vocabulary, learning_rate_ratios(config))
+    assert [level[-1][0] for level in places] == [model.size(level) for level in range(2)]
+    before = model.vector(0)
+    trainer = InnerTrainer(model, config, TrainingSettings(threads=1))
+    trainer.train(iter([TOKENS] * 5), 5)
+    decay = WeightDecay(trainer.decay_of_step * 5, places[0])
+    rows = slice(*_rows_of_the_embedding(model))
+    with_it, without = (OuterGradient(before, model.vector(0), each)[rows] for each in (WeightDecay(), decay))
+    unused = torch.ones(vocabulary, dtype=torch.bool)
+    unused[TOKENS[0]] = False
+    left, taken = (torch.linalg.vector_norm(each.view(vocabulary, -1)[unused]) for each in (without, with_it))
+    assert left < 0.01 * taken
+
+
+def _rows_of_the_embedding(model: PathModel) -> tuple[int, int]:
+    """Where the embedding lies in its level."""
+    start = 0
+    for name, parameter in model.named(0).items():
+        if "embed_tokens" in name:
+            return start, start + parameter.numel()
+        start += parameter.numel()
+    raise AssertionError("there is an embedding")
 
 
 @pytest.mark.parametrize("model_type", ["mistral", "qwen2", "qwen3", "gemma2", "gpt_neox"])

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,7 +14,7 @@ from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import ModuleGroup, PeerName
 from dipaco_swarm.swarm.proofs import Seal
 from dipaco_swarm.swarm.round.codecs.codec import Codec
-from dipaco_swarm.swarm.round.reduction import effective_paths_of, piece_bounds, present_in
+from dipaco_swarm.swarm.round.reduction import decay_of, effective_paths_of, piece_bounds, present_in
 from dipaco_swarm.swarm.round.seals import (
     IsSignedBy,
     Made,
@@ -198,15 +198,16 @@ class Average:
         return tuple(self._encoded[piece] for piece in range(len(self.owners)))
 
     def spans(self) -> tuple[Span, ...]:
-        """The effective number of paths along the vector; neighbours that agree are one span."""
+        """Effective number of paths and weight decay along the vector; neighbours that agree are one span."""
         spans: list[Span] = []
         for piece in range(len(self.owners)):
             start, stop = self.bounds(piece)
-            n_eff = effective_paths_of(self._present_in(self._masks[piece]), self._roster.members, self._group)
-            if spans and spans[-1].effective_paths == n_eff:
-                spans[-1] = Span(spans[-1].start, stop, n_eff)
+            who = self._present_in(self._masks[piece]), self._roster.members, self._group
+            last, span = spans[-1] if spans else None, Span(start, stop, effective_paths_of(*who), decay_of(*who))
+            if last is not None and (last.effective_paths, last.decay) == (span.effective_paths, span.decay):
+                spans[-1] = replace(last, stop=stop)
             else:
-                spans.append(Span(start, stop, n_eff))
+                spans.append(span)
         return tuple(spans)
 
     def contributors(self) -> tuple[PeerName, ...]:

@@ -96,6 +96,7 @@ class Follower:
             path=contribution.path,
             tokens=contribution.tokens,
             norm=norm,
+            decay=contribution.decay,
             parameters=len(contribution.gradient),
             nonce=self.transport.random.randbytes(16),
             reduces=self.transport.reachable,

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.averaging.rule import Member, PieceAverage, averaging_of
+from dipaco_swarm.algorithm.averaging.rule import Member, PieceAverage, averaging_of, voices
 from dipaco_swarm.algorithm.outer import Vector, effective_paths, trained_weights
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.weight_decay import usual_amount
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec
 from dipaco_swarm.swarm.wire import RosterEntry
@@ -119,7 +120,11 @@ def _equally_long(speeds: Mapping[int, float], rest: float, members: int) -> dic
 
 def piece_average(roster: Sequence[RosterEntry], group: ModuleGroup) -> PieceAverage:
     """The group's averaging rule, ready for the pieces of one round: a piece's contributions -> their average."""
-    members = [
+    return averaging_of(group.averaging).prepare(_members(roster, group), group.round_tokens)
+
+
+def _members(roster: Sequence[RosterEntry], group: ModuleGroup) -> list[Member]:
+    return [
         Member(
             path=member.path,
             tokens=float(member.tokens),
@@ -129,7 +134,11 @@ def piece_average(roster: Sequence[RosterEntry], group: ModuleGroup) -> PieceAve
         )
         for member in roster
     ]
-    return averaging_of(group.averaging).prepare(members, group.round_tokens)
+
+
+def decay_of(present: Sequence[int], members: Sequence[RosterEntry], group: ModuleGroup) -> float:
+    """The amount of weight decay that an average is given in which these roster members are."""
+    return usual_amount([members[i].decay for i in present], voices(present, _members(members, group)))
 
 
 def effective_paths_of(present: Sequence[int], members: Sequence[RosterEntry], group: ModuleGroup) -> float:

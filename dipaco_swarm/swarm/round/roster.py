@@ -34,6 +34,9 @@ class Joined(Protocol):
     def norm(self) -> float: ...
 
     @property
+    def decay(self) -> float: ...
+
+    @property
     def reduces(self) -> bool: ...
 
     @property
@@ -54,6 +57,7 @@ def roster_of(joins: Mapping[str, Joined], norm_clip: float, waived: Collection[
                 path=join.path,
                 tokens=join.tokens,
                 norm=join.norm,
+                decay=join.decay,
                 scale=max(scale, MIN_SCALE),
                 reduces=join.reduces,
                 nonce=join.nonce,
@@ -96,7 +100,7 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
         raise RemoteDataError(leader, "sends a roster without us, or with somebody twice")
     me, waived = said[us], {member.peer for member in roster.members if not member.awaited}
     if not (
-        (me.path, me.tokens, me.norm, me.nonce) == (join.path, join.tokens, join.norm, join.nonce)
+        (me.path, me.tokens, me.norm, me.decay, me.nonce) == (join.path, join.tokens, join.norm, join.decay, join.nonce)
         and roster.members == roster_of(said, norm_clip, waived)
         and 2 * len(waived) <= len(said)
         and all(member.path in group.path_weights for member in roster.members)

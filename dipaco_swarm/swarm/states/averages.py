@@ -56,7 +56,7 @@ def _packed(average: EncodedAverage) -> list[Buffer]:
         codec=average.codec,
         piece_parameters=average.piece_parameters,
         sizes=tuple(map(len, average.pieces)),
-        spans=tuple((span.stop, span.effective_paths) for span in average.spans),
+        spans=tuple((span.stop, span.effective_paths, span.decay) for span in average.spans),
     )
     said = encode(header)
     return [LENGTH.pack(len(said)), said, *average.pieces]
@@ -75,7 +75,7 @@ def unpack(peer: str, data: Buffer, parameters: int) -> EncodedAverage:
         raise RemoteDataError(peer, f"names a blob that is not an average of {parameters} parameters")
     codec, counts = codec_of(header.codec), piece_counts(parameters, header.piece_parameters)
     at = LENGTH.size + length
-    stops = [stop for stop, _ in header.spans]
+    stops = [stop for stop, *_ in header.spans]
     fits = len(header.sizes) == len(counts) and len(data) == at + sum(header.sizes)
     if not fits or stops != sorted({*stops}) or stops[0] < 1 or stops[-1] != parameters:
         raise RemoteDataError(peer, "names an average whose pieces do not fit its module")
@@ -91,7 +91,7 @@ def unpack(peer: str, data: Buffer, parameters: int) -> EncodedAverage:
     return EncodedAverage(
         base=header.base,
         work=header.work,
-        spans=tuple(Span(start, stop, paths) for start, (stop, paths) in zip(starts, header.spans, strict=True)),
+        spans=tuple(Span(start, *rest) for start, rest in zip(starts, header.spans, strict=True)),
         codec=header.codec,
         parameters=parameters,
         piece_parameters=header.piece_parameters,
