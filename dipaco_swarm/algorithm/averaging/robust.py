@@ -27,9 +27,9 @@ from dipaco_swarm.algorithm.averaging.mean import weighted_sum
 from dipaco_swarm.algorithm.averaging.rule import Averaging, Counted, Member, PieceAverage, coefficients, voices
 from dipaco_swarm.algorithm.outer import lower_median
 
-CLEAR = 0.02
+CLEAR = 0.01
 """Cosine of a pair that is a whole vote, in a long piece."""
-DEVIATIONS = 8.0
+DEVIATIONS = 6.0
 """... and in a short one so many standard deviations of the cosine of two random vectors, 1 / sqrt(n) each."""
 AGAINST = -0.4
 CLEARLY_BACKED = 0.3
@@ -40,8 +40,10 @@ AGREED = 0.5
 MOST_AGREED = 3.0
 """A cosine counts up to so many times the median one, and against it down to its opposite."""
 OF_THE_USUAL = 0.56
-"""Who goes along less than that part of the median counts less; honest members had 0.4 and more across paths of
-different domains, 0.66 and more among replicas; a gradient under twice as much noise had 0.3, a tenth of it 0.1."""
+"""A replica that goes along less than that part of the median counts less; honest ones had 0.66 and more, a gradient
+under twice as much noise had 0.3, a tenth of it 0.1."""
+ACROSS_PATHS = 0.4
+"""The same among paths, whose domains differ."""
 STEPS = 1024
 """Shares are whole parts of this: they must not depend on how a machine rounds."""
 FEW = 4096
@@ -112,7 +114,8 @@ def shares_of_backing(
     """What part of its weight each contribution to a piece of so many numbers has, 0 to 1; 1 for all ordinary ones.
 
     A contribution goes along with others by its length times the square of its mean cosine with them: by how far it
-    reaches along them, and by how much of it does. Less than OF_THE_USUAL of the median, by cubes, counts less. With
+    reaches along them, and by how much of it does. Less than OF_THE_USUAL or ACROSS_PATHS of the median, by cubes,
+    counts less. With
     fewer tokens than the median it may go along less: as their square, for length and cosine both grow with them.
 
     Replicas of a path agree with one another more than with others. So each is asked how it goes along with the other
@@ -139,7 +142,7 @@ def shares_of_backing(
             i: lengths[i] * cosine * cosine / min(1.0, max(1.0, members[i].tokens) / enough) ** 2
             for i, cosine in zip(among, mean, strict=True)
         }
-        bound = OF_THE_USUAL * lower_median(along.values())
+        bound = (ACROSS_PATHS if among is places else OF_THE_USUAL) * lower_median(along.values())
         for i in judged:
             if along[i] < bound:
                 part = along[i] / bound
