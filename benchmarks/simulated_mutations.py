@@ -79,8 +79,8 @@ MUTATIONS = (
     Mutation(
         "what an outer gradient is taken from is never written to",
         "dipaco_swarm.algorithm.outer",
-        "return outer_gradient(self.before[place], self.after[place])",
-        "return self.before[place].sub_(self.after[place])",
+        "gradient = outer_gradient(before, self.after[place])",
+        "gradient = before.sub_(self.after[place])",
     ),
     Mutation(
         "what is trained is in the outer gradient's tokens",

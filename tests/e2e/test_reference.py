@@ -302,6 +302,7 @@ class PlainSgd:
 
     model: PathModel
     learning_rate: float = 0.1
+    decay_of_step: float = 0.0
 
     def skip_to(self, steps: int) -> None:
         """Its learning rate has no schedule."""
