@@ -4,7 +4,7 @@
 
 A path of 15 million parameters that trains for T / 10 minutes between two rounds stands for one of 150 million and T
 minutes, on the same line. Needs root, iproute2 and iptables. Exit code 1 when a row misses an aim (see `Row.missed`).
-`--quick` is the home line, two peers and the grid, T for 1 and 5 minutes, looked at for a minute each: twelve minutes.
+`--quick` is the home line, two peers and the grid, T for 1 and 5 minutes, looked at for a minute each: fifteen minutes.
 What counts as trained is what `dipaco_swarm/peer/usage.py` says, as the peers wrote it down; speed is the tokens of
 that time, of those that they would have had in all of it without rounds. Tokens are the ledger's of
 `benchmarks/chaos`. `benchmarks.simulated_utilisation` plays more rows, in virtual time.

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.averaging.rule import Counted, Member, averaging_of
-from dipaco_swarm.algorithm.outer import MOST_TOKENS, at_most, contribution_weights
+from dipaco_swarm.algorithm.outer import MOST_TOKENS, OuterGradient, at_most, contribution_weights
+from dipaco_swarm.algorithm.weight_decay import NOTHING, WeightDecay, part_taken
 from dipaco_swarm.testing.poison import POISONS, Seen
 
 LENGTH = 1 << 16
@@ -72,6 +73,17 @@ def test_who_goes_along_less_than_it_says_counts_less(attack: str, paths: list[i
     assert found.members == [0, 1, 2, 3, 4], "it points with the others"
     assert float((found.average - alone.average).norm()) < 0.5 * float((mean.average - alone.average).norm())
     assert float(common @ found.average) > float(common @ mean.average)
+
+
+@pytest.mark.parametrize(("takes_out", "counted"), [(False, [0, 1, 2, 3, 4]), (True, [0, 1, 2, 3])])
+def test_nobody_hides_behind_weight_decay(takes_out: bool, counted: list[int]) -> None:
+    before = 10 * torch.randn(LENGTH, generator=torch.Generator().manual_seed(7)) / LENGTH**0.5
+    decay = WeightDecay(0.05, [(LENGTH, 1.0)])
+    after = [before - part_taken(decay.amount) * before - each for each in honest(4, 0.03)]
+    others = [OuterGradient(before, each, decay if takes_out else NOTHING)[:] for each in after]
+    random = torch.Generator().manual_seed(1)
+    hostile = POISONS["cover"].made(Seen(others[0], others, before, 1.0, random, origin=before))
+    assert averaged([*others, hostile], [0, 1, 2, 3, 4]).members == counted
 
 
 def test_who_says_that_it_has_trained_less_counts_by_that_alone() -> None:
