@@ -1,6 +1,6 @@
 """The outer step of a module, as the run file has it: from a state and an average to the next state."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -60,9 +60,9 @@ def _finished(
     return torch.cat(found) if len(found) > 1 else found[0]
 
 
-def follow_of_level(config: OuterConfig, places: Sequence[Places]) -> Callable[[ModuleId], Follow]:
-    """`follow_averages` of each module. `places`: where weights decay in each level's; none: nowhere."""
-    return lambda module: partial(follow_averages, config, places=places[module.level] if places else ())
+def follow_of(config: OuterConfig, decays: Sequence[Places], module: ModuleId) -> Follow:
+    """`follow_averages` of a module. `decays`: where weights decay, level by level; none: nowhere."""
+    return partial(follow_averages, config, places=decays[module.level] if decays else ())
 
 
 def follow_averages(

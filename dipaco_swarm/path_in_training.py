@@ -14,7 +14,7 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.algorithm.weight_decay import NOTHING, Places, WeightDecay
-from dipaco_swarm.outer_step import follow_of_level, step_at
+from dipaco_swarm.outer_step import follow_of, step_at
 from dipaco_swarm.run.config import OuterConfig, RoundsConfig
 from dipaco_swarm.run.lengths import RoundLengths
 from dipaco_swarm.swarm.cards import NO_CARD, Card
@@ -43,7 +43,7 @@ class RoundRules:
 
     def follow(self, module: ModuleId) -> Follow:
         """The outer steps of a module."""
-        return follow_of_level(self.outer, self.decays)(module)
+        return follow_of(self.outer, self.decays, module)
 
     def decay_of(self, module: ModuleId, tokens: int, of_step: float) -> WeightDecay:
         """What weight decay takes of a module in the steps of so many tokens. `of_step`: `Trainer.decay_of_step`."""

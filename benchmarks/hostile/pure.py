@@ -37,7 +37,7 @@ from dipaco_swarm.swarm.round.roster import Joined, roster_of
 from dipaco_swarm.testing.poison import POISONS, Poison, Seen
 from dipaco_swarm.training.evaluation import evaluate
 from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings, learning_rate_ratios
-from dipaco_swarm.training.modules import PathModel, build_network, decay_places
+from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.pieces import EvaluationSet
 
 MODEL = ModelConfig(
@@ -136,7 +136,8 @@ class Trainee:
         self.model = PathModel(build_network(MODEL, VOCABULARY, 0), LEVELS)
         self._trainer = InnerTrainer(self.model, inner, TrainingSettings(threads=1))
         self._trainer.skip_to(WARM_UP)
-        self.places = decay_places(MODEL, LEVELS, VOCABULARY, learning_rate_ratios(inner))
+        ratios = learning_rate_ratios(inner)
+        self.places = [self.model.decay_places(level, ratios) for level in range(self.model.num_levels)]
         self._rows = rows
         self._random = np.random.default_rng([seed, path])
 

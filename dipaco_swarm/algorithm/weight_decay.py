@@ -14,6 +14,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
 
 from torch import Tensor
 
@@ -49,9 +51,8 @@ class WeightDecay:
         """Where weights decay between two parameters, from the first of them on, and how much."""
         if not self.amount:
             return
-        ends = [end for end, _ in self.places]
         begin = start
-        for end, ratio in self.places[bisect_right(ends, start) :]:
+        for end, ratio in self.places[bisect_right(self.places, start, key=itemgetter(0)) :]:
             if begin >= stop:
                 return
             if ratio:
@@ -73,13 +74,10 @@ def usual_amount(amounts: Sequence[float], voices: Sequence[float]) -> float:
 
     Whoever claims that everything decayed has no more to say than its voice, and neither has a crowd on one path.
     """
-    half, heard = math.fsum(voices) / 2, 0.0
+    half = math.fsum(voices) / 2 * (1 - 1e-9)  # else a rounding would decide which of two equal halves is the lower one
     ranked = sorted(zip(amounts, voices, strict=True))
-    for amount, voice in ranked:
-        heard += voice
-        if heard >= half * (1 - 1e-9):  # else it would hang on a rounding which of two equal halves is the lower one
-            return amount
-    return ranked[-1][0]
+    heard = accumulate(voice for _, voice in ranked)
+    return next(amount for (amount, _), so_far in zip(ranked, heard, strict=True) if so_far >= half)
 
 
 NOTHING = WeightDecay()

@@ -12,7 +12,7 @@ from dipaco_swarm.errors import DamagedError
 from dipaco_swarm.events.operator import KeptStateDamaged
 from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
-from dipaco_swarm.outer_step import follow_of_level
+from dipaco_swarm.outer_step import follow_of
 from dipaco_swarm.run.manifest import Manifest, Stage
 from dipaco_swarm.swarm.groups import group_of
 from dipaco_swarm.swarm.interface import Announcement, Role
@@ -51,7 +51,7 @@ class Keeping:
             for earlier in range(stage.index):
                 swarm.release(earlier, module)
         self._states = {}
-        follow = follow_of_level(outer_rules(self._around.config, stage), manifest.decays)
+        follow = partial(follow_of, outer_rules(self._around.config, stage), manifest.decays)
         self._newest = NewestStates(swarm, follow=follow)
         for module in PathTable(stage.table).modules:
             state = self._at_home(stage, module) or self._at_start(stage, module)

@@ -150,7 +150,7 @@ class Manifest(Frozen):
     """The last stage's rounds are done: hold, evaluate, serve; train no more."""
 
     @model_validator(mode="after")
-    def _fits_itself(self) -> Self:
+    def _decays_fit(self) -> Self:
         if self.decays and len(self.decays) != len(self.config.levels):
             raise ValueError(f"decays: {len(self.decays)} levels, but the model has {len(self.config.levels)}")
         for level, places in enumerate(self.decays):
@@ -159,6 +159,10 @@ class Manifest(Frozen):
                 raise ValueError(f"decays: the places of level {level} do not rise")
             if not all(0 <= ratio < math.inf for _, ratio in places):
                 raise ValueError(f"decays: a learning rate of level {level} is negative, or no number")
+        return self
+
+    @model_validator(mode="after")
+    def _what_comes_fits(self) -> Self:
         closing, coming = self.closing, self.coming
         if closing is not None:
             if set(closing.params) != self.stage.modules:

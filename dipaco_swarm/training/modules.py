@@ -51,16 +51,20 @@ def decay_places(
     `ratios`: learning rates by the kind of a group, as multiples of the base one. Raises ManifestError as
     `build_network`.
     """
-    with torch.device("meta"):
-        path = PathModel(_bare_network(model, vocab_size), levels)
+    path = _outline(model, levels, vocab_size)
     return tuple(path.decay_places(level, ratios) for level in range(path.num_levels))
 
 
 def level_sizes(model: ModelConfig, levels: Sequence[LevelConfig], vocab_size: int) -> tuple[int, ...]:
     """Parameters of each level of a path of any size: nothing is allocated. Raises ManifestError as `build_network`."""
-    with torch.device("meta"):
-        path = PathModel(_bare_network(model, vocab_size), levels)
+    path = _outline(model, levels, vocab_size)
     return tuple(map(path.size, range(path.num_levels)))
+
+
+def _outline(model: ModelConfig, levels: Sequence[LevelConfig], vocab_size: int) -> "PathModel":
+    """A path without numbers: nothing is allocated. Raises ManifestError as `build_network`."""
+    with torch.device("meta"):
+        return PathModel(_bare_network(model, vocab_size), levels)
 
 
 def _bare_network(model: ModelConfig, vocab_size: int) -> PreTrainedModel:

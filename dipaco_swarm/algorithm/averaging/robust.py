@@ -115,8 +115,8 @@ def shares_of_backing(
 
     A contribution goes along with others by its length times the square of its mean cosine with them: by how far it
     reaches along them, and by how much of it does. Less than OF_THE_USUAL or ACROSS_PATHS of the median, by cubes,
-    counts less. With
-    fewer tokens than the median it may go along less: as their square, for length and cosine both grow with them.
+    counts less. With fewer tokens than the median it may go along less: as their square, for length and cosine both
+    grow with them.
 
     Replicas of a path agree with one another more than with others. So each is asked how it goes along with the other
     replicas, where there are three; and else with the members of other paths, as all the others are then.

@@ -200,10 +200,14 @@ class Average:
     def spans(self) -> tuple[Span, ...]:
         """Effective number of paths and weight decay along the vector; neighbours that agree are one span."""
         spans: list[Span] = []
+        of_mask: dict[bytes, tuple[float, float]] = {}  # nearly all pieces have the same members
         for piece in range(len(self.owners)):
             start, stop = self.bounds(piece)
-            who = self._present_in(self._masks[piece]), self._roster.members, self._group
-            last, span = spans[-1] if spans else None, Span(start, stop, effective_paths_of(*who), decay_of(*who))
+            mask = self._masks[piece]
+            if mask not in of_mask:
+                who = self._present_in(mask), self._roster.members, self._group
+                of_mask[mask] = effective_paths_of(*who), decay_of(*who)
+            last, span = spans[-1] if spans else None, Span(start, stop, *of_mask[mask])
             if last is not None and (last.effective_paths, last.decay) == (span.effective_paths, span.decay):
                 spans[-1] = replace(last, stop=stop)
             else:
