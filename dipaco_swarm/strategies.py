@@ -94,8 +94,8 @@ CODECS = Choices(
     CodecChoice("fp32", "swarm.round.codecs.exact:EXACT"),
     CodecChoice("bf16", "swarm.round.codecs.bf16:BF16", bytes_on_the_way=1.4),
     CodecChoice("int8", "swarm.round.codecs.int8:INT8", bytes_on_the_way=0.83),
-    CodecChoice("int4", "swarm.round.codecs.int4:INT4", bytes_on_the_way=0.46),
-    CodecChoice("e3m0", "swarm.round.codecs.e3m0:E3M0", bytes_on_the_way=0.46),
+    CodecChoice("int4", "swarm.round.codecs.int4:INT4", bytes_on_the_way=0.45),
+    CodecChoice("e3m0", "swarm.round.codecs.e3m0:E3M0", bytes_on_the_way=0.45),
 )
 
 

@@ -23,11 +23,11 @@ class PowersOfTwo(FourBits):
     How much longer a decoded vector can be: worst is a block with one number at the scale and 63 at 3/4 of it, which
     become 1. It is longer still where the scale was rounded up, so that the one number is a little below it. Smaller
     numbers are lengthened as much or more, but make less of the whole. In numbers
-    64 / ((1 / (1 + 2^-8))^2 + 63 * 0.75^2) = 1.757, and its root is 1.3255.
+    64 / ((1 / (1 + 1/17))^2 + 63 * 0.75^2) = 1.762, and its root is 1.3273.
     """
 
     name = "e3m0"
-    lengthens = (SHARED / ((1 / (1 + SCALE_ERROR)) ** 2 + (SHARED - 1) * 0.75**2)) ** 0.5  # 1.3255
+    lengthens = (SHARED / ((1 / (1 + SCALE_ERROR)) ** 2 + (SHARED - 1) * 0.75**2)) ** 0.5  # 1.3273
 
     def __init__(self) -> None:
         levels = [0.0, *(2.0**exponent for exponent in range(-6, 1))]
