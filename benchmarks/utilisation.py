@@ -4,7 +4,8 @@
 
 A path of 15 million parameters that trains for T / 10 minutes between two rounds stands for one of 150 million and T
 minutes, on the same line. Needs root, iproute2 and iptables. Exit code 1 when a row misses an aim (see `Row.missed`).
-`--quick` is the home line, two peers and the grid, T for 1 and 5 minutes, looked at for a minute each: fifteen minutes.
+`--quick` is the home line, two peers and the grid, T for 1 and 5 minutes, looked at for a minute each: ten minutes.
+Rows that differ in T alone are of one run, whose inner steps take longer from the second one on.
 What counts as trained is what `dipaco_swarm/peer/usage.py` says, as the peers wrote it down; speed is the tokens of
 that time, of those that they would have had in all of it without rounds. Tokens are the ledger's of
 `benchmarks/chaos`. `benchmarks.simulated_utilisation` plays more rows, in virtual time.
@@ -35,6 +36,7 @@ from benchmarks.chaos.lab import Lab, Link
 from benchmarks.chaos.story import Disappointed, Story, Verdict, run_file
 from benchmarks.chaos.tokens import Account
 from dipaco_swarm.events.usage import Usage
+from dipaco_swarm.files import replace_whole
 from dipaco_swarm.strategies import CODECS
 from dipaco_swarm.swarm.round.reduction import MAX_PIECE
 from dipaco_swarm.training.inner import InnerTrainer, StepReport
@@ -77,8 +79,8 @@ USAGE_SECONDS = 300.0
 """A peer that trains writes down its usage every ten seconds; one that does not for so long stands still."""
 
 
-def compute_by_sleeping(step_seconds: float) -> None:
-    """An inner step of this process moves all parameters anyhow, and takes so long."""
+def compute_by_sleeping(step_seconds: float | Path) -> None:
+    """An inner step of this process moves all parameters anyhow, and takes so long, or as long as this file says."""
     generator = torch.Generator()
     generator.seed()  # else all processes move alike: of two peers alone, both would come to the same bytes
     # longer than a piece: within what is encoded at once nothing comes twice
@@ -95,7 +97,8 @@ def compute_by_sleeping(step_seconds: float) -> None:
                         begin = int(torch.randint(len(noise) - len(part) + 1, (), generator=generator))
                         part.add_(noise[begin : begin + len(part)])
         moved = time.perf_counter() - began  # as long as the optimizer of a step that computes: a part of the step
-        time.sleep(max(0.0, step_seconds - moved))
+        seconds = step_seconds if isinstance(step_seconds, float) else float(step_seconds.read_text())
+        time.sleep(max(0.0, seconds - moved))
         trainer._steps_done += 1
         return StepReport(trainer._steps_done, 5.0, 1e-3, batch.numel(), time.perf_counter() - began)
 
@@ -170,8 +173,10 @@ HEAD = (
 )
 
 
-def play(line: str, group: str, minutes: float, seconds: float, codec: str, *, overlap: bool) -> Row:
-    """One run, looked at for so long and on to the next version.
+def play(
+    line: str, group: str, minutes: Sequence[float], seconds_of: Callable[[float], float], codec: str, *, overlap: bool
+) -> Iterator[Row]:
+    """One run, a row for each T. Each is looked at for so long and on to the next version; the rows come at the end.
 
     Raises Disappointed when its peers do not get to a first version, or stand still in the end.
     """
@@ -186,33 +191,54 @@ def play(line: str, group: str, minutes: float, seconds: float, codec: str, *, o
     config = run_file("utilisation", None, paths_of_all, changes)
     with tempfile.TemporaryDirectory(prefix="dipaco-utilisation-") as name, Lab() as lab:
         folder = Path(name)
+        step_seconds = folder / "step-seconds"
         with crews.Crew(folder) as crew:
             story = Story(lab, crew, config, 0, folder / "cache", Verdict(), to_stderr)
-            story.prelude = partial(compute_by_sleeping, 60 * minutes / SCALE / INNER_STEPS)
+            story.prelude = partial(compute_by_sleeping, step_seconds)
+            _write(step_seconds, minutes[0])
             node = story.bootstrap(replace(RENTED, congestion_control=LINES[line].congestion_control))
             paths = range(PEERS[group])
             peers = [story.peer(f"peer-{i}", 0 if table is None else i, LINES[line]) for i in paths]
-            story.until(lambda: story.version() >= 1, "every module has its first version", BEGIN_SECONDS)
-            looked = _Look(story, peers)
-            story.pause(seconds)
-            before = story.version()  # it begins with a version and ends with one: so bytes are those of whole rounds
-            story.until(lambda: story.version() > before, "every module has one version more", BEGIN_SECONDS)
-            looked.end()
+            looks = []
+            for t in minutes:
+                _write(step_seconds, t)
+                story.tell(f"{line}, {group}: T is {t:g} minutes")
+                _next_version(story)  # it begins with a version and ends with one: so bytes are those of whole rounds
+                looks.append(_Look(story, peers, t))
+                story.pause(seconds_of(t))
+                _next_version(story)
+                looks[-1].end()
+            story.tell("ending")
             story.finish(node, END_SECONDS)  # not Ctrl+C: who leaves in the middle of a round may lose what it gave
             tokens = sum(story.accounts().values(), Account())
-            to_stderr(f"tokens, of each module that they were trained on: {tokens}")
+            story.tell(f"tokens, of each module that they were trained on: {tokens}")
             if tokens.wrong or tokens.lost:
                 kept = shutil.copytree(folder, f"{folder}-kept", ignore=shutil.ignore_patterns("cache", "blobs"))
                 to_stderr(f"what its peers wrote down is in {kept}")
-            return looked.row(line, group, minutes, overlap, tokens)
+            yield from (look.row(line, group, overlap, tokens) for look in looks)
+
+
+def _step_seconds(minutes: float) -> float:
+    """Of an inner step, where a round trains for so long at true scale."""
+    return 60 * minutes / SCALE / INNER_STEPS
+
+
+def _write(step_seconds: Path, minutes: float) -> None:
+    replace_whole(step_seconds, str(_step_seconds(minutes)).encode(), durable=False)
+
+
+def _next_version(story: Story) -> None:
+    before = story.version()
+    story.until(lambda: story.version() > before, "every module has one version more", BEGIN_SECONDS)
 
 
 class _Look:
     """A time that is looked at. It begins with the making."""
 
-    def __init__(self, story: Story, peers: Sequence[Member]) -> None:
+    def __init__(self, story: Story, peers: Sequence[Member], minutes: float) -> None:
         self._story = story
         self._peers = peers
+        self._minutes = minutes
         self._began, self._at = time.monotonic(), time.time()
         self._before = [_last_usage(peer) for peer in peers]
         self._versions = story.version()
@@ -237,7 +263,7 @@ class _Look:
         )
         self._after = [peer.reported(Usage)[count] for peer, count in zip(self._peers, told, strict=True)]
 
-    def row(self, line: str, group: str, minutes: float, overlap: bool, tokens: Account) -> Row:
+    def row(self, line: str, group: str, overlap: bool, tokens: Account) -> Row:
         """What was seen. `tokens`: of the whole run, once everybody has left."""
         pairs = list(zip(self._before, self._after, strict=True))
         a_version = max(1, self._made) * PARAMETERS * len(pairs)
@@ -251,12 +277,12 @@ class _Look:
         return Row(
             line,
             group,
-            minutes,
+            self._minutes,
             overlap,
             [_share(before, after) for before, after in pairs],
             sum(after.tokens - before.tokens for before, after in pairs)
             / self._story.config.tokens_per_step
-            * (60 * minutes / SCALE / INNER_STEPS)
+            * _step_seconds(self._minutes)
             / sum(after.seconds - before.seconds for before, after in pairs),
             1 - tokens.lost_in_all / max(1, tokens.trained),
             self._made,
@@ -285,13 +311,17 @@ def to_stderr(line: str) -> None:
 
 def played(options: argparse.Namespace) -> Iterator[tuple[str, Row | Disappointed]]:
     """Every row by its name, or why there is none."""
-    for line, group, minutes in product(options.lines, options.groups, options.minutes):
-        name = f"{line}, {group}, {minutes:g} min"
+
+    def seconds(minutes: float) -> float:
+        looked: float = max(options.least, options.rounds * 60 * minutes / SCALE)
+        return looked
+
+    for line, group in product(options.lines, options.groups):
         try:
-            seconds = max(options.least, options.rounds * 60 * minutes / SCALE)
-            yield name, play(line, group, minutes, seconds, options.codec, overlap=not options.blocking)
+            for row in play(line, group, options.minutes, seconds, options.codec, overlap=not options.blocking):
+                yield f"{line}, {group}, {row.minutes:g} min", row
         except Disappointed as disappointed:
-            yield name, disappointed
+            yield f"{line}, {group}", disappointed
 
 
 def main() -> int:

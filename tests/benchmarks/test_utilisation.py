@@ -1,7 +1,7 @@
 """What `benchmarks.utilisation` says of a row, and when it fails."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -48,34 +48,37 @@ def test_a_row_has_a_cell_for_every_column() -> None:
     assert "| 1.90 | 1.00 | 0.50 | 0.00 | 0.40 |" in str(FINE)
 
 
-def exit_code(monkeypatch: pytest.MonkeyPatch, rows: list[Row | Disappointed], *arguments: str) -> int:
-    asked: list[tuple[str, str, float]] = []
+def exit_code(monkeypatch: pytest.MonkeyPatch, runs: list[list[Row] | Disappointed], *arguments: str) -> int:
+    asked: list[tuple[str, str, Sequence[float], list[float]]] = []
 
-    def play(line: str, group: str, minutes: float, rounds: int, codec: str, *, overlap: bool) -> Row:
-        asked.append((line, group, minutes))
-        row = next(given)
-        if isinstance(row, Disappointed):
-            raise row
-        return row
+    def play(
+        line: str, group: str, minutes: Sequence[float], seconds: Callable[[float], float], codec: str, *, overlap: bool
+    ) -> Iterator[Row]:
+        asked.append((line, group, minutes, [seconds(t) for t in minutes]))
+        rows = next(given)
+        if isinstance(rows, Disappointed):
+            raise rows
+        yield from rows
 
-    given: Iterator[Row | Disappointed] = iter(rows)
+    given: Iterator[list[Row] | Disappointed] = iter(runs)
     monkeypatch.setattr(utilisation, "play", play)
     monkeypatch.setattr("benchmarks.chaos.lab.Lab.missing", staticmethod(lambda: None))
     monkeypatch.setattr("benchmarks.chaos.crew.prepare", lambda: None)
     monkeypatch.setattr(sys, "argv", ["utilisation", *arguments])
     code = utilisation.main()
-    assert asked == [("home", group, minutes) for group in ("two", "grid") for minutes in (1, 5)]
+    assert asked == [("home", group, [1, 5], [60.0, 60.0]) for group in ("two", "grid")]
     return code
 
 
-def test_quick_plays_four_rows_and_fails_for_one(
+def test_quick_plays_four_rows_in_two_runs_and_fails_for_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code(monkeypatch, [FINE] * 4, "--quick") == 0
+    short = replace(FINE, minutes=1.0)
+    assert exit_code(monkeypatch, [[short, FINE]] * 2, "--quick") == 0
     assert "all aims are met" in capsys.readouterr().out
     slow = replace(FINE, shares=(0.5, 0.5))
-    assert exit_code(monkeypatch, [FINE, FINE, slow, Disappointed("no version")], "--quick") == 1
+    assert exit_code(monkeypatch, [[short, slow], Disappointed("no version")], "--quick") == 1
     said = capsys.readouterr().out
-    assert "missed, home, grid, 1 min: trained 0.5, aim 0.95" in said
-    assert "missed, home, grid, 5 min: no version" in said
-    assert exit_code(monkeypatch, [slow] * 4, "--quick", "--blocking") == 0
+    assert "missed, home, two, 5 min: trained 0.5, aim 0.95" in said
+    assert "missed, home, grid: no version" in said
+    assert exit_code(monkeypatch, [[short, slow]] * 2, "--quick", "--blocking") == 0
