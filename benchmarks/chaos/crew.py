@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Literal, TypeVar
 import psutil
 
 from benchmarks.chaos.lab import NAMESPACES, Host, Link
-from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
+from dipaco_swarm.dashboard.metrics import Following, metrics_file
 from dipaco_swarm.events.event import Event
 
 E = TypeVar("E", bound=Event)
@@ -154,10 +155,12 @@ class Member:
 
     def reported(self, kind: type[E]) -> list[E]:
         """What it has reported of this kind in this life."""
-        return [event for event in self._events()[self._had_reported :] if isinstance(event, kind)]
+        return [event for event in self.told.events()[self._had_reported :] if isinstance(event, kind)]
 
-    def _events(self) -> list[Event]:
-        return [entry.event for entry in read_metrics(metrics_file(self.home))]
+    @cached_property
+    def told(self) -> Following:
+        """What it has reported in all its lives."""
+        return Following(metrics_file(self.home))
 
     @property
     def running(self) -> bool:
@@ -178,7 +181,7 @@ class Member:
             self.ended_badly.append(f"ended by itself with {self.wait(0)} in the middle of it")
         self._ended_by_us = False
         arguments = [*self.arguments, "--home", str(self.home), "--screen", "plain"]
-        self._had_said, self._had_reported = len(self.said()), len(self._events())
+        self._had_said, self._had_reported = len(self.said()), len(self.told.events())
         self._process = MAKE.Process(
             target=_play,
             args=(self.host.namespace, self.program, arguments, self.log, self.prelude),

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.chaos.crew import Member
-from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.events.training import Round
 
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
@@ -57,7 +56,7 @@ class Facts:
                 tokens=commit.tokens,
             )
             for member in members
-            for entry in read_metrics(metrics_file(member.home))
+            for entry in member.told.entries()
             if isinstance(over := entry.event, Round)
             for module, commit in over.modules.items()
         ]

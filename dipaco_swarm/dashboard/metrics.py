@@ -97,15 +97,45 @@ class StepMeter:
 
 def read_metrics(file: Path) -> list[Entry]:
     """All events that are kept, the oldest first; a line that is being written is left for next time."""
-    with contextlib.ExitStack() as opened:
-        files = []
-        # the newer file first: one that is full in this moment is seen twice, and not missed
-        for part in (file, _before(file)):
-            with contextlib.suppress(FileNotFoundError):
-                files.append(opened.enter_context(part.open("rb")))
-        if len(files) > 1 and os.path.sameopenfile(files[0].fileno(), files[1].fileno()):
-            files.pop()
-        return _whole_lines(b"".join(part.read() for part in reversed(files)), file)
+    return Following(file).entries()
+
+
+class Following:
+    """The events of one file, for who looks again and again: only what is new is read."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._entries: list[Entry] = []
+        self._newest: int | None = None
+        """Of the file that was read last, its number on the disk: a full one makes room for another."""
+        self._read = 0
+        """Of that file, bytes of whole lines."""
+
+    def entries(self) -> list[Entry]:
+        """As `read_metrics` has them."""
+        with contextlib.ExitStack() as opened:
+            files = []
+            # the newer file first: one that is full in this moment is seen twice, and not missed
+            for part in (self._file, _before(self._file)):
+                with contextlib.suppress(FileNotFoundError):
+                    files.append(opened.enter_context(part.open("rb")))
+            if not files:
+                return []
+            if len(files) > 1 and os.path.sameopenfile(files[0].fileno(), files[1].fileno()):
+                files.pop()
+            newest, *older = files
+            now = os.fstat(newest.fileno())
+            if now.st_ino != self._newest or now.st_size < self._read:
+                self._newest, self._read = now.st_ino, 0
+                self._entries = [entry for part in older for entry in _whole_lines(part.read(), self._file)]
+            newest.seek(self._read)
+            data = newest.read()
+        self._entries += _whole_lines(data, self._file)
+        self._read += data.rfind(b"\n") + 1
+        return self._entries.copy()
+
+    def events(self) -> list[Event]:
+        return [entry.event for entry in self.entries()]
 
 
 def _before(file: Path) -> Path:

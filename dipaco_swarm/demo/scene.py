@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
+from dipaco_swarm.dashboard.metrics import Following, metrics_file
 from dipaco_swarm.dashboard.shapes import BOLD, CALM, GOOD, QUIET, WARN, Bar, frame, sparkline
 from dipaco_swarm.dashboard.views import duration
 from dipaco_swarm.events.event import Event
@@ -116,7 +117,12 @@ def actor_of(name: str, finished: bool, home: Path) -> Actor:
 
 def events_at(home: Path) -> list[Event]:
     """All that a program with this home has reported, the oldest first."""
-    return [entry.event for entry in read_metrics(metrics_file(home))]
+    return _told_at(home).events()
+
+
+@cache
+def _told_at(home: Path) -> Following:
+    return Following(metrics_file(home))
 
 
 def _doing(events: Sequence[Event]) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dipaco_swarm.dashboard.metrics import Journal, StepMeter, metrics_file, read_metrics
+from dipaco_swarm.dashboard.metrics import Following, Journal, StepMeter, metrics_file, read_metrics
 from dipaco_swarm.demo.chart import smooth, weighted_mean
 from dipaco_swarm.demo.scene import Agreement, Curve, agreement_of, curve_of
-from dipaco_swarm.events.lines import Entry
+from dipaco_swarm.events.lines import Entry, from_line
 from dipaco_swarm.events.training import Commit, Round, Steps
 
 ROUND = Round(0, 0, 10, 1, None, {})
@@ -114,6 +114,40 @@ def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path, caplog: 
     assert read_metrics(file) == [Entry(12.5, ROUND)]
     assert read_metrics(tmp_path / "none") == []
     assert not caplog.records
+
+
+def test_who_looks_again_sees_what_a_new_reader_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dipaco_swarm.dashboard.metrics.MOST_BYTES", 2000)
+    file = tmp_path / "metrics.jsonl"
+    journal, following = Journal(file), Following(file)
+    assert following.entries() == []
+    for step in range(1, 101):  # eleven files
+        journal.note(steps_of(step))
+        if step % 3:  # a file may become full between two looks
+            assert following.entries() == read_metrics(file)
+    with file.open("a") as half:
+        half.write('{"kind": "ro')
+    assert following.entries() == read_metrics(file)
+    journal.note(ROUND)
+    assert following.events()[-1] == read_metrics(file)[-1].event == ROUND
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(lines[0])  # an older home was put back
+    assert following.entries() == read_metrics(file)
+
+
+def test_who_looks_again_reads_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "metrics.jsonl"
+    journal, following, read = Journal(file), Following(file), list[bytes]()
+
+    def reading(line: bytes) -> Entry:
+        read.append(line)
+        return from_line(line)
+
+    monkeypatch.setattr("dipaco_swarm.dashboard.metrics.from_line", reading)
+    for step in range(1, 6):
+        journal.note(steps_of(step))
+        assert len(following.entries()) == step
+    assert len(read) == 5
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch
 from benchmarks.chaos.lab import NAMESPACES, Host
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.cli.words import EXIT_NOT_WHOLE
-from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
+from dipaco_swarm.dashboard.metrics import Following, metrics_file
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import Round
 from dipaco_swarm.machine import beside
@@ -127,6 +127,8 @@ class Commands:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.running: dict[str, Program] = {}
+        self._told: dict[str, Following] = {}
+        """Label -> what all its lives have reported."""
         self._earlier: dict[str, int] = {}
         """Label -> events of the lives before this one."""
         self.prelude = ""
@@ -156,7 +158,7 @@ class Commands:
         return self._events_of_all_lives(label)[self._earlier.get(label, 0) :]
 
     def _events_of_all_lives(self, label: str) -> list[Event]:
-        return [entry.event for entry in read_metrics(metrics_file(self.folder / label))]
+        return self._told.setdefault(label, Following(metrics_file(self.folder / label))).events()
 
     def reported(self, label: str, kind: type[E], *, after: int = 0, **fields: object) -> list[E]:
         """Its events of this kind and with these values, without the first `after` of all its events."""

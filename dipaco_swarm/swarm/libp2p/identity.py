@@ -33,7 +33,7 @@ class Identity:
     key: Ed25519PrivateKey
     path: Path
 
-    @property
+    @cached_property
     def peer(self) -> PeerName:
         return peer_name(self.key.public_key())
 
