@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from dipaco_swarm.algorithm.eager import go_ahead
 from dipaco_swarm.algorithm.outer import OuterGradient
 from dipaco_swarm.algorithm.pacing.paced import was_put_off
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part, adopted, merged, rebased
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.outer_step import step_at
 from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due, view_of_group
 from dipaco_swarm.path_in_training import Fetching, InFlight, Pace, PathInTraining
 from dipaco_swarm.swarm.fetching import Older
@@ -129,9 +127,7 @@ def _part(peer: PathInTraining, module: ModuleId) -> Part:
 def _go_ahead(peer: PathInTraining, module: ModuleId) -> None:
     """Train on from where the round is expected to lead to; what is known of the module stays as it is."""
     if peer.rules.rounds.overlaps:
-        base, given = peer.progress[module].base, peer.in_flight[module].part.params
-        step = step_at(peer.rules.outer, base.version)
-        peer.model.load(module.level, go_ahead(peer.model.vector(module.level), base, given, step))
+        peer.model.add(module.level, peer.way_ahead(module))
 
 
 def _rounds_over(

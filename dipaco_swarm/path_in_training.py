@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from dipaco_swarm.algorithm.eager import come_back
+from dipaco_swarm.algorithm.eager import Way, come_back, way_ahead
 from dipaco_swarm.algorithm.generations import taken_back
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.plan import Claim
@@ -106,6 +106,10 @@ class Trainable(Protocol):
 
     def load(self, level: int, vector: Tensor) -> None:
         """Replace the level's parameters by such a vector."""
+        ...
+
+    def add(self, level: int, way: Way) -> None:
+        """Add to the level's parameters, in place."""
         ...
 
 
@@ -218,8 +222,13 @@ class PathInTraining:
         local, flight = self.model.vector(module.level), self.in_flight.get(module)
         if flight is None or not self.rules.rounds.overlaps:
             return local
+        return come_back(local, self.way_ahead(module))
+
+    def way_ahead(self, module: ModuleId) -> Way:
+        """How far the model goes ahead of what the module's round has been given."""
+        flight = self.in_flight[module]
         base = flight.before.base
-        return come_back(local, base, flight.part.params, step_at(self.rules.outer, base.version))
+        return way_ahead(base, flight.part.params, step_at(self.rules.outer, base.version))
 
     @property
     def version(self) -> int:

@@ -5,7 +5,7 @@ last gradients). What is given and agreed, announced and saved is as without: on
 comes back when the round is over, whatever its outcome (docs/decisions/0031-rounds-are-expected.md).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -16,29 +16,32 @@ from dipaco_swarm.algorithm.state import ModuleState
 PIECE = 1 << 16
 """Parameters that are computed at once: they fit into the cache, which is several times as fast."""
 
+Way = Callable[[slice], Tensor]
+"""Places of a module's parameters -> how far these go, fp32; the caller's own. Ask for `PIECE` of them at a time."""
 
-def go_ahead(local: Tensor, base: ModuleState, given: Tensor, step: OuterStep) -> Tensor:
-    """The parameters to train on with: the expected state, and on top of it what was trained since `given`.
 
-    `local`: the parameters now, which are used up. `given`: those that the round was given. Both fp32 (parameters,).
+def way_ahead(base: ModuleState, given: Tensor, step: OuterStep) -> Way:
+    """From what a round was given to the outer step with nothing else: `nesterov_step`, multiplied out.
+
+    With this on top, the parameters to train on with are the expected state and what was trained since `given`.
+    `given`: the parameters that the round was given, fp32 (parameters,).
     """
-    for here, way in _way(base, given, step):
-        local[here].add_(way)
-    return local
-
-
-def come_back(local: Tensor, base: ModuleState, given: Tensor, step: OuterStep) -> Tensor:
-    """What was given, and on top of it what was trained since: `go_ahead` taken back, but for the rounding."""
-    for here, way in _way(base, given, step):
-        local[here].sub_(way)
-    return local
-
-
-def _way(base: ModuleState, given: Tensor, step: OuterStep) -> Iterator[tuple[slice, Tensor]]:
-    """From what was given to the outer step with nothing else, piece by piece: `nesterov_step`, multiplied out."""
     of_gradient = 1.0 - step.learning_rate * (1.0 + step.momentum)
     of_momentum = -step.learning_rate * step.momentum**2
-    for start in range(0, len(given), PIECE):
-        here = slice(start, start + PIECE)
+
+    def way(here: slice) -> Tensor:
         gradient = torch.sub(base.params[here], given[here])
-        yield here, gradient.mul_(of_gradient).add_(base.momentum[here], alpha=of_momentum)
+        return gradient.mul_(of_gradient).add_(base.momentum[here], alpha=of_momentum)
+
+    return way
+
+
+def come_back(local: Tensor, way: Way) -> Tensor:
+    """Parameters without the way that they have gone ahead, but for the rounding: what was given and trained since.
+
+    `local`: fp32 (parameters,), which is used up.
+    """
+    for start in range(0, len(local), PIECE):
+        here = slice(start, min(start + PIECE, len(local)))
+        local[here].sub_(way(here))
+    return local

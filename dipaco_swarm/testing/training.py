@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dipaco_swarm.algorithm.eager import Way
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.peer.snapshots import LossOf
@@ -55,6 +56,10 @@ class SimulatedModel:
 
     def load(self, level: int, vector: Tensor) -> None:
         self._vectors[level] = vector.clone()
+
+    def add(self, level: int, way: Way) -> None:
+        vector = self._vectors[level]
+        vector.add_(way(slice(0, len(vector))))
 
     def move(self, random: Random) -> None:
         """What a step does: every peer moves its own way, so that states differ by who is in them.

@@ -14,6 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from dipaco_swarm.algorithm.eager import PIECE, Way
 from dipaco_swarm.errors import ManifestError
 from dipaco_swarm.run.config import LevelConfig, ModelConfig
 
@@ -247,6 +248,15 @@ class PathModel:
         with torch.no_grad():
             for place, (_, parameter) in zip(self._places(level), self._levels[level], strict=True):
                 parameter.copy_(vector[place].view_as(parameter))
+
+    def add(self, level: int, way: Way) -> None:
+        """Add to a level's parameters, in place. Every place of its vector is asked for once."""
+        with torch.no_grad():
+            for place, (_, parameter) in zip(self._places(level), self._levels[level], strict=True):
+                flat = parameter.view(-1)
+                for start in range(place.start, place.stop, PIECE):
+                    here = slice(start, min(start + PIECE, place.stop))
+                    flat[here.start - place.start : here.stop - place.start].add_(way(here).to(flat.device))
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:
         """All parameters, by learning-rate ratio and weight decay; groups without parameters are left out."""

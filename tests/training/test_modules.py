@@ -87,6 +87,17 @@ def test_loading_is_in_place_so_optimizers_keep_hold_of_the_parameters() -> None
     assert torch.equal(model.vector(0), torch.ones(model.size(0)))
 
 
+def test_what_is_added_is_added_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dipaco_swarm.training.modules.PIECE", 100)  # of which most parameters have several
+    model = with_noise(path_model())
+    before, other = list(model.network.parameters()), model.vector(1)
+    expected, way = model.vector(0), torch.randn(model.size(0))
+    model.add(0, lambda here: way[here])
+    assert torch.equal(model.vector(0), expected + way)
+    assert torch.equal(model.vector(1), other)
+    assert all(a is b for a, b in zip(before, model.network.parameters(), strict=True))
+
+
 def test_a_vector_of_another_model_is_refused_with_both_sizes() -> None:
     model = path_model()
     with pytest.raises(ManifestError, match=rf"{model.size(0):,} parameters.*\[5\]"):
