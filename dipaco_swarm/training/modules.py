@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from dipaco_swarm.algorithm.eager import PIECE, Way
 from dipaco_swarm.errors import ManifestError
+from dipaco_swarm.machine.memory import take_large_pages
 from dipaco_swarm.run.config import LevelConfig, ModelConfig
 
 NamedParameters = tuple[tuple[str, nn.Parameter], ...]
@@ -226,6 +227,7 @@ class PathModel:
     def vector(self, level: int) -> Tensor:
         """A fresh copy of a level's parameters: fp32 on the CPU, shape (size(level),)."""
         vector = torch.empty(self.size(level), dtype=torch.float32)
+        take_large_pages(vector.data_ptr(), vector.nbytes)
         with torch.no_grad():
             for place, (_, parameter) in zip(self._places(level), self._levels[level], strict=True):
                 vector[place].copy_(parameter.reshape(-1))
