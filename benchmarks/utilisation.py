@@ -4,7 +4,7 @@
 
 A path of 15 million parameters that trains for T / 10 minutes between two rounds stands for one of 150 million and T
 minutes, on the same line. Needs root, iproute2 and iptables. Exit code 1 when a row misses an aim (see `Row.missed`).
-`--quick` is the home line, two peers and the grid, T for 1 and 5 minutes, looked at for a minute each: ten minutes.
+`--quick` is the home line, two peers and the grid, T for 1 and 5 minutes, looked at for 45 and 60 seconds: ten minutes.
 Rows that differ in T alone are of one run, whose inner steps take longer from the second one on.
 What counts as trained is what `dipaco_swarm/peer/usage.py` says, as the peers wrote it down; speed is the tokens of
 that time, of those that they would have had in all of it without rounds. Tokens are the ledger's of
@@ -72,7 +72,7 @@ GROUPS = {"two": None, "four": None, "grid": ((0, 0), (0, 1), (1, 0), (1, 1))}
 """Path tables; None: all peers are on one path."""
 PEERS = {"two": 2, "four": 4, "grid": 4}
 BEGIN_SECONDS = END_SECONDS = 600.0
-LEAST_SECONDS, QUICK_SECONDS = 90.0, 60.0
+LEAST_SECONDS, QUICK_SECONDS = 90.0, 45.0
 """A row is looked at for at least so long, however short its rounds are."""
 QUICK_ROUNDS = 2
 USAGE_SECONDS = 300.0

@@ -66,7 +66,7 @@ def exit_code(monkeypatch: pytest.MonkeyPatch, runs: list[list[Row] | Disappoint
     monkeypatch.setattr("benchmarks.chaos.crew.prepare", lambda: None)
     monkeypatch.setattr(sys, "argv", ["utilisation", *arguments])
     code = utilisation.main()
-    assert asked == [("home", group, [1, 5], [60.0, 60.0]) for group in ("two", "grid")]
+    assert asked == [("home", group, [1, 5], [45.0, 60.0]) for group in ("two", "grid")]
     return code
 
 
