@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import torch
+from torch import Tensor
 
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import read_run_file
@@ -54,3 +56,21 @@ def test_a_choice_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_trial_measures_something() -> None:
     assert 0.001 < bf16_is_faster(64, 128) < 1000
+
+
+@pytest.mark.parametrize(("slower", "tried"), [(0.5, 6), (1.5, 6), (3.0, 2)])
+def test_a_cpu_without_bf16_is_tried_no_longer_than_it_takes_to_know(
+    slower: float, tried: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, products = 0.0, 0
+
+    def linear(states: Tensor, weight: Tensor) -> None:
+        nonlocal now, products
+        rounded = torch.is_autocast_enabled("cpu")
+        now += slower if rounded else 1.0
+        products += rounded
+
+    monkeypatch.setattr("torch.nn.functional.linear", linear)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    assert bf16_is_faster(64, 128) == pytest.approx(1 / slower)
+    assert products == tried
