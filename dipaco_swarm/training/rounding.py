@@ -6,12 +6,12 @@ million 0.94 (on a busy machine, by CPU time; `python -m benchmarks.inner` has a
 """
 
 import logging
-import math
 import time
 from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.training.inner import TrainingSettings
@@ -23,9 +23,9 @@ LEAST_WIDTH = 256
 PAYS = 1.3
 """Times as fast: as the rest of a step stays as it is, less is no gain to be sure of."""
 HOPELESS = 0.5
-"""Times as fast: a CPU without bf16 needs several times as long, and no second trial that takes so long."""
+"""Times as fast: a CPU without bf16 needs several times as long, and is not kept from training to know it exactly."""
 TRIES = 5
-TOKENS = 512
+FEW_TOKENS, TOKENS = 64, 512
 
 
 def with_rounding(settings: TrainingSettings, config: RunConfig) -> TrainingSettings:
@@ -46,8 +46,12 @@ def with_rounding(settings: TrainingSettings, config: RunConfig) -> TrainingSett
 
 def bf16_is_faster(width: int, inner: int) -> float:
     """How many times as fast a block's multiplication is in bf16, with the threads that torch has."""
-    states, weight = torch.ones(TOKENS, width), torch.ones(inner, width)
+    weight = torch.ones(inner, width)
+    times = _times_as_fast(torch.ones(FEW_TOKENS, width), weight)
+    return times if times < HOPELESS else _times_as_fast(torch.ones(TOKENS, width), weight)
 
+
+def _times_as_fast(states: Tensor, weight: Tensor) -> float:
     def taken(*, rounded: bool) -> float:
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=rounded, cache_enabled=False):
             began = time.perf_counter()
@@ -55,9 +59,5 @@ def bf16_is_faster(width: int, inner: int) -> float:
             return time.perf_counter() - began
 
     taken(rounded=False), taken(rounded=True)  # makes what the others use
-    exact = in_bf16 = math.inf
-    for _ in range(TRIES):
-        exact, in_bf16 = min(exact, taken(rounded=False)), min(in_bf16, taken(rounded=True))
-        if exact / in_bf16 < HOPELESS:
-            break
+    exact, in_bf16 = (min(taken(rounded=rounded) for _ in range(TRIES)) for rounded in (False, True))
     return exact / in_bf16
