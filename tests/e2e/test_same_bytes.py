@@ -28,11 +28,13 @@ def read_manifest(file: Path) -> Manifest:
 
 
 @pytest.mark.timeout(500)
-@pytest.mark.parametrize("overlap_steps", cases(0, long=[3]))
+@pytest.mark.parametrize("how", cases("0 fp32", long=["3 fp32", "0 int8", "3 int8", "0 int4", "3 int4"]))
 def test_four_peers_over_libp2p_end_on_the_bytes_of_the_run_in_memory(
-    commands: Commands, tmp_path: Path, overlap_steps: int
+    commands: Commands, tmp_path: Path, how: str
 ) -> None:
-    run_file = write_run_file(tmp_path / "RUN.toml", rounds=3)
+    """`how`: overlap steps and codec."""
+    overlap_steps, codec = how.split()
+    run_file = write_run_file(tmp_path / "RUN.toml", rounds=3, codec=codec)
     text = run_file.read_text().replace("modules = [2, 2]", 'modules = ["path", 2, 2]')
     text = text.replace("blocks = [0]\nembedding = true", "embedding = true\n\n[[levels]]\nblocks = [0]")
     text = text.replace("[rounds]", f"[rounds]\noverlap_steps = {overlap_steps}")
