@@ -28,11 +28,10 @@ from benchmarks.utilisation import (
     MODEL,
     PARAMETERS,
     RENTED,
-    SCALE,
     compute_by_sleeping,
+    step_seconds,
     to_stderr,
 )
-from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.lines import Entry
 from dipaco_swarm.events.training import CaughtUp, Steps
@@ -45,7 +44,7 @@ TENTH, TRAINED_AIM = 0.1, 0.9
 
 def in_last_life(peer: Member) -> list[Entry]:
     """What a peer has reported since it joined last, with the times."""
-    entries = list(read_metrics(metrics_file(peer.home)))
+    entries = peer.told.entries()
     last = max(number for number, entry in enumerate(entries) if isinstance(entry.event, Joined))
     return entries[last:]
 
@@ -65,7 +64,7 @@ def main() -> int:
         print(missing, file=sys.stderr)
         return 2
     crews.prepare()
-    step = 60 * options.minutes / SCALE / INNER_STEPS
+    step = step_seconds(options.minutes)
     changes = {"model": MODEL, "data": {"max_documents": 200}, "rounds": {"inner_steps": INNER_STEPS}}
     config = run_file("away", None, {}, {**changes, "wire": {"codec": "int8"}})
     with tempfile.TemporaryDirectory(prefix="dipaco-away-") as name, Lab() as lab:

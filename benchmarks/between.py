@@ -26,7 +26,6 @@ from benchmarks.chaos import crew as crews
 from benchmarks.chaos.crew import Member
 from benchmarks.chaos.story import Disappointed, Story, Verdict, run_file
 from benchmarks.utilisation import compute_by_sleeping, to_stderr
-from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.events.operator import StageOpened, TrainsOn
 from dipaco_swarm.events.usage import Usage
 from dipaco_swarm.operator.training_workshop import TrainingWorkshop
@@ -117,7 +116,7 @@ def _opened(node: Member, stage: int) -> bool:
 
 def _row(stage: int, seconds: float, node: Member, peers: Sequence[Member]) -> Row:
     """What was written down around the opening of a stage."""
-    told = read_metrics(metrics_file(node.home))
+    told = node.told.entries()
     opened = next(each.time for each in told if isinstance(each.event, StageOpened) and each.event.stage == stage)
     done = next(each.time for each in told if isinstance(each.event, TrainsOn) and each.event.stage == stage - 1)
     marks = [_marks(peer) for peer in peers]
@@ -132,7 +131,7 @@ Mark = tuple[float, float]
 
 
 def _marks(peer: Member) -> list[Mark]:
-    told = read_metrics(metrics_file(peer.home))
+    told = peer.told.entries()
     return [(each.time, each.event.trained_seconds) for each in told if isinstance(each.event, Usage)]
 
 

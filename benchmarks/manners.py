@@ -28,7 +28,6 @@ from benchmarks.chaos.crew import Member
 from benchmarks.chaos.lab import Lab
 from benchmarks.chaos.story import Story, Verdict, run_file
 from benchmarks.utilisation import LINES, RENTED, to_stderr
-from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.pausing import GoesOn, Pauses
 from dipaco_swarm.events.training import Round
@@ -85,7 +84,7 @@ def seconds_until(story: Story, member: Member, kind: type[Event], since: float)
     """From `since`, by the wall clock, to the member's first event of this kind after it."""
 
     def times() -> list[float]:
-        entries = read_metrics(metrics_file(member.home))
+        entries = member.told.entries()
         return [entry.time for entry in entries if isinstance(entry.event, kind) and entry.time >= since]
 
     story.until(lambda: bool(times()), f"{member.name} says {kind.kind}", EVENT_SECONDS)

@@ -79,7 +79,7 @@ USAGE_SECONDS = 300.0
 """A peer that trains writes down its usage every ten seconds; one that does not for so long stands still."""
 
 
-def compute_by_sleeping(step_seconds: float | Path) -> None:
+def compute_by_sleeping(pace: float | Path) -> None:
     """An inner step of this process moves all parameters anyhow, and takes so long, or as long as this file says."""
     generator = torch.Generator()
     generator.seed()  # else all processes move alike: of two peers alone, both would come to the same bytes
@@ -97,7 +97,7 @@ def compute_by_sleeping(step_seconds: float | Path) -> None:
                         begin = int(torch.randint(len(noise) - len(part) + 1, (), generator=generator))
                         part.add_(noise[begin : begin + len(part)])
         moved = time.perf_counter() - began  # as long as the optimizer of a step that computes: a part of the step
-        seconds = step_seconds if isinstance(step_seconds, float) else float(step_seconds.read_text())
+        seconds = pace if isinstance(pace, float) else float(pace.read_text())
         time.sleep(max(0.0, seconds - moved))
         trainer._steps_done += 1
         return StepReport(trainer._steps_done, 5.0, 1e-3, batch.numel(), time.perf_counter() - began)
@@ -191,17 +191,17 @@ def play(
     config = run_file("utilisation", None, paths_of_all, changes)
     with tempfile.TemporaryDirectory(prefix="dipaco-utilisation-") as name, Lab() as lab:
         folder = Path(name)
-        step_seconds = folder / "step-seconds"
+        pace = folder / "step-seconds"
         with crews.Crew(folder) as crew:
             story = Story(lab, crew, config, 0, folder / "cache", Verdict(), to_stderr)
-            story.prelude = partial(compute_by_sleeping, step_seconds)
-            _write(step_seconds, minutes[0])
+            story.prelude = partial(compute_by_sleeping, pace)
+            _write(pace, minutes[0])
             node = story.bootstrap(replace(RENTED, congestion_control=LINES[line].congestion_control))
             paths = range(PEERS[group])
             peers = [story.peer(f"peer-{i}", 0 if table is None else i, LINES[line]) for i in paths]
             looks = []
             for t in minutes:
-                _write(step_seconds, t)
+                _write(pace, t)
                 story.tell(f"{line}, {group}: T is {t:g} minutes")
                 _next_version(story)  # it begins with a version and ends with one: so bytes are those of whole rounds
                 looks.append(_Look(story, peers, t))
@@ -218,13 +218,13 @@ def play(
             yield from (look.row(line, group, overlap, tokens) for look in looks)
 
 
-def _step_seconds(minutes: float) -> float:
+def step_seconds(minutes: float) -> float:
     """Of an inner step, where a round trains for so long at true scale."""
     return 60 * minutes / SCALE / INNER_STEPS
 
 
-def _write(step_seconds: Path, minutes: float) -> None:
-    replace_whole(step_seconds, str(_step_seconds(minutes)).encode(), durable=False)
+def _write(file: Path, minutes: float) -> None:
+    replace_whole(file, str(step_seconds(minutes)).encode(), durable=False)
 
 
 def _next_version(story: Story) -> None:
@@ -282,7 +282,7 @@ class _Look:
             [_share(before, after) for before, after in pairs],
             sum(after.tokens - before.tokens for before, after in pairs)
             / self._story.config.tokens_per_step
-            * _step_seconds(self._minutes)
+            * step_seconds(self._minutes)
             / sum(after.seconds - before.seconds for before, after in pairs),
             1 - tokens.lost_in_all / max(1, tokens.trained),
             self._made,

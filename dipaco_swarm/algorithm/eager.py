@@ -5,7 +5,7 @@ last gradients). What is given and agreed, announced and saved is as without: on
 comes back when the round is over, whatever its outcome (docs/decisions/0031-rounds-are-expected.md).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ PIECE = 1 << 16
 """Parameters that are computed at once: they fit into the cache, which is several times as fast."""
 
 Way = Callable[[slice], Tensor]
-"""Places of a module's parameters -> how far these go, fp32; the caller's own. Ask for `PIECE` of them at a time."""
+"""Places of a module's parameters -> how far these go, fp32; the caller's own. Ask for `pieces_of` them."""
 
 
 def way_ahead(base: ModuleState, given: Tensor, step: OuterStep) -> Way:
@@ -41,7 +41,12 @@ def come_back(local: Tensor, way: Way) -> Tensor:
 
     `local`: fp32 (parameters,), which is used up.
     """
-    for start in range(0, len(local), PIECE):
-        here = slice(start, min(start + PIECE, len(local)))
+    for here in pieces_of(slice(0, len(local))):
         local[here].sub_(way(here))
     return local
+
+
+def pieces_of(place: slice) -> Iterator[slice]:
+    """Places of `PIECE` parameters or fewer, one after the other."""
+    for start in range(place.start, place.stop, PIECE):
+        yield slice(start, min(start + PIECE, place.stop))

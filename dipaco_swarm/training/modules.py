@@ -14,7 +14,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from dipaco_swarm.algorithm.eager import PIECE, Way
+from dipaco_swarm.algorithm.eager import Way, pieces_of
 from dipaco_swarm.errors import ManifestError
 from dipaco_swarm.machine.memory import take_large_pages
 from dipaco_swarm.run.config import LevelConfig, ModelConfig
@@ -256,8 +256,7 @@ class PathModel:
         with torch.no_grad():
             for place, (_, parameter) in zip(self._places(level), self._levels[level], strict=True):
                 flat = parameter.view(-1)
-                for start in range(place.start, place.stop, PIECE):
-                    here = slice(start, min(start + PIECE, place.stop))
+                for here in pieces_of(place):
                     flat[here.start - place.start : here.stop - place.start].add_(way(here).to(flat.device))
 
     def parameter_groups(self) -> tuple[ParameterGroup, ...]:

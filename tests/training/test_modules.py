@@ -88,7 +88,7 @@ def test_loading_is_in_place_so_optimizers_keep_hold_of_the_parameters() -> None
 
 
 def test_what_is_added_is_added_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dipaco_swarm.training.modules.PIECE", 100)  # of which most parameters have several
+    monkeypatch.setattr("dipaco_swarm.algorithm.eager.PIECE", 100)  # of which most parameters have several
     model = with_noise(path_model())
     before, other = list(model.network.parameters()), model.vector(1)
     expected, way = model.vector(0), torch.randn(model.size(0))
