@@ -9,6 +9,9 @@
 # Each makes .venv first, once, with the versions of constraints.txt; Python compiles what is used of it.
 # Another Python: make PYTHON=python3.12 test
 
+# hundreds of processes start in the tests: each would compile the libraries again, for ten seconds of a core
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 BIN := .venv/bin
 

@@ -95,7 +95,9 @@ def nested(depth: int) -> bytes:
     [
         # tuples of -1 and -2 have one hash: a map of them takes time squared
         pytest.param(
-            msgpack.packb({tuple(-1 - (i >> bit & 1) for bit in range(15)): None for i in range(1 << 15)}),
+            msgpack.Packer().pack_map_pairs(
+                [(tuple(-1 - (i >> bit & 1) for bit in range(15)), None) for i in range(1 << 15)]
+            ),
             id="collide",
         ),
         pytest.param(msgpack.packb({"kind": "alive", "awaits_averages": [None] * 1_000_000}), id="long array"),
