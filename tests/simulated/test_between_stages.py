@@ -12,6 +12,7 @@ from dipaco_swarm.testing import training
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
 from dipaco_swarm.testing.world import World
+from tests.long import cases
 
 GRID = ((0, 0), (0, 1), (1, 0), (1, 1))
 REROUTED = (StagePlan(GRID, rounds=3), StagePlan(None, "discriminative", rounds=3))
@@ -77,7 +78,7 @@ def played(
     return world
 
 
-@pytest.mark.parametrize("preparing", [30.0, 120.0])
+@pytest.mark.parametrize("preparing", cases(120.0, long=[30.0]))
 def test_peers_train_on_while_the_next_stage_is_prepared(tmp_path: Path, preparing: float) -> None:
     """Its router is fitted and its documents are read beside training, however long that takes a peer."""
     watch = Watch()

@@ -20,6 +20,7 @@ from dipaco_swarm.testing.run import Plan, StagePlan
 from dipaco_swarm.testing.stories import tell
 from dipaco_swarm.testing.world import World
 from tests.clocks import HandClock
+from tests.long import cases
 
 APART = ((0,), (1,))
 """Two paths that share nothing."""
@@ -74,9 +75,10 @@ def test_who_hears_nobody_before_the_last_stage_waits_for_others_as_long_as_it_w
     assert left == [[False, False], [True, False], [True, False], [True, True]]
 
 
-@pytest.mark.parametrize("seed", [174, 270], ids=["the last stage", "a stage before it"])
-def test_those_who_missed_the_end_together_leave_together(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("stage", cases("a stage before it", long=["the last stage"]))
+def test_those_who_missed_the_end_together_leave_together(tmp_path: Path, stage: str) -> None:
     """Nobody heard some of them for 90 s; meanwhile the run was finished, and all others left."""
+    seed = {"the last stage": 174, "a stage before it": 270}[stage]
     assert not tell(seed, tmp_path, seconds=120.0, overlap=True).violations
 
 

@@ -13,6 +13,7 @@ from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
 from dipaco_swarm.testing.world import World
+from tests.long import cases
 
 PLAN = Plan((StagePlan(((0, 0), (0, 1), (1, 0), (1, 1))),), inner_steps=10)
 CALM_SECONDS = 120.0
@@ -28,7 +29,7 @@ def never_comes() -> PretendsToBeThere:
     return PretendsToBeThere(hostile.is_on_its_way)
 
 
-@pytest.mark.parametrize("attack", [(claims_tokens, 1), (CallsRounds, 1), (never_comes, 3)])
+@pytest.mark.parametrize("attack", cases((CallsRounds, 1), long=[(claims_tokens, 1), (never_comes, 3)]))
 def test_a_stranger_moves_the_pace_of_nobody(tmp_path: Path, attack: tuple[Attack, int]) -> None:
     make, path = attack
     chance = Random(make.__name__)

@@ -12,11 +12,12 @@ from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
 from dipaco_swarm.testing.stories import checked_balance
 from dipaco_swarm.testing.world import World
+from tests.long import cases
 
 TABLE = ((0, 0), (0, 1), (1, 0), (1, 1))
 PACED = Plan((StagePlan(TABLE),), inner_steps=10, parameters=256)
 SYNCHRONOUS = replace(PACED, stages=(StagePlan(TABLE),), pacing="synchronous", min_peers=4)
-PLANS = [PACED, replace(PACED, overlap=True, codec="int8"), SYNCHRONOUS]
+PLANS = {"paced": PACED, "overlapping": replace(PACED, overlap=True, codec="int8"), "synchronous": SYNCHRONOUS}
 ASKED = Pause("asked", "paused, as you asked")
 STEP_SECONDS = 1.0
 SLEEPER = "peer-0"
@@ -42,9 +43,19 @@ async def seconds_of(world: World, versions: int) -> float:
     return world.now - began
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=["paced", "overlapping", "synchronous"])
-@pytest.mark.parametrize("at", [0.0, 3.3, 7.7])
-def test_others_go_on_while_one_pauses_and_nothing_is_lost(tmp_path: Path, plan: Plan, at: float) -> None:
+@pytest.mark.parametrize(
+    "how",
+    cases(
+        "paced 3.3",
+        "overlapping 7.7",
+        "synchronous 0.0",
+        long=["paced 0.0", "paced 7.7", "overlapping 0.0", "overlapping 3.3", "synchronous 3.3", "synchronous 7.7"],
+    ),
+)
+def test_others_go_on_while_one_pauses_and_nothing_is_lost(tmp_path: Path, how: str) -> None:
+    """`how`: the pacing, and when it pauses, in seconds."""
+    name, at = how.split()
+    plan = PLANS[name]
     world = World(7, plan, tmp_path / "world")
     found: dict[str, float] = {}
 
@@ -53,7 +64,7 @@ def test_others_go_on_while_one_pauses_and_nothing_is_lost(tmp_path: Path, plan:
             world.start(name, path, Machine(step_seconds=STEP_SECONDS))
         assert await world.until(lambda: len(world.at_versions()) == 4 and lowest(world) >= 2, 300)
         found["before"] = await seconds_of(world, 4)
-        await asyncio.sleep(at)
+        await asyncio.sleep(float(at))
         sleeper, paused_at = world.peers[SLEEPER], world.now
         sleeper.now = ASKED
         found["with a pause"] = await seconds_of(world, 4)
