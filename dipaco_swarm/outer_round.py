@@ -168,6 +168,7 @@ def _contribution(peer: PathInTraining, module: ModuleId, part: Part) -> Contrib
         digest=base.digest,
         work=base.work,
         decay=decay.amount,
+        doubts=peer.doubts.peers,
     )
 
 

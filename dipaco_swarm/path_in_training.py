@@ -1,12 +1,13 @@
 """A path on this machine during one stage: what an outer round works on, and all that it changes."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torch import Tensor
 
+from dipaco_swarm.algorithm.doubts import Doubts, Trial
 from dipaco_swarm.algorithm.eager import Way, come_back, way_ahead
 from dipaco_swarm.algorithm.generations import taken_back
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
@@ -141,6 +142,13 @@ class Trainer(Protocol):
         """Take up to `steps` inner steps, one batch each, or fewer once `stop` says so."""
         ...
 
+    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+        """How much each of these ways of a level's parameters bends the loss, on what was trained on last.
+
+        A way: places of the level's vector, and how far these go, fp32. None where nothing can be tried.
+        """
+        ...
+
     def state(self, *, copy: bool = True) -> InnerState:
         """What the optimizer carries on; without a copy, the next step may change it."""
         ...
@@ -175,6 +183,8 @@ class PathInTraining:
     """Of the modules that have come to a new version here."""
     tokens_per_second: float = 0.0
     loss: float | None = None
+    doubts: Doubts = field(default_factory=Doubts)
+    """Whose contributions have done harm here."""
     batches_consumed: int = 0
     trained: int = 0
     """Tokens that this peer has trained on the path, in all its lives."""

@@ -6,7 +6,7 @@ weights, the averaging rule piece by piece, the outer step. What others send is 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,14 +16,17 @@ import torch
 from torch import Tensor
 
 from benchmarks.hostile.text import DOMAINS, LENGTH, VOCABULARY, Sequences, Text, read_text
+from dipaco_swarm.algorithm.doubts import MAX_DOUBTS, Doubts, Trial, harmful
 from dipaco_swarm.algorithm.outer import OuterGradient
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.algorithm.weight_decay import WeightDecay
 from dipaco_swarm.outer_step import outer_step
+from dipaco_swarm.peer.trying import try_all
 from dipaco_swarm.run.config import InnerConfig, LevelConfig, LimitsConfig, ModelConfig, OuterConfig
 from dipaco_swarm.swarm.encoded_average import Span
 from dipaco_swarm.swarm.interface import ModuleGroup
+from dipaco_swarm.swarm.reduced import Reduced, ReducedPiece
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.reduction import (
     decay_of,
@@ -35,6 +38,7 @@ from dipaco_swarm.swarm.round.reduction import (
 )
 from dipaco_swarm.swarm.round.roster import Joined, roster_of
 from dipaco_swarm.testing.poison import POISONS, Poison, Seen
+from dipaco_swarm.training.bending import TRIED, bends
 from dipaco_swarm.training.evaluation import evaluate
 from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings, learning_rate_ratios
 from dipaco_swarm.training.modules import PathModel, build_network
@@ -98,6 +102,8 @@ class Defence:
 
     averaging: str = OuterConfig().averaging
     norm_clip: float = LimitsConfig().norm_clip
+    tries: bool = True
+    """Whether honest members try what others send, and doubt."""
     codec: str = "fp32"
 
     def __str__(self) -> str:
@@ -112,8 +118,13 @@ class Said:
     tokens: int
     norm: float
     decay: float
+    doubts: tuple[str, ...] = ()
     reduces: bool = True
     nonce: bytes = bytes(16)
+
+
+Given = Mapping[str, tuple[Said, Tensor]]
+"""To a round of one module: by whom, what it says, and its outer gradient."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +149,7 @@ class Trainee:
         self._trainer.skip_to(WARM_UP)
         ratios = learning_rate_ratios(inner)
         self.places = [self.model.decay_places(level, ratios) for level in range(self.model.num_levels)]
+        self.doubts = Doubts()
         self._rows = rows
         self._random = np.random.default_rng([seed, path])
 
@@ -151,6 +163,25 @@ class Trainee:
             decay = WeightDecay(amount, self.places[module.level])
             found.append(OuterGradient(states[module].params, self.model.vector(module.level), decay)[:])
         return found
+
+    def look(self, us: str, states: Mapping[ModuleId, ModuleState], given: Mapping[ModuleId, Given]) -> None:
+        """Try what was given to one of our modules, all of it; in larger models a piece has as many numbers."""
+        for each in given:
+            self.model.load(each.level, states[each].params)
+        module = sorted(given)[self._random.integers(len(given))]
+        count, members = len(states[module].params), given[module]
+        roster = roster_of({name: said for name, (said, _) in members.items()}, Defence().norm_clip)
+        codec = codec_of("fp32")
+        data = {name: codec.encode(vector) for name, (_, vector) in members.items()}
+        reduced = Reduced(codec.name, {entry.peer: entry.scale for entry in roster}, [ReducedPiece(0, count, data)])
+        rows = torch.from_numpy(self._rows[self._random.integers(len(self._rows), size=TRIED)])
+
+        def bends_here(ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+            return bends(self.model, module.level, ways, rows)
+
+        if (found := try_all(reduced, bends_here)) is not None:
+            trials, noise = found
+            self.doubts.note(trials.keys(), harmful(trials, us, noise))
 
     @property
     def decay(self) -> float:
@@ -253,17 +284,21 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
         Trainee(path, _rows_of(poison, bench, setting, path), bench.inner, 100 * bench.seed + 50 + number)
         for number, path in enumerate(setting.hostile)
     ]  # fmt: skip
+    names = [f"honest-{number}" for number in range(len(honest))]
+    slander = tuple(names[:MAX_DOUBTS])
+    """Whom hostile members say that they doubt: everybody."""
     memories: dict[tuple[int, ModuleId], dict[str, Tensor]] = {}
     random = torch.Generator().manual_seed(bench.seed + 10**6)  # the model's first parameters have smaller seeds
     outcome = Outcome([])
     for number in range(bench.rounds):
-        given: dict[ModuleId, list[tuple[Said, Tensor]]] = {module: [] for module in table.modules}
-        for trainee in honest:
+        given: dict[ModuleId, dict[str, tuple[Said, Tensor]]] = {module: {} for module in table.modules}
+        tokens = INNER_STEPS * BATCH * LENGTH
+        for name, trainee in zip(names, honest, strict=True):
             found = trainee.train(states, modules[trainee.path], INNER_STEPS)
             for module, gradient in zip(modules[trainee.path], found, strict=True):
-                said = Said(trainee.path, INNER_STEPS * BATCH * LENGTH, float(length_of(gradient)), trainee.decay)
-                given[module].append((said, gradient))
-        true = {module: [gradient for _, gradient in members] for module, members in given.items()}
+                length, doubts = float(length_of(gradient)), trainee.doubts.peers
+                given[module][name] = Said(trainee.path, tokens, length, trainee.decay, doubts), gradient
+        true = {module: [gradient for _, gradient in members.values()] for module, members in given.items()}
         for index, trainee in enumerate(hostile):
             assert poison is not None
             steps = max(1, round(poison.steps * INNER_STEPS))
@@ -276,12 +311,15 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
                 origin = bench.origin[module.level]
                 seen = Seen(own, others, states[module].params, longest, random, origin, memory)
                 made = poison.made(seen)
-                tokens = poison.claims or INNER_STEPS * BATCH * LENGTH
-                given[module].append((Said(trainee.path, tokens, float(length_of(made)), trainee.decay), made))
+                said = Said(trainee.path, poison.claims or tokens, float(length_of(made)), trainee.decay, slander)
+                given[module][f"hostile-{index}"] = said, made
         for module, members in given.items():
             if members:
-                average = _round(states[module], module, members, len(true[module]), setting, defence, outcome)
+                average = _round(states[module], module, members, setting, defence, outcome)
                 states[module] = outer_step(states[module], average, OUTER, places=honest[0].places[module.level])
+        for name, trainee in zip(names, honest, strict=True):
+            if defence.tries:
+                trainee.look(name, states, {module: given[module] for module in modules[trainee.path]})
         if number == bench.rounds - 1 or (look_every and number % look_every == 0):
             outcome.losses.append(bench.loss(setting, states, honest[0].model))
     return outcome
@@ -299,8 +337,7 @@ def _rows_of(poison: Poison, bench: Bench, setting: Setting, path: int) -> Seque
 def _round(
     state: ModuleState,
     module: ModuleId,
-    members: Sequence[tuple[Said, Tensor]],
-    honest: int,
+    members: Given,
     setting: Setting,
     defence: Defence,
     outcome: Outcome,
@@ -314,9 +351,10 @@ def _round(
         defence.averaging,
         round_tokens=INNER_STEPS * BATCH * LENGTH,
     )
-    joins: dict[str, Joined] = {f"{i:03}": said for i, (said, _) in enumerate(members)}
+    joins: dict[str, Joined] = {name: said for name, (said, _) in members.items()}
     roster = roster_of(joins, defence.norm_clip)
-    vectors = [members[int(entry.peer)][1] for entry in roster]
+    vectors = [members[entry.peer][1] for entry in roster]
+    is_honest = [entry.peer.startswith("honest") for entry in roster]
     count = len(state.params)
     size = count  # one piece, which is as long as those of larger modules are
     average = piece_average(roster, group)
@@ -336,9 +374,9 @@ def _round(
         pieces.append((start, counted.average))
         who = counted.members, roster, group
         spans.append(Span(start, stop, effective_paths_of(*who), decay_of(*who)))
-        for i, entry in enumerate(roster):
-            if honest:  # else hostile members are among themselves
-                kept = outcome.counted["honest" if int(entry.peer) < honest else "hostile"]
+        for i in range(len(roster)):
+            if any(is_honest):  # else hostile members are among themselves
+                kept = outcome.counted["honest" if is_honest[i] else "hostile"]
                 kept[0] += i in counted.members
                 kept[1] += 1
     return Whole(pieces, tuple(spans))

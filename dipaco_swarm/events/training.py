@@ -139,6 +139,23 @@ class CaughtUp(Event):
 
 
 @dataclass(frozen=True)
+class Doubted(Event):
+    """What a peer has contributed does harm on our documents: from now on we say so in our rounds."""
+
+    peer: str
+    module: str
+    of_noise: float
+    """How much its contribution bends the loss, in times of what random numbers of a usual length do."""
+
+    @property
+    def line(self) -> str:
+        return (
+            f"{self.module}: what peer {self.peer[-8:]} sent bends the loss here {self.of_noise:.1f} times as much as "
+            "noise of its length; it is left out of averages while most others find the same"
+        )
+
+
+@dataclass(frozen=True)
 class WentBack(Event):
     """The operator has gone back with a module, and this peer with it."""
 

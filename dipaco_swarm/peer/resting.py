@@ -1,8 +1,11 @@
 """A machine that its owner uses as well: after each inner step it rests, or takes none for now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
+from dipaco_swarm.algorithm.doubts import Trial
 from dipaco_swarm.path_in_training import Trainer
 from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainReport
 
@@ -54,6 +57,9 @@ class RestingTrainer:
             return stop() or self._paused()
 
         return self._trainer.train(batches, steps, stop=is_over, on_step=rest if self._share < 1 else on_step)
+
+    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+        return self._trainer.bends(level, ways)
 
     def state(self, *, copy: bool = True) -> InnerState:
         return self._trainer.state(copy=copy)

@@ -44,6 +44,7 @@ from dipaco_swarm.peer.pausing import Pausing
 from dipaco_swarm.peer.presenter import PeerPresenter
 from dipaco_swarm.peer.scoring import Scoring
 from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.peer.trying import Trying
 from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.peer.workbench import Workbench
 from dipaco_swarm.run.config import RunConfig
@@ -97,6 +98,7 @@ class Volunteer:
         self._scoring = Scoring(self._around, beside)
         self._admittance = Admittance(self._around)
         self._following = Following(self._around)
+        self._trying = Trying(self._around)
         self._pausing = Pausing(self._around, self._keeping, self._scoring, self._catching_up, self._show)
         self._made: Counter[int] = Counter()
         """Outer steps per level since we were started: modules have their own clocks."""
@@ -267,6 +269,7 @@ class Volunteer:
             on_commit=partial(book.committing, peer),
             on_wait=lambda: end_what_is_over(peer, self._admittance.seen(post.manifest)),
         )
+        self._trying.look(peer, report)
         self._keeping.note_given(peer)  # where the round failed, it may not have been given after all
         begun = peer.in_flight.keys() - before
         if (report.outcomes or begun) and any(state.mapped for state in peer.base.values()):

@@ -19,6 +19,7 @@ from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.cards import NO_CARD, Card
 from dipaco_swarm.swarm.encoded_average import EncodedAverage, Span
 from dipaco_swarm.swarm.fetching import FetchUnderWay, Older
+from dipaco_swarm.swarm.reduced import Reduced
 from dipaco_swarm.swarm.residual import Residual as Residual
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Traffic
@@ -120,6 +121,8 @@ class Contribution:
     """Behind that state."""
     decay: float = 0.0
     """The amount of weight decay that was left out (`algorithm/weight_decay.py`)."""
+    doubts: tuple[str, ...] = ()
+    """Whom we doubt (`algorithm/doubts.py`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,6 +142,8 @@ class Agreed:
     seconds: float = 0.0
     state: ModuleState | None = None
     """The next version, where the swarm was told how to make it. Its digest is known."""
+    reduced: Reduced | None = None
+    """What was contributed to the pieces that we have made."""
 
     @property
     def mean(self) -> Tensor:
@@ -230,10 +235,7 @@ class Swarm(Protocol):
         ...
 
     def look_up(self, stage: int, modules: Sequence[ModuleId], *, timeout: float, thorough: bool = True) -> None:
-        """Find out now who is there, for `members`.
-
-        `thorough`: missing nobody if possible; else it costs a quarter, and what was read a heartbeat ago will do.
-        """
+        """Find out now who is there, for `members`; not `thorough`: for a quarter, and of a heartbeat ago will do."""
         ...
 
     def publish(self, topic: str, statement: bytes) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from dipaco_swarm.algorithm.doubts import MAX_DOUBTS
 from dipaco_swarm.algorithm.state import HASH_BYTES, num_pieces
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
 from dipaco_swarm.swarm.fields import (
@@ -45,6 +46,8 @@ from dipaco_swarm.swarm.round.codecs.codec import BLOCK
 
 MAX_SPANS = 1 << 14
 """Parts of an average with other members in them."""
+Doubts = Annotated[tuple[Peer, ...], Field(max_length=MAX_DOUBTS)]
+"""Whose contributions have done harm, as the member finds that says it (`algorithm/doubts.py`)."""
 
 
 # rounds: a member and the leader -------------------------------------------------------------------------------------
@@ -67,6 +70,7 @@ class Join(Message):
     """Length of the whole outer gradient; reducers hold us to it."""
     decay: Share = 0.0
     """Amount of weight decay that is not in the outer gradient (`algorithm/weight_decay.py`)."""
+    doubts: Doubts = ()
     parameters: Parameters
     reduces: bool
     nonce: Nonce
@@ -99,6 +103,7 @@ class RosterEntry(Message):
     tokens: Tokens
     norm: Norm
     decay: Share = 0.0
+    doubts: Doubts = ()
     scale: Scale
     """Norm clipping: what this contribution is multiplied with."""
     reduces: bool

@@ -9,15 +9,17 @@ import ctypes
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
+from dipaco_swarm.algorithm.doubts import Trial
 from dipaco_swarm.errors import DataError, TrainingError, UsageError
 from dipaco_swarm.run.config import InnerConfig
+from dipaco_swarm.training.bending import TRIED, bends
 from dipaco_swarm.training.gradients import GradientMaker, Gradients, Passes
 from dipaco_swarm.training.modules import PathModel
 
@@ -147,6 +149,8 @@ class InnerTrainer:
         self._gradients = gradients or Gradients(model, settings.passes(config.batch_sequences))
         self._optimizer: torch.optim.Optimizer | None = None
         self._interrupted: Tensor | None = None
+        self._last: Tensor | None = None
+        """The batch of the last step."""
 
     @property
     def steps_done(self) -> int:
@@ -192,6 +196,10 @@ class InnerTrainer:
             if on_step is not None:
                 on_step(report)
         return TrainReport(taken, tokens, losses / taken if taken else math.nan, perf_counter() - started)
+
+    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+        """How much each of these ways of a level's parameters bends the loss; none before the first step."""
+        return [] if self._last is None else bends(self.model, level, ways, self._last[:TRIED])
 
     def state(self, *, copy: bool = True) -> InnerState:
         """The optimizer's moments, on the CPU, and the step count.
@@ -258,6 +266,7 @@ class InnerTrainer:
         optimizer.step()
         optimizer.zero_grad()
         self._steps_done += 1
+        self._last = batch
         return StepReport(self._steps_done, loss, rate, batch.numel(), perf_counter() - started)
 
     # the optimizer ---------------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """`--cpu-share`: a machine that is used by its owner as well."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 import torch
+from torch import Tensor
 
+from dipaco_swarm.algorithm.doubts import Trial
 from dipaco_swarm.peer.resting import RestingTrainer
 from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainReport
 
@@ -31,6 +33,9 @@ class Steps:
                 break
             on_step(StepReport(step, 1.0, 1e-3, 100, 2.0))
         return TrainReport(steps, 100 * steps, 1.0, 2.0 * steps)
+
+    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+        return []
 
     def state(self, *, copy: bool = True) -> InnerState:
         return InnerState(self.steps_done, {})

@@ -164,6 +164,51 @@ def test_members_agree_on_the_usual_weight_decay(make_swarms: MakeSwarms) -> Non
         assert torch.equal(result.mean, torch.ones(10)), "it is put on by the outer step"
 
 
+def test_whom_most_others_doubt_is_left_out_of_the_average(make_swarms: MakeSwarms) -> None:
+    swarms = make_swarms(4)
+    weights = group(0.25, 0.25, 0.25, 0.25)
+    gather(swarms, {MODULE: weights}, [0, 1, 2, 3])
+    for swarm in swarms:
+        swarm.configure_rounds("fp32", 4.0)
+    names = [swarm.peer for swarm in swarms]
+    doubts = [(names[3],), (names[3], names[1]), (), (names[0], names[1], names[2])]
+    gradients = [float(path) * torch.ones(300_000) for path in (1, 2, 3, 9)]
+    parts = [replace(part(path, gradients[path], weights), doubts=tuple(sorted(doubts[path]))) for path in range(4)]
+    for outcome in reduce_together(swarms, [[each] for each in parts]):
+        result = agreed(outcome[MODULE])
+        assert torch.equal(result.mean, 2.0 * torch.ones(300_000))  # of 1, 2 and 3
+        assert {*result.tokens} == {*names[:3]}
+        assert result.left_out == (names[3],)
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int8"])
+def test_a_reducer_has_what_was_contributed_to_its_pieces(make_swarms: MakeSwarms, codec: str) -> None:
+    swarms = make_swarms(3)
+    weights = group(1 / 3, 1 / 3, 1 / 3)
+    gather(swarms, {MODULE: weights}, [0, 1, 2])
+    gradients = [torch.randn(300_000, generator=torch.Generator().manual_seed(path)) for path in range(3)]
+    gradients[2] *= 10.0
+    for swarm in swarms:
+        swarm.configure_rounds(codec, 2.0)
+    expected = [gradients[0].clone(), gradients[1].clone(), gradients[2] * 0.2]  # twice as long as the others
+    outcomes = reduce_together(swarms, [[part(path, gradients[path], weights)] for path in range(3)])
+    for gradient in gradients:
+        gradient.zero_()  # it is the program's again
+    places = []
+    for outcome in outcomes:
+        reduced = agreed(outcome[MODULE]).reduced
+        assert reduced is not None
+        assert reduced.peers == {swarm.peer for swarm in swarms}
+        places += [(place.start, place.stop) for place in reduced.places]
+        for swarm, vector in zip(swarms, expected, strict=True):
+            for _ in range(2):  # as often as one likes
+                for place, given in reduced.of(swarm.peer):
+                    assert float((given - vector[place]).norm() / vector[place].norm()) < 0.02
+    ends = [0, *(stop for _, stop in sorted(places))]
+    assert ends[:-1] == [start for start, _ in sorted(places)]  # all of it, once
+    assert ends[-1] == 300_000
+
+
 def test_several_modules_are_averaged_at_once(make_swarms: MakeSwarms) -> None:
     swarms = make_swarms(2)
     groups = {module: group(0.5, 0.5, module=module) for module in (MODULE, OTHER)}

@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -28,6 +29,7 @@ from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.fields import MAX_SECONDS, MAX_SPEED, at_most
 from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcome
+from dipaco_swarm.swarm.reduced import Reduced, ReducedPiece
 from dipaco_swarm.swarm.round.attempt import LeaderLost, MadeAgain, Redirected
 from dipaco_swarm.swarm.round.auditing import Auditing
 from dipaco_swarm.swarm.round.candidates import REFUSAL_SECONDS, Demotions, LeaderFailures
@@ -39,6 +41,7 @@ from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.questions import Questions
+from dipaco_swarm.swarm.round.reducer import Shown
 from dipaco_swarm.swarm.round.roster import our_index
 from dipaco_swarm.swarm.round.seals import Subject
 from dipaco_swarm.swarm.round.standing import Key, Member, Standing
@@ -97,6 +100,7 @@ class Follower:
             tokens=contribution.tokens,
             norm=norm,
             decay=contribution.decay,
+            doubts=contribution.doubts,
             parameters=len(contribution.gradient),
             nonce=self.transport.random.randbytes(16),
             reduces=self.transport.reachable,
@@ -208,7 +212,7 @@ class Follower:
         await to_its_end(self.auditing.check(exchange))
         if residual is not None:
             self.feedback.keep(contribution, residual)
-        agreed = _agreed(exchange, contribution, self.codec.name)
+        agreed = _agreed(exchange, contribution, self.codec.name, self.auditing.showing.made(roster.round_id))
         for peer in {*agreed.contributors} - {*agreed.left_out} - exchange.blamed:
             self.laggards.forgive(peer)
         return agreed
@@ -299,9 +303,9 @@ class Follower:
         return self.transport.clock.monotonic()
 
 
-def _agreed(exchange: PieceExchange, contribution: Contribution, codec: str) -> Agreed:
-    """The round is committed: what its members have now."""
-    average = exchange.average
+def _agreed(exchange: PieceExchange, contribution: Contribution, codec: str, ours: Mapping[int, Shown]) -> Agreed:
+    """The round is committed: what its members have now. `ours`: the pieces that we have made."""
+    average, members = exchange.average, exchange.roster.members
     tokens = average.tokens()
     encoded = EncodedAverage(
         base=contribution.digest,
@@ -319,6 +323,14 @@ def _agreed(exchange: PieceExchange, contribution: Contribution, codec: str) -> 
         left_out=average.left_out(),
         bytes_sent=exchange.bytes_sent,
         bytes_received=exchange.bytes_received,
+        reduced=Reduced(
+            codec,
+            {member.peer: member.scale for member in members},
+            [
+                ReducedPiece(*average.bounds(piece), {members[i].peer: given.data for i, given in made.inputs.items()})
+                for piece, made in sorted(ours.items())
+            ],
+        ),
     )
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.averaging.rule import Member, PieceAverage, averaging_of, voices
+from dipaco_swarm.algorithm.averaging.rule import Counted, Member, PieceAverage, averaging_of, voices
+from dipaco_swarm.algorithm.doubts import left_out
 from dipaco_swarm.algorithm.outer import Vector, effective_paths, trained_weights
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.weight_decay import usual_amount
@@ -119,8 +120,18 @@ def _equally_long(speeds: Mapping[int, float], rest: float, members: int) -> dic
 
 
 def piece_average(roster: Sequence[RosterEntry], group: ModuleGroup) -> PieceAverage:
-    """The group's averaging rule, ready for the pieces of one round: a piece's contributions -> their average."""
-    return averaging_of(group.averaging).prepare(_members(roster, group), group.round_tokens)
+    """The group's averaging rule, ready for the pieces of one round: a piece's contributions -> their average.
+
+    Whom most others doubt is left out, unless nobody else has contributed.
+    """
+    members = _members(roster, group)
+    rule = averaging_of(group.averaging).prepare(members, group.round_tokens)
+    doubted = left_out([m.peer for m in roster], [m.doubts for m in roster], voices(range(len(members)), members))
+
+    def average(contributions: Mapping[int, Tensor]) -> Counted:
+        return rule({i: part for i, part in contributions.items() if i not in doubted} or contributions)
+
+    return average if doubted else rule
 
 
 def _members(roster: Sequence[RosterEntry], group: ModuleGroup) -> list[Member]:

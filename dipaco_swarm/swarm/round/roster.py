@@ -37,6 +37,9 @@ class Joined(Protocol):
     def decay(self) -> float: ...
 
     @property
+    def doubts(self) -> tuple[str, ...]: ...
+
+    @property
     def reduces(self) -> bool: ...
 
     @property
@@ -58,6 +61,7 @@ def roster_of(joins: Mapping[str, Joined], norm_clip: float, waived: Collection[
                 tokens=join.tokens,
                 norm=join.norm,
                 decay=join.decay,
+                doubts=join.doubts,
                 scale=max(scale, MIN_SCALE),
                 reduces=join.reduces,
                 nonce=join.nonce,
@@ -100,7 +104,8 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
         raise RemoteDataError(leader, "sends a roster without us, or with somebody twice")
     me, waived = said[us], {member.peer for member in roster.members if not member.awaited}
     if not (
-        (me.path, me.tokens, me.norm, me.decay, me.nonce) == (join.path, join.tokens, join.norm, join.decay, join.nonce)
+        (me.path, me.tokens, me.norm, me.decay, me.doubts, me.nonce)
+        == (join.path, join.tokens, join.norm, join.decay, join.doubts, join.nonce)
         and roster.members == roster_of(said, norm_clip, waived)
         and 2 * len(waived) <= len(said)
         and all(member.path in group.path_weights for member in roster.members)

@@ -81,6 +81,11 @@ class Showing:
     def round(self, round_id: bytes) -> Round | None:
         return self._rounds.get(round_id)
 
+    def made(self, round_id: bytes) -> Mapping[int, Shown]:
+        """The pieces that we have made in a round."""
+        kept = self.round(round_id)
+        return {} if kept is None else kept.ours
+
     async def show(self, stream: Stream, asked: AskInputs) -> None:
         """A member asks from what we have made a piece."""
         stream.purpose = Purpose.ROUND

@@ -1,0 +1,53 @@
+"""How much a contribution bends the loss: half of the rise to both sides of where a model is, on a few sequences.
+
+To first order a step that helps one path's documents may harm another's, and says nothing about who is honest. What
+bends says more: steps of training go where the loss is flat for their length, and random numbers go everywhere. Half of
+loss(w + x) + loss(w - x) less loss(w) is x'Hx / 2, with the first order gone
+(docs/decisions/0049-contributions-are-tried-on-documents.md).
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.doubts import Trial
+from dipaco_swarm.training.evaluation import sequence_log_likelihoods
+from dipaco_swarm.training.modules import PathModel
+
+TRIED = 4
+"""Sequences: of a thousand tokens, four tell noise from training by many standard errors."""
+
+
+def bends(
+    model: PathModel, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]], sequences: Tensor
+) -> list[Trial]:
+    """Of each way, on these sequences, int64 (n, T). Afterwards the model has the bytes that it had.
+
+    A way: places of the level's vector, and how far these go, fp32.
+    """
+    local = model.vector(level)
+    lengths = torch.full((len(sequences),), sequences.shape[1])
+
+    def losses() -> Tensor:
+        """Nats a token of each sequence: float64 (n,)."""
+        sums, counts = sequence_log_likelihoods(model.network, sequences, lengths, skip=0, batch=1)
+        return -sums / counts
+
+    found = []
+    try:
+        plain = losses()
+        for way in ways:
+            changed = torch.zeros_like(plain)
+            for sign in (1.0, -1.0):
+                vector = local.clone()
+                for here, part in way:
+                    vector[here].add_(part, alpha=sign)
+                model.load(level, vector)
+                changed += losses() - plain
+            bend = changed / 2
+            error = float(bend.std()) / len(bend) ** 0.5 if len(bend) > 1 else float("inf")
+            found.append(Trial(float(bend.mean()), error))
+    finally:
+        model.load(level, local)
+    return found

@@ -1,0 +1,120 @@
+"""A peer tries what others have contributed, now and then, and says whom it doubts."""
+
+from collections.abc import Callable, Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from dipaco_swarm.algorithm.doubts import Trial
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.training import Doubted
+from dipaco_swarm.outer_round import RoundReport
+from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.peer.trying import SHARE, Trying
+from dipaco_swarm.swarm.encoded_average import EncodedAverage
+from dipaco_swarm.swarm.interface import Agreed, NotAgreed, Outcome, PeerName
+from dipaco_swarm.swarm.reduced import Reduced, ReducedPiece
+from dipaco_swarm.swarm.round.codecs.codec import codec_of
+from tests.clocks import HandClock
+
+MODULE = ModuleId(1, 2)
+US, HONEST, HOSTILE = "us", "honest", "hostile"
+LENGTHS = {US: 2.0, HONEST: 3.0, HOSTILE: 30.0}
+COUNT = 1000
+
+
+class Bench:
+    """A trainer whose loss bends by the squares of what is put on it, for noise by nine."""
+
+    def __init__(self, clock: HandClock, seconds: float) -> None:
+        self.clock, self.seconds = clock, seconds
+        self.levels: list[int] = []
+        self.noise = 0.0
+
+    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+        self.clock.now += self.seconds
+        self.levels.append(level)
+        *squares, noise = [sum(float(part.square().sum()) for _, part in way) for way in ways]
+        self.noise = noise**0.5
+        return [Trial(square / COUNT, 1e-3) for square in squares] + [Trial(noise / COUNT * 9, 1e-3)]
+
+
+def reduced(lengths: dict[str, float]) -> Reduced:
+    codec = codec_of("fp32")
+    given = {name: codec.encode(torch.full((COUNT,), length)) for name, length in lengths.items()}
+    return Reduced("fp32", dict.fromkeys(lengths, 1.0), [ReducedPiece(7, 7 + COUNT, given)])
+
+
+def over(lengths: dict[str, float]) -> RoundReport:
+    average = cast(EncodedAverage, None)
+    outcome = Agreed(average, tuple(PeerName(name) for name in lengths), reduced=reduced(lengths))
+    outcomes: dict[ModuleId, Outcome] = {ModuleId(0, 0): NotAgreed("nobody came"), MODULE: outcome}
+    return RoundReport(1, 1, 1.0, 1.0, outcomes, {}, {})
+
+
+Made = tuple[Trying, Any, list[Event], Bench]
+Make = Callable[..., Made]
+
+
+@pytest.fixture
+def make() -> Make:
+    def made(seconds: float = 1.0) -> Made:
+        clock, told = HandClock(), list[Event]()
+        bench = Bench(clock, seconds)
+        around = cast(Surroundings, SimpleNamespace(clock=clock, screen=SimpleNamespace(event=told.append)))
+        peer = SimpleNamespace(trainer=bench, swarm=SimpleNamespace(peer=US), doubts=None)
+        return Trying(around), cast(PathInTraining, peer), told, bench
+
+    return made
+
+
+def test_whose_contribution_bends_the_loss_far_more_is_doubted_and_that_is_said_once(make: Make) -> None:
+    trying, peer, told, bench = make(seconds=0.0)
+    trying.look(peer, over(LENGTHS))
+    assert bench.levels == [MODULE.level]
+    assert bench.noise == pytest.approx(LENGTHS[HONEST] * COUNT**0.5, rel=1e-3)  # a usual length
+    assert peer.doubts.peers == (HOSTILE,)
+    (event,) = told
+    assert isinstance(event, Doubted)
+    assert (event.peer, event.module) == (HOSTILE, "L1M2")
+    assert event.of_noise == pytest.approx(900 / 81, rel=1e-3)
+    assert "11.1 times as much as noise" in event.line
+    trying.look(peer, over(LENGTHS))
+    assert len(told) == 1
+
+
+def test_in_a_round_of_two_nobody_is_tried(make: Make) -> None:
+    trying, peer, told, bench = make()
+    trying.look(peer, over({US: 1.0, HOSTILE: 30.0}))
+    assert not bench.levels
+    assert not told
+
+
+def test_it_takes_a_small_share_of_the_time(make: Make) -> None:
+    trying, peer, _, bench = make(seconds=3.0)
+    trying.look(peer, over(LENGTHS))
+    rounds = 200
+    for _ in range(rounds):
+        bench.clock.now += 10.0
+        trying.look(peer, over(LENGTHS))
+    tried = len(bench.levels)
+    assert SHARE / 2 < 3.0 * tried / (10.0 * rounds) < 1.5 * SHARE
+
+
+def test_who_has_not_contributed_everywhere_is_not_tried(make: Make) -> None:
+    trying, peer, told, bench = make()
+    report = over(LENGTHS)
+    outcome = report.outcomes[MODULE]
+    assert isinstance(outcome, Agreed)
+    assert outcome.reduced is not None
+    some = ReducedPiece(2000, 2000 + COUNT, {k: v for k, v in outcome.reduced.pieces[0].given.items() if k != HOSTILE})
+    both = Reduced("fp32", outcome.reduced.scales, [*outcome.reduced.pieces, some])
+    report.outcomes[MODULE] = Agreed(outcome.encoded, outcome.contributors, reduced=both)  # type: ignore[index]
+    trying.look(peer, report)
+    assert not bench.levels  # two are left
+    assert not told
