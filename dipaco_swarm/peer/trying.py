@@ -8,11 +8,13 @@ from random import SystemRandom
 import torch
 from torch import Tensor
 
+from dipaco_swarm.algorithm.averaging.rule import averaging_of
 from dipaco_swarm.algorithm.doubts import FEWEST, Doubts, Trial, harmful
 from dipaco_swarm.algorithm.outer import lower_median
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.events.training import Doubted
 from dipaco_swarm.outer_round import RoundReport
+from dipaco_swarm.pacing import pacing_of_run
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.swarm.interface import Agreed
@@ -43,7 +45,13 @@ class Trying:
         began = now()
         if self._began is None:
             self._began = began
-        reduced = {m: over.reduced for m, over in report.outcomes.items() if isinstance(over, Agreed) and over.reduced}
+        if pacing_of_run(peer).whole:
+            return  # what is found hangs on chance, and such a run is the same each time
+        reduced = {
+            module: over.reduced
+            for module, over in report.outcomes.items()
+            if isinstance(over, Agreed) and over.reduced and averaging_of(peer.groups[module].averaging).hears_doubts
+        }
         if reduced and self._spent <= SHARE * (began - self._began):
             module = self._random.choice(sorted(reduced))
             self._try(peer, module, reduced[module])

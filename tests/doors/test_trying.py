@@ -63,11 +63,14 @@ Make = Callable[..., Made]
 
 @pytest.fixture
 def make() -> Make:
-    def made(seconds: float = 1.0) -> Made:
+    def made(seconds: float = 1.0, pacing: str = "paced") -> Made:
         clock, told = HandClock(), list[Event]()
         bench = Bench(clock, seconds)
         around = cast(Surroundings, SimpleNamespace(clock=clock, screen=SimpleNamespace(event=told.append)))
-        peer = SimpleNamespace(trainer=bench, swarm=SimpleNamespace(peer=US), doubts=None)
+        group, rules = SimpleNamespace(averaging="robust"), SimpleNamespace(rounds=SimpleNamespace(pacing=pacing))
+        peer = SimpleNamespace(
+            trainer=bench, swarm=SimpleNamespace(peer=US), doubts=None, groups={MODULE: group}, rules=rules
+        )
         return Trying(around), cast(PathInTraining, peer), told, bench
 
     return made
@@ -86,6 +89,16 @@ def test_whose_contribution_bends_the_loss_far_more_is_doubted_and_that_is_said_
     assert "11.1 times as much as noise" in event.line
     trying.look(peer, over(LENGTHS))
     assert len(told) == 1
+
+
+def test_nothing_of_a_synchronous_run_or_of_one_that_counts_all_hangs_on_it(make: Make) -> None:
+    trying, peer, _, bench = make(pacing="synchronous")
+    trying.look(peer, over(LENGTHS))
+    trying, peer, _, other = make()
+    peer.groups[MODULE].averaging = "mean"
+    trying.look(peer, over(LENGTHS))
+    assert not bench.levels
+    assert not other.levels
 
 
 def test_in_a_round_of_two_nobody_is_tried(make: Make) -> None:

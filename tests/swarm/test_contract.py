@@ -25,8 +25,9 @@ from dipaco_swarm.swarm.interface import (
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round import deciding
 from dipaco_swarm.swarm.round.decision import Commit, Decision, Drop, Memory, RoundView, Wait, decide
-from dipaco_swarm.swarm.round.reduction import leader_order
+from dipaco_swarm.swarm.round.reduction import leader_order, piece_average
 from dipaco_swarm.swarm.timing import Timing
+from dipaco_swarm.swarm.wire import RosterEntry
 from tests.hub import until
 from tests.long import cases
 
@@ -166,7 +167,7 @@ def test_members_agree_on_the_usual_weight_decay(make_swarms: MakeSwarms) -> Non
 
 def test_whom_most_others_doubt_is_left_out_of_the_average(make_swarms: MakeSwarms) -> None:
     swarms = make_swarms(4)
-    weights = group(0.25, 0.25, 0.25, 0.25)
+    weights = replace(group(0.25, 0.25, 0.25, 0.25), averaging="robust")
     gather(swarms, {MODULE: weights}, [0, 1, 2, 3])
     for swarm in swarms:
         swarm.configure_rounds("fp32", 4.0)
@@ -176,9 +177,22 @@ def test_whom_most_others_doubt_is_left_out_of_the_average(make_swarms: MakeSwar
     parts = [replace(part(path, gradients[path], weights), doubts=tuple(sorted(doubts[path]))) for path in range(4)]
     for outcome in reduce_together(swarms, [[each] for each in parts]):
         result = agreed(outcome[MODULE])
-        assert torch.equal(result.mean, 2.0 * torch.ones(300_000))  # of 1, 2 and 3
+        assert torch.allclose(result.mean, 2.0 * torch.ones(300_000))  # of 1, 2 and 3
         assert {*result.tokens} == {*names[:3]}
         assert result.left_out == (names[3],)
+
+
+def test_a_rule_that_counts_all_hears_no_doubts() -> None:
+    said = RosterEntry(peer="a", path=0, tokens=1, norm=1e6, scale=1.0, reduces=True, nonce=bytes(16))
+    roster = [
+        said.model_copy(update={"peer": peer, "path": path, "doubts": () if peer == "d" else ("d",)})
+        for path, peer in enumerate("abcd")
+    ]
+    contributions = {i: torch.full((5000,), float(i + 1)) for i in range(4)}
+    for averaging, members in (("mean", (0, 1, 2, 3)), ("robust", (0, 1, 2))):
+        rule = replace(group(0.25, 0.25, 0.25, 0.25), averaging=averaging)
+        assert tuple(piece_average(roster, rule)(contributions).members) == members
+        assert tuple(piece_average(roster, rule)({3: contributions[3]}).members) == (3,)  # there is nobody else
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int8"])

@@ -55,6 +55,7 @@ class Robust(Averaging):
     """The mean of the contributions that most of the others back."""
 
     name = "robust"
+    hears_doubts = True
 
     def prepare(self, members: Sequence[Member], round_tokens: float) -> PieceAverage:
         def average(contributions: Mapping[int, Tensor]) -> Counted:

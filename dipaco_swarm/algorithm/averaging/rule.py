@@ -51,6 +51,8 @@ class Averaging(ABC):
 
     name: str
     """As the run file names it."""
+    hears_doubts: bool = False
+    """Whether members whom most others doubt are left out (`algorithm/doubts.py`)."""
 
     @abstractmethod
     def prepare(self, members: Sequence[Member], round_tokens: float) -> PieceAverage:

@@ -122,16 +122,17 @@ def _equally_long(speeds: Mapping[int, float], rest: float, members: int) -> dic
 def piece_average(roster: Sequence[RosterEntry], group: ModuleGroup) -> PieceAverage:
     """The group's averaging rule, ready for the pieces of one round: a piece's contributions -> their average.
 
-    Whom most others doubt is left out, unless nobody else has contributed.
+    Whom most others doubt is left out, where the rule says so, unless nobody else has contributed.
     """
-    members = _members(roster, group)
-    rule = averaging_of(group.averaging).prepare(members, group.round_tokens)
-    doubted = left_out([m.peer for m in roster], [m.doubts for m in roster], voices(range(len(members)), members))
+    rule, members = averaging_of(group.averaging), _members(roster, group)
+    average = rule.prepare(members, group.round_tokens)
+    names, doubts = [member.peer for member in roster], [member.doubts for member in roster]
+    doubted = left_out(names, doubts, voices(range(len(members)), members)) if rule.hears_doubts else frozenset()
 
-    def average(contributions: Mapping[int, Tensor]) -> Counted:
-        return rule({i: part for i, part in contributions.items() if i not in doubted} or contributions)
+    def without_them(contributions: Mapping[int, Tensor]) -> Counted:
+        return average({i: part for i, part in contributions.items() if i not in doubted} or contributions)
 
-    return average if doubted else rule
+    return without_them if doubted else average
 
 
 def _members(roster: Sequence[RosterEntry], group: ModuleGroup) -> list[Member]:
