@@ -1,6 +1,6 @@
 """Hostile peers on purpose: what does one of them do to a swarm, and to what it trains?
 
-    python -m benchmarks.hostile --poison [--quick] [--seeds 2]      what poison does to a model, without a network
+    python -m benchmarks.hostile --poison [--quick] [--seeds 2] [--jobs 2] [ROLE ..]          poison, without a network
     python -m benchmarks.hostile --virtual [--seeds 20] [--jobs 2] [--members 4] [ROLE ..]    swarms in virtual time
     python -m benchmarks.hostile --virtual --quick                   the worst ten of these, in ten minutes
     python -m benchmarks.hostile [--quick] [ROLE ..]                 real processes on this machine
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind.add_argument("--list", action="store_true", help="the roles, and nothing else")
     parser.add_argument("--quick", action="store_true", help="the worst ones")
     parser.add_argument("--seeds", type=int, default=2, help="of --poison and --virtual")
-    parser.add_argument("--jobs", type=int, default=1, help="of --virtual: processes")
+    parser.add_argument("--jobs", type=int, default=1, help="of --poison and --virtual: processes")
     parser.add_argument("--seconds", type=float, help="of --virtual: no seed begins after that (--quick: 540)")
     parser.add_argument("--members", type=int, nargs="+", help="sizes of groups, of --virtual; honest peers, else")
     parser.add_argument(
@@ -121,9 +121,8 @@ def poison(options: argparse.Namespace) -> int:
 
     began = time.monotonic()
     print(harm.HEAD, flush=True)
-    rows = harm.table_rows(
-        options.out, range(options.seeds), options.role, quick=options.quick, tell=lambda line: print(line, flush=True)
-    )
+    tell = lambda said: print(said, flush=True)  # noqa: E731
+    rows = harm.table_rows(options.out, options.seeds, options.role, quick=options.quick, jobs=options.jobs, tell=tell)
     missed = [row.attack for row in rows if row.missed]
     return written("poison", harm.page(rows, options.seeds, time.monotonic() - began), missed, len(rows), options)
 

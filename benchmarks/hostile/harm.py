@@ -1,11 +1,15 @@
 """What poison does to a model: a table of attacks and defences, with `pure.py`."""
 
+import multiprocessing
 import statistics
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from benchmarks.hostile.pure import INNER_STEPS, SETTINGS, WARM_UP, Bench, Defence, Outcome, play
+from benchmarks.hostile.text import read_text
 from benchmarks.reduce import hardware
 from dipaco_swarm.testing.poison import POISONS
 
@@ -18,6 +22,8 @@ NOW = Defence()
 """What runs have unless their run file says otherwise."""
 MAIN = ("1 of 5 replicas", "1 of 5 paths")
 """20 per cent, with every attack."""
+NOBODY = "nobody"
+"""The row that says what the defence costs: all are honest, and harm is above the run with the other defence."""
 FEW = ("flip", "noise", "drift", "mixed", "cover")
 """In the other settings."""
 OTHERS = ("1 of 2", "1 of 4", "2 of 5 replicas", "2 of 10", "2 of 10, each beside one", "3 of 10")
@@ -45,29 +51,44 @@ class Row:
 
 
 def table_rows(
-    folder: Path, seeds: Sequence[int], only: Sequence[str], *, quick: bool, tell: Callable[[str], None]
+    folder: Path, seeds: int, only: Sequence[str], *, quick: bool, jobs: int, tell: Callable[[str], None]
 ) -> list[Row]:
     """Play all of it. `only`: these attacks; none: all. `quick`: the strongest ones in the two main settings."""
-    benches = [Bench(folder, seed, ROUNDS) for seed in seeds]
-    plan = [(setting, attack) for setting in MAIN for attack in (FEW if quick else POISONS)]
+    plan = [(setting, attack) for setting in MAIN for attack in (NOBODY, *(FEW if quick else POISONS))]
     plan += [] if quick else [(setting, attack) for setting in OTHERS for attack in FEW]
     plan = [(setting, attack) for setting, attack in plan if not only or attack in only]
-    alone: dict[tuple[str, int], Outcome] = {}
     rows = []
-    for setting, attack in plan:
-        found: dict[Defence, list[tuple[float, Outcome]]] = {BEFORE: [], NOW: []}
-        for bench in benches:
-            key = setting, bench.seed
-            if key not in alone:
-                alone[key] = play(bench, SETTINGS[setting], NOW, None)
-            for defence, outcomes in found.items():
-                outcome = play(bench, SETTINGS[setting], defence, attack)
-                outcomes.append((outcome.perplexity / alone[key].perplexity - 1, outcome))
-        harm = {defence: statistics.fmean(h for h, _ in outcomes) for defence, outcomes in found.items()}
-        shares = {who: _share([outcome.counted[who] for _, outcome in found[NOW]]) for who in ("hostile", "honest")}
-        rows.append(Row(setting, attack, harm[BEFORE], harm[NOW], shares["hostile"], shares["honest"]))
-        tell(line(rows[-1]))
+    read_text(folder)  # once for all processes
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for row in pool.map(_row, *zip(*((folder, seeds, setting, attack) for setting, attack in plan), strict=True)):
+            rows.append(row)
+            tell(line(row))
     return rows
+
+
+def _row(folder: Path, seeds: int, setting: str, attack: str) -> Row:
+    alone = [_alone(folder, seed, setting, NOW) for seed in range(seeds)]
+    if attack == NOBODY:
+        before = [_alone(folder, seed, setting, BEFORE) for seed in range(seeds)]
+        harm = statistics.fmean(a.perplexity / b.perplexity - 1 for a, b in zip(alone, before, strict=True))
+        return Row(setting, attack, 0.0, harm, 0.0, _share([outcome.counted["honest"] for outcome in alone]))
+    harms, now = [], list[Outcome]()
+    for defence in (BEFORE, NOW):
+        now = [play(_bench(folder, seed), SETTINGS[setting], defence, attack) for seed in range(seeds)]
+        harms.append(statistics.fmean(a.perplexity / b.perplexity - 1 for a, b in zip(now, alone, strict=True)))
+    shares = [_share([outcome.counted[who] for outcome in now]) for who in ("hostile", "honest")]
+    return Row(setting, attack, harms[0], harms[1], shares[0], shares[1])
+
+
+@cache
+def _bench(folder: Path, seed: int) -> Bench:
+    return Bench(folder, seed, ROUNDS)
+
+
+@cache
+def _alone(folder: Path, seed: int, setting: str, defence: Defence) -> Outcome:
+    """Of the run where the hostile members are not there."""
+    return play(_bench(folder, seed), SETTINGS[setting], defence, None)
 
 
 def _share(counts: Sequence[Sequence[int]]) -> float:
@@ -81,9 +102,15 @@ def line(row: Row) -> str:
     """As Markdown."""
     verdict = "no majority" if row.setting in OF_A_MAJORITY else "**missed**" if row.missed else "met"
     return (
-        f"| {row.setting} | {row.attack}: {POISONS[row.attack].about} | {percent(row.before)} | {percent(row.now)} | "
+        f"| {row.setting} | {_about(row.attack)} | {percent(row.before)} | {percent(row.now)} | "
         f"{100 * row.hostile:.0f} % | {100 * row.honest:.1f} % | {verdict} |"
     )
+
+
+def _about(attack: str) -> str:
+    if attack == NOBODY:
+        return "nobody: all are honest, against the run with the plain mean"
+    return f"{attack}: {POISONS[attack].about}"
 
 
 def percent(harm: float) -> str:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.hostile.text import DOMAINS, LENGTH, VOCABULARY, Sequences, Text, read_text
-from dipaco_swarm.algorithm.doubts import MAX_DOUBTS, Doubts, Trial, harmful
+from dipaco_swarm.algorithm.doubts import MAX_DOUBTS, Trial
 from dipaco_swarm.algorithm.outer import OuterGradient
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.algorithm.weight_decay import WeightDecay
 from dipaco_swarm.outer_step import outer_step
-from dipaco_swarm.peer.trying import try_all
+from dipaco_swarm.peer.trying import Judge
 from dipaco_swarm.run.config import InnerConfig, LevelConfig, LimitsConfig, ModelConfig, OuterConfig
 from dipaco_swarm.swarm.encoded_average import Span
 from dipaco_swarm.swarm.interface import ModuleGroup
@@ -142,16 +142,17 @@ class Whole:
 class Trainee:
     """Somebody who trains a path."""
 
-    def __init__(self, path: int, rows: Sequences, inner: InnerConfig, seed: int) -> None:
+    def __init__(self, name: str, path: int, rows: Sequences, inner: InnerConfig, seed: int) -> None:
         self.path = path
         self.model = PathModel(build_network(MODEL, VOCABULARY, 0), LEVELS)
         self._trainer = InnerTrainer(self.model, inner, TrainingSettings(threads=1))
         self._trainer.skip_to(WARM_UP)
         ratios = learning_rate_ratios(inner)
         self.places = [self.model.decay_places(level, ratios) for level in range(self.model.num_levels)]
-        self.doubts = Doubts()
+        self._judge = Judge(name, torch.Generator().manual_seed(seed))
         self._rows = rows
         self._random = np.random.default_rng([seed, path])
+        self._looks = np.random.default_rng([seed, path, 1])
 
     def train(self, states: Mapping[ModuleId, ModuleState], modules: Sequence[ModuleId], steps: int) -> list[Tensor]:
         """From these states; returns the outer gradient of each module without weight decay."""
@@ -164,24 +165,26 @@ class Trainee:
             found.append(OuterGradient(states[module].params, self.model.vector(module.level), decay)[:])
         return found
 
-    def look(self, us: str, states: Mapping[ModuleId, ModuleState], given: Mapping[ModuleId, Given]) -> None:
+    def look(self, states: Mapping[ModuleId, ModuleState], given: Mapping[ModuleId, Given]) -> None:
         """Try what was given to one of our modules, all of it; in larger models a piece has as many numbers."""
         for each in given:
             self.model.load(each.level, states[each].params)
-        module = sorted(given)[self._random.integers(len(given))]
+        module = sorted(given)[self._looks.integers(len(given))]
         count, members = len(states[module].params), given[module]
         roster = roster_of({name: said for name, (said, _) in members.items()}, Defence().norm_clip)
         codec = codec_of("fp32")
         data = {name: codec.encode(vector) for name, (_, vector) in members.items()}
         reduced = Reduced(codec.name, {entry.peer: entry.scale for entry in roster}, [ReducedPiece(0, count, data)])
-        rows = torch.from_numpy(self._rows[self._random.integers(len(self._rows), size=TRIED)])
+        rows = torch.from_numpy(self._rows[self._looks.integers(len(self._rows), size=TRIED)])
 
         def bends_here(ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
             return bends(self.model, module.level, ways, rows)
 
-        if (found := try_all(reduced, bends_here)) is not None:
-            trials, noise = found
-            self.doubts.note(trials.keys(), harmful(trials, us, noise))
+        self._judge.judge(module, count, reduced, bends_here)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return self._judge.doubts.peers
 
     @property
     def decay(self) -> float:
@@ -276,15 +279,15 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
     modules = {path: tuple(table.modules_of(PathIndex(path))) for path in range(len(setting.table))}
     states = {module: ModuleState.seed(bench.start[module.level].clone()) for module in table.modules}
     poison = None if attack is None else POISONS[attack]
+    names = [f"honest-{number}" for number in range(len(setting.honest))]
     honest = [
-        Trainee(path, bench.rows(setting.domains[path]), bench.inner, 100 * bench.seed + number)
+        Trainee(names[number], path, bench.rows(setting.domains[path]), bench.inner, 100 * bench.seed + number)
         for number, path in enumerate(setting.honest)
     ]
     hostile = [] if poison is None else [
-        Trainee(path, _rows_of(poison, bench, setting, path), bench.inner, 100 * bench.seed + 50 + number)
+        Trainee("", path, _rows_of(poison, bench, setting, path), bench.inner, 100 * bench.seed + 50 + number)
         for number, path in enumerate(setting.hostile)
     ]  # fmt: skip
-    names = [f"honest-{number}" for number in range(len(honest))]
     slander = tuple(names[:MAX_DOUBTS])
     """Whom hostile members say that they doubt: everybody."""
     memories: dict[tuple[int, ModuleId], dict[str, Tensor]] = {}
@@ -296,7 +299,7 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
         for name, trainee in zip(names, honest, strict=True):
             found = trainee.train(states, modules[trainee.path], INNER_STEPS)
             for module, gradient in zip(modules[trainee.path], found, strict=True):
-                length, doubts = float(length_of(gradient)), trainee.doubts.peers
+                length, doubts = float(length_of(gradient)), trainee.doubts
                 given[module][name] = Said(trainee.path, tokens, length, trainee.decay, doubts), gradient
         true = {module: [gradient for _, gradient in members.values()] for module, members in given.items()}
         for index, trainee in enumerate(hostile):
@@ -317,9 +320,9 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
             if members:
                 average = _round(states[module], module, members, setting, defence, outcome)
                 states[module] = outer_step(states[module], average, OUTER, places=honest[0].places[module.level])
-        for name, trainee in zip(names, honest, strict=True):
+        for trainee in honest:
             if defence.tries:
-                trainee.look(name, states, {module: given[module] for module in modules[trainee.path]})
+                trainee.look(states, {module: given[module] for module in modules[trainee.path]})
         if number == bench.rounds - 1 or (look_every and number % look_every == 0):
             outcome.losses.append(bench.loss(setting, states, honest[0].model))
     return outcome

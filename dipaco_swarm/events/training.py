@@ -144,14 +144,18 @@ class Doubted(Event):
 
     peer: str
     module: str
-    of_noise: float
-    """How much its contribution bends the loss, in times of what random numbers of a usual length do."""
+    of_noise: float | None
+    """How much its contribution bends the loss, in times of what random numbers of a usual length do; None: little."""
+    repeats: bool
+    """Whether it is what it has contributed before."""
 
     @property
     def line(self) -> str:
+        bends = "" if self.of_noise is None else f"bends the loss here {self.of_noise:.1f} times as much as noise would"
+        why = " and ".join(filter(None, ("is what it has sent before" if self.repeats else "", bends)))
         return (
-            f"{self.module}: what peer {self.peer[-8:]} sent bends the loss here {self.of_noise:.1f} times as much as "
-            "noise of its length; it is left out of averages while most others find the same"
+            f"{self.module}: what peer {self.peer[-8:]} sends {why}; it is left out of averages while most others "
+            "find so too"
         )
 
 

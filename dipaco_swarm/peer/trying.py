@@ -1,17 +1,18 @@
 """What others contribute is tried on our documents; whose does harm is doubted (`algorithm/doubts.py`)."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from random import SystemRandom
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from dipaco_swarm.algorithm.averaging.rule import averaging_of
 from dipaco_swarm.algorithm.doubts import FEWEST, Doubts, Trial, harmful
 from dipaco_swarm.algorithm.outer import lower_median
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.repeats import Earlier, repeated
 from dipaco_swarm.events.training import Doubted
 from dipaco_swarm.outer_round import RoundReport
 from dipaco_swarm.pacing import pacing_of_run
@@ -26,6 +27,39 @@ SHARE = 0.01
 Place = tuple[slice, Tensor]
 Bends = Callable[[Sequence[Iterable[Place]]], list[Trial]]
 """`Trainer.bends` of a level."""
+NOTHING_TRIED = [Trial(0.0, 0.0)]
+
+
+class Judge:
+    """What one peer finds about the contributions of others, and whom it doubts for it."""
+
+    def __init__(self, us: str, random: Generator) -> None:
+        """`random`: nobody else knows what it draws."""
+        self._us = us
+        self._random = random
+        self._earlier = Earlier(random)
+        self.doubts = Doubts()
+
+    def judge(self, module: ModuleId, parameters: int, reduced: Reduced, bends: Bends) -> list[Doubted]:
+        """Look at a round of a module of so many parameters. Returns who is doubted since now, and why."""
+        members = sorted(reduced.peers)
+        if len(members) < FEWEST:
+            return []
+        given = {name: reduced.of(name) for name in members}
+        again = repeated(self._earlier.repeats(module, parameters, given), self._us)
+        *found, noise = bends([*given.values(), self._noise(reduced.places, given)]) or NOTHING_TRIED
+        trials = dict(zip(members, found, strict=False))
+        harm = harmful(trials, self._us, noise)
+        return [
+            Doubted(name, str(module), trials[name].bend / noise.bend if name in harm else None, repeats=name in again)
+            for name in sorted(self.doubts.note({*members} - {self._us}, harm | again))
+        ]
+
+    def _noise(self, places: Sequence[slice], given: Mapping[str, Iterable[Place]]) -> list[Place]:
+        """Random numbers there, in all as long as is usual."""
+        found = [(here, torch.randn(here.stop - here.start, generator=self._random)) for here in places]
+        part = lower_median(_length(way) for way in given.values()) / _length(found)
+        return [(here, numbers * part) for here, numbers in found]
 
 
 class Trying:
@@ -33,14 +67,14 @@ class Trying:
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
-        self._random = SystemRandom()  # nobody knows before what we look at
+        self._random = SystemRandom()
+        self._judge = Judge(around.swarm.peer, Generator().manual_seed(self._random.getrandbits(63)))
         self._began: float | None = None
         self._spent = 0.0
-        self.doubts = Doubts()
 
     def look(self, peer: PathInTraining, report: RoundReport) -> None:
         """Try what was contributed to one of the rounds that are over, where it is time."""
-        peer.doubts = self.doubts
+        peer.doubts = self._judge.doubts
         now = self._around.clock.monotonic
         began = now()
         if self._began is None:
@@ -54,41 +88,11 @@ class Trying:
         }
         if reduced and self._spent <= SHARE * (began - self._began):
             module = self._random.choice(sorted(reduced))
-            self._try(peer, module, reduced[module])
+            bends, parameters = partial(peer.trainer.bends, module.level), len(peer.progress[module].base.params)
+            for found in self._judge.judge(module, parameters, reduced[module], bends):
+                self._around.screen.event(found)
             self._spent += now() - began
-
-    def _try(self, peer: PathInTraining, module: ModuleId, reduced: Reduced) -> None:
-        found = try_all(reduced, partial(peer.trainer.bends, module.level))
-        if found is None:
-            return
-        trials, noise = found
-        for name in sorted(self.doubts.note(trials.keys(), harmful(trials, peer.swarm.peer, noise))):
-            of_noise = trials[name].bend / noise.bend
-            self._around.screen.event(Doubted(peer=name, module=str(module), of_noise=of_noise))
-
-
-def try_all(reduced: Reduced, bends: Bends) -> tuple[dict[str, Trial], Trial] | None:
-    """What the members' contributions do, and what random numbers of a usual length do there.
-
-    None with too few of them, or where `bends` cannot try any.
-    """
-    members = sorted(reduced.peers)
-    if len(members) < FEWEST:
-        return None
-    ways = [reduced.of(name) for name in members]
-    noise = _noise(reduced.places, lower_median(_length(way) for way in ways))
-    found = bends([*ways, noise])
-    return (dict(zip(members, found, strict=False)), found[-1]) if found else None
 
 
 def _length(way: Iterable[Place]) -> float:
     return math.hypot(*(float(torch.linalg.vector_norm(part)) for _, part in way))
-
-
-def _noise(places: Iterable[slice], length: float) -> list[Place]:
-    """Random numbers there, of that length in all; nobody knows them before."""
-    random = torch.Generator()
-    random.seed()
-    found = [(here, torch.randn(here.stop - here.start, generator=random)) for here in places]
-    whole = _length(found)
-    return [(here, part * (length / whole)) for here, part in found]

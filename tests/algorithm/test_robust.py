@@ -86,6 +86,23 @@ def test_nobody_hides_behind_weight_decay(takes_out: bool, counted: list[int]) -
     assert averaged([*others, hostile], [0, 1, 2, 3, 4]).members == counted
 
 
+@pytest.mark.parametrize("riders", [1, 2])
+def test_those_who_send_the_same_have_the_weight_of_one(riders: int) -> None:
+    others = honest(5)
+    found = averaged([*others, *[others[0]] * riders], paths=list(range(5 + riders)))
+    assert found.members == list(range(5 + riders))
+    assert torch.allclose(found.average, averaged(others, name="mean").average, atol=1e-8)
+    shaken = others[0] + 0.2 * honest(1, seed=9)[0]  # a little noise hides nothing
+    again = averaged([*others, *[shaken] * riders], paths=list(range(5 + riders)))
+    assert float((again.average - found.average).norm()) < 0.1 * float(found.average.norm())
+
+
+def test_where_all_go_one_way_nobody_is_a_copy() -> None:
+    first_round = honest(5, agreement=0.97)
+    found = averaged([*first_round, first_round[0]], paths=[0, 1, 2, 3, 4, 5])
+    assert torch.equal(found.average, averaged([*first_round, first_round[0]], [0, 1, 2, 3, 4, 5], "mean").average)
+
+
 def test_who_says_that_it_has_trained_less_counts_by_that_alone() -> None:
     others, own = honest(4), honest(5)[4]
     tokens = [1000, 1000, 1000, 1000, 250]

@@ -1,6 +1,6 @@
 """A peer tries what others have contributed, now and then, and says whom it doubts."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -44,15 +44,16 @@ class Bench:
         return [Trial(square / COUNT, 1e-3) for square in squares] + [Trial(noise / COUNT * 9, 1e-3)]
 
 
-def reduced(lengths: dict[str, float]) -> Reduced:
-    codec = codec_of("fp32")
-    given = {name: codec.encode(torch.full((COUNT,), length)) for name, length in lengths.items()}
-    return Reduced("fp32", dict.fromkeys(lengths, 1.0), [ReducedPiece(7, 7 + COUNT, given)])
+def reduced(vectors: Mapping[str, Tensor]) -> Reduced:
+    given = {name: codec_of("fp32").encode(vector) for name, vector in vectors.items()}
+    return Reduced("fp32", dict.fromkeys(vectors, 1.0), [ReducedPiece(7, 7 + COUNT, given)])
 
 
-def over(lengths: dict[str, float]) -> RoundReport:
+def over(contributed: Mapping[str, float | Tensor]) -> RoundReport:
+    """A round in which these vectors were contributed, or all numbers as that."""
+    vectors = {name: torch.ones(COUNT) * of_one for name, of_one in contributed.items()}
     average = cast(EncodedAverage, None)
-    outcome = Agreed(average, tuple(PeerName(name) for name in lengths), reduced=reduced(lengths))
+    outcome = Agreed(average, tuple(PeerName(name) for name in vectors), reduced=reduced(vectors))
     outcomes: dict[ModuleId, Outcome] = {ModuleId(0, 0): NotAgreed("nobody came"), MODULE: outcome}
     return RoundReport(1, 1, 1.0, 1.0, outcomes, {}, {})
 
@@ -66,12 +67,11 @@ def make() -> Make:
     def made(seconds: float = 1.0, pacing: str = "paced") -> Made:
         clock, told = HandClock(), list[Event]()
         bench = Bench(clock, seconds)
-        around = cast(Surroundings, SimpleNamespace(clock=clock, screen=SimpleNamespace(event=told.append)))
+        around = SimpleNamespace(clock=clock, screen=SimpleNamespace(event=told.append), swarm=SimpleNamespace(peer=US))
         group, rules = SimpleNamespace(averaging="robust"), SimpleNamespace(rounds=SimpleNamespace(pacing=pacing))
-        peer = SimpleNamespace(
-            trainer=bench, swarm=SimpleNamespace(peer=US), doubts=None, groups={MODULE: group}, rules=rules
-        )
-        return Trying(around), cast(PathInTraining, peer), told, bench
+        base = SimpleNamespace(base=SimpleNamespace(params=torch.zeros(5000)))
+        peer = SimpleNamespace(trainer=bench, doubts=None, groups={MODULE: group}, rules=rules, progress={MODULE: base})
+        return Trying(cast(Surroundings, around)), cast(PathInTraining, peer), told, bench
 
     return made
 
@@ -85,6 +85,7 @@ def test_whose_contribution_bends_the_loss_far_more_is_doubted_and_that_is_said_
     (event,) = told
     assert isinstance(event, Doubted)
     assert (event.peer, event.module) == (HOSTILE, "L1M2")
+    assert not event.repeats
     assert event.of_noise == pytest.approx(900 / 81, rel=1e-3)
     assert "11.1 times as much as noise" in event.line
     trying.look(peer, over(LENGTHS))
@@ -99,6 +100,24 @@ def test_nothing_of_a_synchronous_run_or_of_one_that_counts_all_hangs_on_it(make
     trying.look(peer, over(LENGTHS))
     assert not bench.levels
     assert not other.levels
+
+
+def test_who_sends_the_same_again_is_doubted(make: Make) -> None:
+    trying, peer, told, _ = make(seconds=0.0)
+    for round_number in range(3):
+        vectors = {
+            name: torch.randn(
+                COUNT, generator=torch.Generator().manual_seed(seed + 10 * round_number * (name != HOSTILE))
+            )
+            for seed, name in enumerate((US, HONEST, HOSTILE))
+        }
+        trying.look(peer, over(vectors))
+    assert peer.doubts.peers == (HOSTILE,)
+    (event,) = told
+    assert isinstance(event, Doubted)
+    assert event.repeats
+    assert event.of_noise is None
+    assert "sends is what it has sent before; it is left out" in event.line
 
 
 def test_in_a_round_of_two_nobody_is_tried(make: Make) -> None:

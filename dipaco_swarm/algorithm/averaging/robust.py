@@ -12,6 +12,7 @@ members votes by its cosine, and a member counts in a piece where the others' vo
 3. In no piece is a contribution longer than LONGEST times the median of those that count.
 4. Who goes along with the others much less than is usual counts less: noise on a true contribution, or a tenth of the
    steps that it claims (`shares_of_backing`). Replicas of a path are compared with one another where there are three.
+5. Those who send the same have the weight of one: nobody trains by copying what another one sends.
 
 A vote is bounded, so that two who send the same thing cannot vouch for one another more than two honest ones do. With
 fewer than three members nothing can be decided, and numbers fewer than FEW say too little: the mean of all, then.
@@ -44,6 +45,10 @@ OF_THE_USUAL = 0.56
 under twice as much noise had 0.3, a tenth of it 0.1."""
 ACROSS_PATHS = 0.4
 """The same among paths, whose domains differ."""
+THE_SAME = 0.95
+"""Cosine of two contributions that are one, where ..."""
+AS_USUAL = 0.5
+"""... half of all pairs have less than that: in the first rounds of a model all go one way."""
 STEPS = 1024
 """Shares are whole parts of this: they must not depend on how a machine rounds."""
 FEW = 4096
@@ -69,6 +74,8 @@ class Robust(Averaging):
             shares = shares_of_backing(
                 products[backed][:, backed], lengths, [members[i] for i in counted], voices(counted, members), length
             )
+            same = copies_of(products[backed][:, backed], length)
+            shares = [share / count for share, count in zip(shares, same, strict=True)]
             weights = _shared_out(coefficients(counted, members, round_tokens), shares)
             scaled = [weight * factor for weight, factor in zip(weights, shortened, strict=True)]
             return Counted(weighted_sum([contributions[i] for i in counted], scaled), counted)
@@ -149,6 +156,16 @@ def shares_of_backing(
                 part = along[i] / bound
                 found[i] = round(STEPS * part * part * part) / STEPS
     return found
+
+
+def copies_of(products: Tensor, length: int) -> list[int]:
+    """How many contributions to a piece of so many numbers are the same as each, itself included; 1 for all ordinary
+    ones."""
+    cosines = _cosines(products)
+    pairs = cosines[torch.triu(torch.ones_like(cosines, dtype=torch.bool), diagonal=1)].tolist()
+    if length < FEW or len(cosines) < 3 or lower_median(pairs) >= AS_USUAL:
+        return [1] * len(cosines)
+    return [max(1, count) for count in (cosines > THE_SAME).sum(1).tolist()]
 
 
 def _mean_cosines(cosines: Tensor, compared: Tensor, voice: Tensor, least: float) -> list[float]:

@@ -1,0 +1,79 @@
+"""Who contributes once more what it has contributed before: compared on some numbers of a module. Pure.
+
+Steps of different rounds are of different documents. Honest members' contributions to two rounds are hardly more alike
+than those of two members; what was trained once and is sent every time is the same.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator, Tensor
+
+from dipaco_swarm.algorithm.paths import ModuleId
+
+SAMPLED = 2048
+"""Numbers of a module that are remembered: the cosine of two random vectors of so many is 0.02 off."""
+KEPT = 2
+"""Contributions of each member that are remembered."""
+FEW = 256
+"""From fewer numbers nothing is said."""
+ALIKE = 0.9
+OF_OTHERS = 2.0
+"""A contribution repeats one whose cosine with it is ALIKE, and so many times that of half of the other members with
+theirs: in the first rounds of a model all go where they went."""
+
+Place = tuple[slice, Tensor]
+
+
+@dataclass
+class Earlier:
+    """What the members of some modules contributed before, as far as one peer has seen it."""
+
+    random: Generator
+    """Draws the numbers that are compared: nobody else knows which."""
+    _sampled: dict[ModuleId, Tensor] = field(default_factory=dict)
+    """Places in the module's vector, sorted: int64 (SAMPLED,)."""
+    _kept: dict[tuple[ModuleId, str], deque[Tensor]] = field(default_factory=dict)
+    """fp32 (SAMPLED,), nan where we had nothing of it."""
+
+    def repeats(self, module: ModuleId, parameters: int, given: Mapping[str, Iterable[Place]]) -> dict[str, float]:
+        """By member, the largest cosine of what it contributes now with what it did before; then that is remembered.
+
+        `parameters`: of the module. Without members of whom nothing is known in the same places.
+        """
+        if module not in self._sampled:
+            self._sampled[module] = torch.randint(parameters, (SAMPLED,), generator=self.random).sort().values
+        places, found = self._sampled[module], {}
+        for peer, way in given.items():
+            now = torch.full((SAMPLED,), torch.nan)
+            for here, part in way:
+                inside = (places >= here.start) & (places < here.stop)
+                now[inside] = part[places[inside] - here.start]
+            kept = self._kept.setdefault((module, peer), deque(maxlen=KEPT))
+            cosines = [cosine for before in kept if (cosine := _cosine(now, before)) is not None]
+            if cosines:
+                found[peer] = max(cosines)
+            kept.append(now)
+        return found
+
+
+def repeated(cosines: Mapping[str, float], us: str) -> set[str]:
+    """Who sends what it has sent before. `cosines`: by member, ours included, as `Earlier.repeats` has them."""
+    found = set()
+    for peer, cosine in cosines.items():
+        others = sorted(other for name, other in cosines.items() if name != peer)
+        if len(others) >= 2 and peer != us and cosine > max(ALIKE, OF_OTHERS * others[len(others) // 2]):
+            found.add(peer)
+    return found
+
+
+def _cosine(one: Tensor, other: Tensor) -> float | None:
+    """Where both are known; None where that is in few places, or one of them is nothing there."""
+    both = ~(one.isnan() | other.isnan())
+    if int(both.sum()) < FEW:
+        return None
+    one, other = one[both].double(), other[both].double()
+    lengths = float(one.norm() * other.norm())
+    return float(one @ other) / lengths if lengths > 0 else None

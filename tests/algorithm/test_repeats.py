@@ -1,0 +1,76 @@
+"""Who contributes once more what it has contributed before."""
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.repeats import KEPT, Earlier, repeated
+
+MODULE, OTHER = ModuleId(0, 0), ModuleId(0, 1)
+COUNT = 50_000
+
+
+def numbers(seed: int) -> Tensor:
+    return torch.randn(COUNT, generator=Generator().manual_seed(seed))
+
+
+def given(vectors: dict[str, Tensor], *places: slice) -> dict[str, list[tuple[slice, Tensor]]]:
+    wanted = places or (slice(0, COUNT),)
+    return {name: [(place, vector[place]) for place in wanted] for name, vector in vectors.items()}
+
+
+@pytest.fixture
+def earlier() -> Earlier:
+    return Earlier(Generator().manual_seed(0))
+
+
+def test_of_the_first_round_nothing_is_known(earlier: Earlier) -> None:
+    assert earlier.repeats(MODULE, COUNT, given({"a": numbers(1)})) == {}
+    assert earlier.repeats(OTHER, COUNT, given({"a": numbers(1)})) == {}
+
+
+def test_what_is_sent_again_is_known_whatever_its_length_and_under_a_little_noise(earlier: Earlier) -> None:
+    stale = numbers(1)
+    earlier.repeats(MODULE, COUNT, given({"a": numbers(2), "x": stale}))
+    found = earlier.repeats(MODULE, COUNT, given({"a": numbers(3), "x": 0.1 * stale + 0.03 * numbers(4)}))
+    assert found["a"] == pytest.approx(0, abs=0.1)
+    assert found["x"] == pytest.approx(1 / (1 + 0.09) ** 0.5, abs=0.02)
+
+
+def test_who_takes_turns_with_two_is_known_as_well(earlier: Earlier) -> None:
+    for round_number in range(KEPT):
+        earlier.repeats(MODULE, COUNT, given({"x": numbers(round_number)}))
+    assert earlier.repeats(MODULE, COUNT, given({"x": numbers(0)}))["x"] == pytest.approx(1)
+    for round_number in range(10, 10 + KEPT):
+        earlier.repeats(MODULE, COUNT, given({"x": numbers(round_number)}))
+    assert earlier.repeats(MODULE, COUNT, given({"x": numbers(0)}))["x"] < 0.1  # of before that nothing is kept
+
+
+def test_pieces_are_compared_where_both_were_ours(earlier: Earlier) -> None:
+    stale = numbers(1)
+    earlier.repeats(MODULE, COUNT, given({"x": stale}, slice(0, 20_000), slice(30_000, 40_000)))
+    found = earlier.repeats(MODULE, COUNT, given({"x": stale}, slice(10_000, 35_000)))
+    assert found["x"] == pytest.approx(1)
+    assert earlier.repeats(MODULE, COUNT, given({"x": stale}, slice(45_000, COUNT))) == {}  # nothing in common
+
+
+def test_nothing_at_all_repeats_nothing(earlier: Earlier) -> None:
+    for _ in range(2):
+        assert earlier.repeats(MODULE, COUNT, given({"x": torch.zeros(COUNT)})) == {}
+
+
+@pytest.mark.parametrize(
+    ("found", "cosines"),
+    [
+        ({"x"}, {"us": 0.1, "a": 0.2, "x": 0.99}),
+        ({"x", "y"}, {"us": 0.1, "a": 0.2, "b": 0.1, "x": 0.99, "y": 1.0}),
+        (set(), {"us": 0.1, "a": 0.2, "x": 0.8}),
+        (set(), {"us": 0.7, "a": 0.8, "x": 0.99}),  # the first rounds of a model
+        (set(), {"us": 0.99, "a": 0.1, "b": 0.1}),
+        (set(), {"us": 0.1, "x": 0.99}),  # one other says nothing of what is usual
+        (set(), {}),
+    ],
+)
+def test_who_repeats_itself_far_more_than_others_do_is_found(found: set[str], cosines: dict[str, float]) -> None:
+    assert repeated(cosines, "us") == found
