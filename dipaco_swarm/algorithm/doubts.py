@@ -8,7 +8,8 @@ rises or falls nobody is judged: a path's step may well be against the documents
 (docs/decisions/0049-contributions-are-tried-on-documents.md).
 
     trial      of a contribution: by how much it bends the loss
-    doubt      about a member whose contribution bends it far more than others do: for some trials, longer each time
+    doubt      about a member whose contribution bends it far more than others do, or is what it sent before
+               (`repeats.py`): for some trials, longer each time
     left out   whom more than half of the others doubt, by voice
 
 What one member finds is its word, and counts in a group as its word about directions does.
