@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.hostile.text import DOMAINS, LENGTH, VOCABULARY, Sequences, Text, read_text
-from dipaco_swarm.algorithm.doubts import MAX_DOUBTS, Trial
+from dipaco_swarm.algorithm.doubts import FEWEST, MAX_DOUBTS, Trial
 from dipaco_swarm.algorithm.outer import OuterGradient
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
@@ -169,7 +169,10 @@ class Trainee:
         """Try what was given to one of our modules, all of it; in larger models a piece has as many numbers."""
         for each in given:
             self.model.load(each.level, states[each].params)
-        module = sorted(given)[self._looks.integers(len(given))]
+        chances = sorted(module for module, members in given.items() if len(members) >= FEWEST)
+        if not chances:
+            return
+        module = chances[self._looks.integers(len(chances))]
         count, members = len(states[module].params), given[module]
         roster = roster_of({name: said for name, (said, _) in members.items()}, Defence().norm_clip)
         codec = codec_of("fp32")
@@ -266,6 +269,8 @@ class Outcome:
     """Held-out, after each round that was looked at."""
     counted: dict[str, list[int]] = field(default_factory=lambda: {"honest": [0, 0], "hostile": [0, 0]})
     """Pieces of contributions that counted, and all."""
+    doubted: set[str] = field(default_factory=set)
+    """By somebody honest, at some time."""
 
     @property
     def perplexity(self) -> float:
@@ -323,6 +328,7 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
         for trainee in honest:
             if defence.tries:
                 trainee.look(states, {module: given[module] for module in modules[trainee.path]})
+                outcome.doubted.update(trainee.doubts)
         if number == bench.rounds - 1 or (look_every and number % look_every == 0):
             outcome.losses.append(bench.loss(setting, states, honest[0].model))
     return outcome

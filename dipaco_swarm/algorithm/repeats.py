@@ -19,10 +19,11 @@ KEPT = 2
 """Contributions of each member that are remembered."""
 FEW = 256
 """From fewer numbers nothing is said."""
-ALIKE = 0.9
-OF_OTHERS = 2.0
-"""A contribution repeats one whose cosine with it is ALIKE, and so many times that of half of the other members with
-theirs: in the first rounds of a model all go where they went."""
+APART = 0.1
+"""A contribution repeats one from which it is no further apart than this, 1 less their cosine, ..."""
+OF_OTHERS = 1 / 3
+"""... and than this part of what half of the other members are apart from theirs: in the first rounds of a model all go
+where they went."""
 
 Place = tuple[slice, Tensor]
 
@@ -61,10 +62,11 @@ class Earlier:
 
 def repeated(cosines: Mapping[str, float], us: str) -> set[str]:
     """Who sends what it has sent before. `cosines`: by member, ours included, as `Earlier.repeats` has them."""
+    apart = {peer: max(0.0, 1.0 - cosine) for peer, cosine in cosines.items()}
     found = set()
-    for peer, cosine in cosines.items():
-        others = sorted(other for name, other in cosines.items() if name != peer)
-        if len(others) >= 2 and peer != us and cosine > max(ALIKE, OF_OTHERS * others[len(others) // 2]):
+    for peer in apart.keys() - {us}:
+        others = sorted(other for name, other in apart.items() if name != peer)
+        if len(others) >= 2 and apart[peer] < min(APART, OF_OTHERS * others[(len(others) - 1) // 2]):
             found.add(peer)
     return found
 

@@ -43,8 +43,6 @@ class Judge:
     def judge(self, module: ModuleId, parameters: int, reduced: Reduced, bends: Bends) -> list[Doubted]:
         """Look at a round of a module of so many parameters. Returns who is doubted since now, and why."""
         members = sorted(reduced.peers)
-        if len(members) < FEWEST:
-            return []
         given = {name: reduced.of(name) for name in members}
         again = repeated(self._earlier.repeats(module, parameters, given), self._us)
         *found, noise = bends([*given.values(), self._noise(reduced.places, given)]) or NOTHING_TRIED
@@ -84,7 +82,10 @@ class Trying:
         reduced = {
             module: over.reduced
             for module, over in report.outcomes.items()
-            if isinstance(over, Agreed) and over.reduced and averaging_of(peer.groups[module].averaging).hears_doubts
+            if isinstance(over, Agreed)
+            and over.reduced
+            and len(over.reduced.peers) >= FEWEST
+            and averaging_of(peer.groups[module].averaging).hears_doubts
         }
         if reduced and self._spent <= SHARE * (began - self._began):
             module = self._random.choice(sorted(reduced))

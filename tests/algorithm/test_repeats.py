@@ -66,7 +66,9 @@ def test_nothing_at_all_repeats_nothing(earlier: Earlier) -> None:
         ({"x"}, {"us": 0.1, "a": 0.2, "x": 0.99}),
         ({"x", "y"}, {"us": 0.1, "a": 0.2, "b": 0.1, "x": 0.99, "y": 1.0}),
         (set(), {"us": 0.1, "a": 0.2, "x": 0.8}),
-        (set(), {"us": 0.7, "a": 0.8, "x": 0.99}),  # the first rounds of a model
+        ({"x"}, {"us": 0.55, "a": 0.6, "b": 0.5, "x": 1.0}),
+        (set(), {"us": 0.98, "a": 0.985, "x": 0.994}),  # the first rounds of a model
+        (set(), {"us": 1.0, "a": 1.0, "x": 1.0 + 1e-16}),
         (set(), {"us": 0.99, "a": 0.1, "b": 0.1}),
         (set(), {"us": 0.1, "x": 0.99}),  # one other says nothing of what is usual
         (set(), {}),

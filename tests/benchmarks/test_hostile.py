@@ -40,6 +40,17 @@ def test_who_flips_is_as_if_it_were_not_there_and_ruins_a_plain_mean(tmp_path: P
     assert play(bench, setting, Defence("mean", 4.0), "flip").losses[-1] > alone.losses[-1] + 0.05
 
 
+@pytest.mark.parametrize("attack", ["mixed", "stale"])
+def test_who_is_found_by_trying_is_left_out_and_nobody_honest_is(attack: str, tmp_path: Path) -> None:
+    bench, setting = Bench(tmp_path, seed=0, rounds=6), SETTINGS["1 of 5 paths"]
+    tried, not_tried = (play(bench, setting, Defence(tries=tries), attack) for tries in (True, False))
+    assert tried.doubted == {"hostile-0"}
+    assert not not_tried.doubted
+    assert tried.counted["hostile"][0] < not_tried.counted["hostile"][0]
+    assert tried.counted["hostile"][1] == not_tried.counted["hostile"][1] == 6
+    assert tried.losses[-1] < not_tried.losses[-1] + 1e-3
+
+
 def test_a_stranger_who_claims_tokens_changes_nothing() -> None:
     found = virtual.play("claims-tokens", 2, seed=1)
     assert found.adopted == found.ended == found.counted == 0
