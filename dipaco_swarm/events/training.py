@@ -151,12 +151,10 @@ class Doubted(Event):
 
     @property
     def line(self) -> str:
-        bends = "" if self.of_noise is None else f"bends the loss here {self.of_noise:.1f} times as much as noise would"
-        why = " and ".join(filter(None, ("is what it has sent before" if self.repeats else "", bends)))
-        return (
-            f"{self.module}: what peer {self.peer[-8:]} sends {why}; it is left out of averages while most others "
-            "find so too"
-        )
+        sends = ["what it has sent before"] * self.repeats
+        if self.of_noise is not None:
+            sends.append(f"what bends the loss {self.of_noise:.1f} times as much as noise")
+        return f"{self.module}: peer {self.peer[-8:]} sends {' and '.join(sends)}; it is left out while most others find so too"
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_who_sends_the_same_again_is_doubted(make: Make) -> None:
     assert isinstance(event, Doubted)
     assert event.repeats
     assert event.of_noise is None
-    assert "sends is what it has sent before; it is left out" in event.line
+    assert "sends what it has sent before; it is left out" in event.line
 
 
 def test_in_a_round_of_two_nobody_is_tried(make: Make) -> None:
