@@ -154,7 +154,8 @@ class Doubted(Event):
         sends = ["what it has sent before"] * self.repeats
         if self.of_noise is not None:
             sends.append(f"what bends the loss {self.of_noise:.1f} times as much as noise")
-        return f"{self.module}: peer {self.peer[-8:]} sends {' and '.join(sends)}; it is left out while most others find so too"
+        what = " and ".join(sends)
+        return f"{self.module}: peer {self.peer[-8:]} sends {what}; it is left out while most others find so too"
 
 
 @dataclass(frozen=True)
