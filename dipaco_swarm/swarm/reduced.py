@@ -30,7 +30,9 @@ class Reduced:
 
     @property
     def peers(self) -> frozenset[str]:
-        """Who has contributed to all of them."""
+        """Who has contributed to all of them; nobody, where there are none."""
+        if not self.pieces:
+            return frozenset()
         return frozenset(self.scales).intersection(*(piece.given.keys() for piece in self.pieces))
 
     @property

@@ -1,6 +1,7 @@
 """A peer tries what others have contributed, now and then, and says whom it doubts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -123,6 +124,17 @@ def test_who_sends_the_same_again_is_doubted(make: Make) -> None:
 def test_in_a_round_of_two_nobody_is_tried(make: Make) -> None:
     trying, peer, told, bench = make()
     trying.look(peer, over({US: 1.0, HOSTILE: 30.0}))
+    assert not bench.levels
+    assert not told
+
+
+def test_who_has_reduced_nothing_tries_nothing(make: Make) -> None:
+    trying, peer, told, bench = make()
+    report = over(LENGTHS)
+    outcome = report.outcomes[MODULE]
+    assert isinstance(outcome, Agreed)
+    nothing = replace(outcome, reduced=Reduced("fp32", dict.fromkeys(LENGTHS, 1.0), []))
+    trying.look(peer, replace(report, outcomes={MODULE: nothing}))
     assert not bench.levels
     assert not told
 
