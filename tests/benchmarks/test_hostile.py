@@ -17,6 +17,7 @@ from benchmarks.hostile.pure import SETTINGS, Bench, Defence, play
 from benchmarks.hostile.seeds import Kept
 from benchmarks.hostile.virtual import SIZES, WORST
 from dipaco_swarm.testing.cast import ROLES
+from tests.long import cases
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +31,14 @@ def _as_it_was() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_who_flips_is_as_if_it_were_not_there_and_ruins_a_plain_mean(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, seed=0, rounds=3)
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that keeps the text, once it was read."""
+    return tmp_path_factory.mktemp("text")
+
+
+def test_who_flips_is_as_if_it_were_not_there_and_ruins_a_plain_mean(read: Path) -> None:
+    bench = Bench(read, seed=0, rounds=3)
     setting = SETTINGS["1 of 5 replicas"]
     alone = play(bench, setting, Defence(), None)
     flipped = play(bench, setting, Defence(), "flip")
@@ -40,15 +47,12 @@ def test_who_flips_is_as_if_it_were_not_there_and_ruins_a_plain_mean(tmp_path: P
     assert play(bench, setting, Defence("mean", 4.0), "flip").losses[-1] > alone.losses[-1] + 0.05
 
 
-@pytest.mark.parametrize("attack", ["mixed", "stale"])
-def test_who_is_found_by_trying_is_left_out_and_nobody_honest_is(attack: str, tmp_path: Path) -> None:
-    bench, setting = Bench(tmp_path, seed=0, rounds=6), SETTINGS["1 of 5 paths"]
-    tried, not_tried = (play(bench, setting, Defence(tries=tries), attack) for tries in (True, False))
+@pytest.mark.parametrize("attack", cases("mixed", long=["stale"]))
+def test_who_is_found_by_trying_is_left_out_and_nobody_honest_is(attack: str, read: Path) -> None:
+    tried = play(Bench(read, seed=0, rounds=6), SETTINGS["1 of 5 paths"], Defence(), attack)
     assert tried.doubted == {"hostile-0"}
-    assert not not_tried.doubted
-    assert tried.counted["hostile"][0] < not_tried.counted["hostile"][0]
-    assert tried.counted["hostile"][1] == not_tried.counted["hostile"][1] == 6
-    assert tried.losses[-1] < not_tried.losses[-1] + 1e-3
+    assert 1 <= tried.counted["hostile"][0] <= 3  # of six
+    assert tried.counted["honest"] == [48, 48]
 
 
 def test_a_stranger_who_claims_tokens_changes_nothing() -> None:
