@@ -100,7 +100,6 @@ def compute_by_sleeping(pace: float | Path) -> None:
         seconds = pace if isinstance(pace, float) else float(pace.read_text())
         time.sleep(max(0.0, seconds - moved))
         trainer._steps_done += 1
-        trainer._last = batch  # contributions are tried on it, and that computes
         return StepReport(trainer._steps_done, 5.0, 1e-3, batch.numel(), time.perf_counter() - began)
 
     setattr(InnerTrainer, "_step", step)  # noqa: B010  # in a process of its own

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from dipaco_swarm.algorithm.doubts import Doubts, Trial
+from dipaco_swarm.algorithm.doubts import Doubts, Place, Trial
 from dipaco_swarm.algorithm.eager import Way, come_back, way_ahead
 from dipaco_swarm.algorithm.generations import taken_back
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
@@ -142,7 +142,7 @@ class Trainer(Protocol):
         """Take up to `steps` inner steps, one batch each, or fewer once `stop` says so."""
         ...
 
-    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+    def bends(self, level: int, ways: Sequence[Iterable[Place]]) -> list[Trial]:
         """How much each of these ways of a level's parameters bends the loss, on what was trained on last.
 
         A way: places of the level's vector, and how far these go, fp32. None where nothing can be tried.

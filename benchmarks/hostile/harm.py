@@ -70,14 +70,18 @@ def _row(folder: Path, seeds: int, setting: str, attack: str) -> Row:
     alone = [_alone(folder, seed, setting, NOW) for seed in range(seeds)]
     if attack == NOBODY:
         before = [_alone(folder, seed, setting, BEFORE) for seed in range(seeds)]
-        harm = statistics.fmean(a.perplexity / b.perplexity - 1 for a, b in zip(alone, before, strict=True))
-        return Row(setting, attack, 0.0, harm, 0.0, _share([outcome.counted["honest"] for outcome in alone]))
-    harms, now = [], list[Outcome]()
-    for defence in (BEFORE, NOW):
-        now = [play(_bench(folder, seed), SETTINGS[setting], defence, attack) for seed in range(seeds)]
-        harms.append(statistics.fmean(a.perplexity / b.perplexity - 1 for a, b in zip(now, alone, strict=True)))
-    shares = [_share([outcome.counted[who] for outcome in now]) for who in ("hostile", "honest")]
-    return Row(setting, attack, harms[0], harms[1], shares[0], shares[1])
+        return Row(setting, attack, 0.0, _harm(alone, before), 0.0, _share(alone, "honest"))
+    before, now = (
+        [play(_bench(folder, seed), SETTINGS[setting], defence, attack) for seed in range(seeds)]
+        for defence in (BEFORE, NOW)
+    )
+    shares = _share(now, "hostile"), _share(now, "honest")
+    return Row(setting, attack, _harm(before, alone), _harm(now, alone), *shares)
+
+
+def _harm(played: Sequence[Outcome], other: Sequence[Outcome]) -> float:
+    """Perplexity over that of others with the same seeds, minus one; the mean."""
+    return statistics.fmean(a.perplexity / b.perplexity - 1 for a, b in zip(played, other, strict=True))
 
 
 @cache
@@ -91,7 +95,9 @@ def _alone(folder: Path, seed: int, setting: str, defence: Defence) -> Outcome:
     return play(_bench(folder, seed), SETTINGS[setting], defence, None)
 
 
-def _share(counts: Sequence[Sequence[int]]) -> float:
+def _share(outcomes: Sequence[Outcome], who: str) -> float:
+    """Of their pieces that counted."""
+    counts = [outcome.counted[who] for outcome in outcomes]
     return sum(kept for kept, _ in counts) / max(1, sum(every for _, every in counts))
 
 

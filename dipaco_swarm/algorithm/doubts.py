@@ -18,6 +18,8 @@ What one member finds is its word, and counts in a group as its word about direc
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 OF_NOISE = 0.4
 """A contribution does harm that bends the loss by this part of what random numbers of a usual length do: honest ones
 did by 0.08 to 0.45 of it where they are far from noise, twice as much noise as gradient by 1.05 and more."""
@@ -32,6 +34,10 @@ FEWEST = 3
 """In a group of two nobody can be left out."""
 MAX_DOUBTS = 16
 """So many are said; who doubts more of its groups does not know better than they."""
+
+
+Place = tuple[slice, Tensor]
+"""Some of a module's parameters, and numbers for them, fp32: one part of a contribution."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator, Tensor
 
+from dipaco_swarm.algorithm.doubts import Place
 from dipaco_swarm.algorithm.paths import ModuleId
 
 SAMPLED = 2048
@@ -24,8 +25,8 @@ APART = 0.1
 OF_OTHERS = 1 / 3
 """... and than this part of what half of the other members are apart from theirs: in the first rounds of a model all go
 where they went."""
-
-Place = tuple[slice, Tensor]
+ROUNDING = 1e-6
+"""Where others are no further apart than that, all repeat themselves, and how they are rounded tells nothing."""
 
 
 @dataclass
@@ -66,7 +67,10 @@ def repeated(cosines: Mapping[str, float], us: str) -> set[str]:
     found = set()
     for peer in apart.keys() - {us}:
         others = sorted(other for name, other in apart.items() if name != peer)
-        if len(others) >= 2 and apart[peer] < min(APART, OF_OTHERS * others[(len(others) - 1) // 2]):
+        if len(others) < 2:
+            continue
+        usual = others[(len(others) - 1) // 2]
+        if usual > ROUNDING and apart[peer] < min(APART, OF_OTHERS * usual):
             found.add(peer)
     return found
 

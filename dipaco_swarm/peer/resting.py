@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from torch import Tensor
-
-from dipaco_swarm.algorithm.doubts import Trial
+from dipaco_swarm.algorithm.doubts import Place, Trial
 from dipaco_swarm.path_in_training import Trainer
 from dipaco_swarm.training.inner import Batches, InnerState, StepReport, TrainReport
 
@@ -58,7 +56,7 @@ class RestingTrainer:
 
         return self._trainer.train(batches, steps, stop=is_over, on_step=rest if self._share < 1 else on_step)
 
-    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+    def bends(self, level: int, ways: Sequence[Iterable[Place]]) -> list[Trial]:
         return self._trainer.bends(level, ways)
 
     def state(self, *, copy: bool = True) -> InnerState:

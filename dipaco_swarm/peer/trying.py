@@ -6,10 +6,10 @@ from functools import partial
 from random import SystemRandom
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 
 from dipaco_swarm.algorithm.averaging.rule import averaging_of
-from dipaco_swarm.algorithm.doubts import FEWEST, Doubts, Trial, harmful
+from dipaco_swarm.algorithm.doubts import FEWEST, Doubts, Place, Trial, harmful
 from dipaco_swarm.algorithm.outer import lower_median
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.repeats import Earlier, repeated
@@ -24,7 +24,6 @@ from dipaco_swarm.swarm.reduced import Reduced
 SHARE = 0.01
 """Of our time, at most."""
 
-Place = tuple[slice, Tensor]
 Bends = Callable[[Sequence[Iterable[Place]]], list[Trial]]
 """`Trainer.bends` of a level."""
 NOTHING_TRIED = [Trial(0.0, 0.0)]
@@ -77,6 +76,8 @@ class Trying:
         began = now()
         if self._began is None:
             self._began = began
+        if self._around.stop():
+            return  # nobody waits for a trial on the way out
         if pacing_of_run(peer).whole:
             return  # what is found hangs on chance, and such a run is the same each time
         reduced = {

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
+from dipaco_swarm.algorithm.doubts import Place
 from dipaco_swarm.swarm.round.codecs.codec import Buffer, codec_of
 
 
@@ -40,7 +39,7 @@ class Reduced:
         """Of the module's vector."""
         return [slice(piece.start, piece.stop) for piece in self.pieces]
 
-    def of(self, peer: str) -> Iterable[tuple[slice, Tensor]]:
+    def of(self, peer: str) -> Iterable[Place]:
         """Where each piece is, and the peer's outer gradient there as it counts, fp32 (n,): decoded piece by piece,
         each time that it is gone through."""
         return _Contribution(self, peer)
@@ -51,7 +50,7 @@ class _Contribution:
     to: Reduced
     peer: str
 
-    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+    def __iter__(self) -> Iterator[Place]:
         codec = codec_of(self.to.codec)
         for place, piece in zip(self.to.places, self.to.pieces, strict=True):
             yield place, codec.decode(piece.given[self.peer], piece.stop - piece.start) * self.to.scales[self.peer]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.doubts import Trial
+from dipaco_swarm.algorithm.doubts import Place, Trial
 from dipaco_swarm.algorithm.eager import Way
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
@@ -106,7 +106,7 @@ class SimulatedTrainer:
     def skip_to(self, steps: int) -> None:
         self._steps_done = max(self._steps_done, steps)
 
-    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+    def bends(self, level: int, ways: Sequence[Iterable[Place]]) -> list[Trial]:
         """Its losses say nothing."""
         return []
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.doubts import Trial
+from dipaco_swarm.algorithm.doubts import Place, Trial
 from dipaco_swarm.training.evaluation import sequence_log_likelihoods
 from dipaco_swarm.training.modules import PathModel
 
@@ -19,9 +19,7 @@ TRIED = 4
 """Sequences: of a thousand tokens, four tell noise from training by many standard errors."""
 
 
-def bends(
-    model: PathModel, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]], sequences: Tensor
-) -> list[Trial]:
+def bends(model: PathModel, level: int, ways: Sequence[Iterable[Place]], sequences: Tensor) -> list[Trial]:
     """Of each way, on these sequences, int64 (n, T). Afterwards the model has the bytes that it had.
 
     A way: places of the level's vector, and how far these go, fp32.

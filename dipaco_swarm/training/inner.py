@@ -16,7 +16,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from dipaco_swarm.algorithm.doubts import Trial
+from dipaco_swarm.algorithm.doubts import Place, Trial
 from dipaco_swarm.errors import DataError, TrainingError, UsageError
 from dipaco_swarm.run.config import InnerConfig
 from dipaco_swarm.training.bending import TRIED, bends
@@ -192,12 +192,13 @@ class InnerTrainer:
             report = self._step(optimizer, batch, stop)
             if report is None:
                 break
+            self._last = batch
             taken, tokens, losses = taken + 1, tokens + report.tokens, losses + report.loss
             if on_step is not None:
                 on_step(report)
         return TrainReport(taken, tokens, losses / taken if taken else math.nan, perf_counter() - started)
 
-    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+    def bends(self, level: int, ways: Sequence[Iterable[Place]]) -> list[Trial]:
         """How much each of these ways of a level's parameters bends the loss; none before the first step."""
         return [] if self._last is None else bends(self.model, level, ways, self._last[:TRIED])
 
@@ -266,7 +267,6 @@ class InnerTrainer:
         optimizer.step()
         optimizer.zero_grad()
         self._steps_done += 1
-        self._last = batch
         return StepReport(self._steps_done, loss, rate, batch.numel(), perf_counter() - started)
 
     # the optimizer ---------------------------------------------------------------------------------------------------

@@ -69,6 +69,7 @@ def test_nothing_at_all_repeats_nothing(earlier: Earlier) -> None:
         ({"x"}, {"us": 0.55, "a": 0.6, "b": 0.5, "x": 1.0}),
         (set(), {"us": 0.98, "a": 0.985, "x": 0.994}),  # the first rounds of a model
         (set(), {"us": 1.0, "a": 1.0, "x": 1.0 + 1e-16}),
+        (set(), {"us": 1.0 - 2e-16, "a": 1.0 - 2e-16, "x": 1.0}),  # as they are rounded
         (set(), {"us": 0.99, "a": 0.1, "b": 0.1}),
         (set(), {"us": 0.1, "x": 0.99}),  # one other says nothing of what is usual
         (set(), {}),

@@ -65,10 +65,11 @@ Make = Callable[..., Made]
 
 @pytest.fixture
 def make() -> Make:
-    def made(seconds: float = 1.0, pacing: str = "paced") -> Made:
+    def made(seconds: float = 1.0, pacing: str = "paced", *, leaves: bool = False) -> Made:
         clock, told = HandClock(), list[Event]()
         bench = Bench(clock, seconds)
-        around = SimpleNamespace(clock=clock, screen=SimpleNamespace(event=told.append), swarm=SimpleNamespace(peer=US))
+        screen, swarm = SimpleNamespace(event=told.append), SimpleNamespace(peer=US)
+        around = SimpleNamespace(clock=clock, screen=screen, swarm=swarm, stop=lambda: leaves)
         group, rules = SimpleNamespace(averaging="robust"), SimpleNamespace(rounds=SimpleNamespace(pacing=pacing))
         base = SimpleNamespace(base=SimpleNamespace(params=torch.zeros(5000)))
         peer = SimpleNamespace(trainer=bench, doubts=None, groups={MODULE: group}, rules=rules, progress={MODULE: base})
@@ -119,6 +120,12 @@ def test_who_sends_the_same_again_is_doubted(make: Make) -> None:
     assert event.repeats
     assert event.of_noise is None
     assert "sends what it has sent before; it is left out" in event.line
+
+
+def test_who_leaves_tries_nothing_more(make: Make) -> None:
+    trying, peer, _, bench = make(leaves=True)
+    trying.look(peer, over(LENGTHS))
+    assert not bench.levels
 
 
 def test_in_a_round_of_two_nobody_is_tried(make: Make) -> None:

@@ -71,10 +71,9 @@ class Robust(Averaging):
             counted = [present[i] for i in backed]
             lengths = [math.sqrt(float(products[i, i])) * members[present[i]].scale for i in backed]
             shortened = _shortened(lengths) if len(present) > 2 else [1.0] * len(counted)
-            shares = shares_of_backing(
-                products[backed][:, backed], lengths, [members[i] for i in counted], voices(counted, members), length
-            )
-            same = copies_of(products[backed][:, backed], length)
+            among = products[backed][:, backed]
+            shares = shares_of_backing(among, lengths, [members[i] for i in counted], voices(counted, members), length)
+            same = copies_of(among, length)
             shares = [share / count for share, count in zip(shares, same, strict=True)]
             weights = _shared_out(coefficients(counted, members, round_tokens), shares)
             scaled = [weight * factor for weight, factor in zip(weights, shortened, strict=True)]
