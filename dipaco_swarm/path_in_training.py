@@ -142,10 +142,11 @@ class Trainer(Protocol):
         """Take up to `steps` inner steps, one batch each, or fewer once `stop` says so."""
         ...
 
-    def bends(self, level: int, ways: Sequence[Iterable[Place]]) -> list[Trial]:
+    def bends(self, level: int, ways: Sequence[Iterable[Place]], stop: Callable[[], bool]) -> list[Trial]:
         """How much each of these ways of a level's parameters bends the loss, on what was trained on last.
 
-        A way: places of the level's vector, and how far these go, fp32. None where nothing can be tried.
+        A way: places of the level's vector, and how far these go, fp32. None where nothing can be tried, or once
+        `stop` says so.
         """
         ...
 

@@ -181,7 +181,7 @@ class Trainee:
         rows = torch.from_numpy(self._rows[self._looks.integers(len(self._rows), size=TRIED)])
 
         def bends_here(ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
-            return bends(self.model, module.level, ways, rows)
+            return bends(self.model, module.level, ways, rows, stop=lambda: False)
 
         self._judge.judge(module, count, reduced, bends_here)
 

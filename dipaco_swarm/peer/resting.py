@@ -56,8 +56,8 @@ class RestingTrainer:
 
         return self._trainer.train(batches, steps, stop=is_over, on_step=rest if self._share < 1 else on_step)
 
-    def bends(self, level: int, ways: Sequence[Iterable[Place]]) -> list[Trial]:
-        return self._trainer.bends(level, ways)
+    def bends(self, level: int, ways: Sequence[Iterable[Place]], stop: Callable[[], bool]) -> list[Trial]:
+        return self._trainer.bends(level, ways, lambda: stop() or self._paused())
 
     def state(self, *, copy: bool = True) -> InnerState:
         return self._trainer.state(copy=copy)

@@ -25,7 +25,7 @@ SHARE = 0.01
 """Of our time, at most."""
 
 Bends = Callable[[Sequence[Iterable[Place]]], list[Trial]]
-"""`Trainer.bends` of a level."""
+"""`Trainer.bends` of a level, until we leave."""
 NOTHING_TRIED = [Trial(0.0, 0.0)]
 
 
@@ -90,7 +90,8 @@ class Trying:
         }
         if reduced and self._spent <= SHARE * (began - self._began):
             module = self._random.choice(sorted(reduced))
-            bends, parameters = partial(peer.trainer.bends, module.level), len(peer.progress[module].base.params)
+            bends = partial(peer.trainer.bends, module.level, stop=self._around.stop)
+            parameters = len(peer.progress[module].base.params)
             for found in self._judge.judge(module, parameters, reduced[module], bends):
                 self._around.screen.event(found)
             self._spent += now() - began

@@ -106,7 +106,7 @@ class SimulatedTrainer:
     def skip_to(self, steps: int) -> None:
         self._steps_done = max(self._steps_done, steps)
 
-    def bends(self, level: int, ways: Sequence[Iterable[Place]]) -> list[Trial]:
+    def bends(self, level: int, ways: Sequence[Iterable[Place]], stop: Callable[[], bool]) -> list[Trial]:
         """Its losses say nothing."""
         return []
 

@@ -6,7 +6,7 @@ loss(w + x) + loss(w - x) less loss(w) is x'Hx / 2, with the first order gone
 (docs/decisions/0049-contributions-are-tried-on-documents.md).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,10 +19,13 @@ TRIED = 4
 """Sequences: of a thousand tokens, four tell noise from training by many standard errors."""
 
 
-def bends(model: PathModel, level: int, ways: Sequence[Iterable[Place]], sequences: Tensor) -> list[Trial]:
+def bends(
+    model: PathModel, level: int, ways: Sequence[Iterable[Place]], sequences: Tensor, stop: Callable[[], bool]
+) -> list[Trial]:
     """Of each way, on these sequences, int64 (n, T). Afterwards the model has the bytes that it had.
 
-    A way: places of the level's vector, and how far these go, fp32.
+    A way: places of the level's vector, and how far these go, fp32. `stop` is asked before every pass over the
+    sequences, seconds on a laptop: none where it says so.
     """
     local = model.vector(level)
     lengths = torch.full((len(sequences),), sequences.shape[1])
@@ -38,6 +41,8 @@ def bends(model: PathModel, level: int, ways: Sequence[Iterable[Place]], sequenc
         for way in ways:
             changed = torch.zeros_like(plain)
             for sign in (1.0, -1.0):
+                if stop():
+                    return []
                 vector = local.clone()
                 for here, part in way:
                     vector[here].add_(part, alpha=sign)

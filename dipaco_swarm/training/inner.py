@@ -198,9 +198,9 @@ class InnerTrainer:
                 on_step(report)
         return TrainReport(taken, tokens, losses / taken if taken else math.nan, perf_counter() - started)
 
-    def bends(self, level: int, ways: Sequence[Iterable[Place]]) -> list[Trial]:
+    def bends(self, level: int, ways: Sequence[Iterable[Place]], stop: Callable[[], bool]) -> list[Trial]:
         """How much each of these ways of a level's parameters bends the loss; none before the first step."""
-        return [] if self._last is None else bends(self.model, level, ways, self._last[:TRIED])
+        return [] if self._last is None else bends(self.model, level, ways, self._last[:TRIED], stop)
 
     def state(self, *, copy: bool = True) -> InnerState:
         """The optimizer's moments, on the CPU, and the step count.

@@ -34,8 +34,10 @@ class Steps:
             on_step(StepReport(step, 1.0, 1e-3, 100, 2.0))
         return TrainReport(steps, 100 * steps, 1.0, 2.0 * steps)
 
-    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
-        return []
+    def bends(
+        self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]], stop: Callable[[], bool]
+    ) -> list[Trial]:
+        return [] if stop() else [Trial(float(level), 0.0)]
 
     def state(self, *, copy: bool = True) -> InnerState:
         return InnerState(self.steps_done, {})
@@ -80,3 +82,13 @@ def test_no_step_is_taken_while_the_machine_is_needed_otherwise() -> None:
     trainer.train(iter([]), 3, stop=lambda: False, on_step=taken.append)
     trainer.train(iter([]), 3, stop=lambda: False, on_step=taken.append)
     assert len(taken) == 2
+
+
+def test_nothing_is_tried_while_the_machine_is_needed_otherwise_or_once_we_leave() -> None:
+    asked, paused = False, False
+    trainer = RestingTrainer(Steps(), 1.0, lambda _: None, lambda: paused)
+    assert [trial.bend for trial in trainer.bends(3, [], lambda: asked)] == [3.0]
+    asked = True
+    assert trainer.bends(3, [], lambda: asked) == []
+    asked, paused = False, True
+    assert trainer.bends(3, [], lambda: asked) == []

@@ -37,7 +37,10 @@ class Bench:
         self.levels: list[int] = []
         self.noise = 0.0
 
-    def bends(self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
+    def bends(
+        self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]], stop: Callable[[], bool]
+    ) -> list[Trial]:
+        assert not stop()
         self.clock.now += self.seconds
         self.levels.append(level)
         *squares, noise = [sum(float(part.square().sum()) for _, part in way) for way in ways]

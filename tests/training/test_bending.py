@@ -14,6 +14,11 @@ from tests.training.test_inner import CONFIG, VOCABULARY, batches, path_model
 Way = list[tuple[slice, Tensor]]
 
 
+def on() -> bool:
+    """Nobody asks to stop."""
+    return False
+
+
 def count_upwards(step: int) -> Tensor:
     """Sequences in which each token is that before plus one: something can be learned."""
     first = torch.randint(VOCABULARY, (CONFIG.batch_sequences, 1), generator=torch.Generator().manual_seed(step))
@@ -39,18 +44,33 @@ def test_the_model_is_left_as_it_was_and_in_training() -> None:
     trainer = trained(3)
     before = [trainer.model.vector(level) for level in range(2)]
     trainer.model.network.train()
-    assert len(trainer.bends(0, [whole(random_way(trainer.model, 1.0)), []])) == 2
+    assert len(trainer.bends(0, [whole(random_way(trainer.model, 1.0)), []], on)) == 2
     assert all(torch.equal(trainer.model.vector(level), before[level]) for level in range(2))
     assert trainer.model.network.training
 
     with pytest.raises(RuntimeError, match="size"):  # a way that does not fit
-        trainer.bends(0, [whole(random_way(trainer.model, 1.0)), [(slice(0, 2), torch.ones(3))]])
+        trainer.bends(0, [whole(random_way(trainer.model, 1.0)), [(slice(0, 2), torch.ones(3))]], on)
     assert torch.equal(trainer.model.vector(0), before[0])
+
+
+@pytest.mark.parametrize("passes", [0, 1, 3])
+def test_who_is_asked_to_stop_ends_with_the_pass_it_is_in_and_with_its_model_as_it_was(passes: int) -> None:
+    trainer = trained(3)
+    before, asked = trainer.model.vector(0), 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > passes
+
+    assert trainer.bends(0, [whole(random_way(trainer.model, 1.0))] * 4, stop) == []
+    assert asked == passes + 1
+    assert torch.equal(trainer.model.vector(0), before)
 
 
 def test_training_goes_on_with_the_same_bytes() -> None:
     one, other = trained(3), trained(3)
-    one.bends(1, [[(slice(0, 20), torch.ones(20))]])
+    one.bends(1, [[(slice(0, 20), torch.ones(20))]], on)
     for trainer in (one, other):
         trainer.train(batches(3), 2)
     assert all(torch.equal(one.model.vector(level), other.model.vector(level)) for level in range(2))
@@ -58,13 +78,13 @@ def test_training_goes_on_with_the_same_bytes() -> None:
 
 def test_before_the_first_step_there_is_nothing_to_try_on() -> None:
     trainer = InnerTrainer(path_model(), CONFIG, TrainingSettings())
-    assert trainer.bends(0, [whole(random_way(trainer.model, 1.0))]) == []
+    assert trainer.bends(0, [whole(random_way(trainer.model, 1.0))], on) == []
 
 
 def test_both_ways_bend_alike_and_twice_as_far_four_times_as_much() -> None:
     trainer = trained(3)
     way = random_way(trainer.model, 0.3)
-    nothing, there, back, twice = trainer.bends(0, [[], whole(way), whole(-way), whole(2 * way)])
+    nothing, there, back, twice = trainer.bends(0, [[], whole(way), whole(-way), whole(2 * way)], on)
     assert nothing.bend == nothing.error == 0.0
     assert there.bend == pytest.approx(back.bend)
     assert twice.bend == pytest.approx(4 * there.bend, rel=0.15)
@@ -75,13 +95,13 @@ def test_pieces_of_a_way_are_what_the_whole_is() -> None:
     trainer = trained(3)
     way = random_way(trainer.model, 0.3)
     pieces = [(slice(500, len(way)), way[500:]), (slice(0, 500), way[:500])]
-    one, other = trainer.bends(0, [whole(way), pieces])
+    one, other = trainer.bends(0, [whole(way), pieces], on)
     assert one == other
 
 
 def test_one_sequence_has_no_error_that_could_be_known() -> None:
     trainer = trained(3)
-    (found,) = bends(trainer.model, 0, [whole(random_way(trainer.model, 0.3))], count_upwards(0)[:1])
+    (found,) = bends(trainer.model, 0, [whole(random_way(trainer.model, 0.3))], count_upwards(0)[:1], on)
     assert math.isinf(found.error)
 
 
@@ -94,6 +114,6 @@ def test_a_step_of_training_bends_less_than_noise_of_its_length_and_than_one_und
     noise = random_way(trainer.model, length)
     under_noise = step + 2 * noise
     under_noise *= length / float(under_noise.norm())
-    honest, hidden, nothing_else = trainer.bends(0, [whole(step), whole(under_noise), whole(noise)])
+    honest, hidden, nothing_else = trainer.bends(0, [whole(step), whole(under_noise), whole(noise)], on)
     assert honest.bend < 0.4 * nothing_else.bend
     assert hidden.bend > 0.6 * nothing_else.bend
