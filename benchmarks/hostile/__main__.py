@@ -91,7 +91,7 @@ def virtual(options: argparse.Namespace) -> int:
     """The table of swarms in virtual time; whether an aim is missed."""
     from benchmarks.hostile import columns
     from benchmarks.hostile.seeds import Kept, plan, sweep
-    from benchmarks.hostile.virtual import WORST
+    from benchmarks.hostile.virtual import WINDOW_SECONDS, WORST
     from benchmarks.reduce import hardware
 
     quick = options.quick and not options.role
@@ -101,12 +101,13 @@ def virtual(options: argparse.Namespace) -> int:
     tell = lambda said: print(said, flush=True)  # noqa: E731
     found = sweep(wanted, range(options.seeds), options.jobs, kept, seconds=limit, tell=tell)
     seeds = sorted({columns.seeds for columns in found.values()})
+    grain = 60 / WINDOW_SECONDS
     about = (
         f"`python -m benchmarks.hostile --virtual --seeds {options.seeds}`: two paths that share a module, members in "
-        "two and a half minutes before, during and after the attack of one of them, or of a stranger beside them. "
+        "a minute and a half before, during and after the attack of one of them, or of a stranger beside them. "
         f"Medians of {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seeds a row; twins, ended programs and states "
-        "of an outsider are of all seeds. Pace is judged by these medians, and one version in a window (0.4 a minute; "
-        "0.8 in half of one), divided by the root of the number of seeds, is missed by nobody."
+        f"of an outsider are of all seeds. Pace is judged by these medians, and one version in a window ({grain:.1f} a "
+        f"minute; {2 * grain:.1f} in half of one), divided by the root of the number of seeds, is missed by nobody."
     )
     text = columns.page(f"Hostile peers in virtual time: {hardware()}", about, found)
     print(text)

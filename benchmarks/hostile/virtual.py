@@ -24,17 +24,18 @@ from dipaco_swarm.testing.virtual_time import VirtualClock
 from dipaco_swarm.testing.volunteer import SimulatedPeer
 from dipaco_swarm.testing.world import World
 
-PLAN = Plan((StagePlan(((0, 0), (0, 1))),), inner_steps=10, parameters=6000)
+PLAN = Plan((StagePlan(((0, 0), (0, 1))),), inner_steps=5, parameters=6000)
 """Two paths that share their first module, of enough numbers that contributions can be compared."""
+STEP_SECONDS = (1.0, 2.0)
 REDUCED = 8 << 16
 """Parameters where reducers are hostile, so that everybody has pieces to reduce."""
 SHARED = (0, ModuleId(0, 0))
-WARM_UP_SECONDS = 90.0
-WINDOW_SECONDS = 150.0
+WARM_UP_SECONDS = 60.0
+WINDOW_SECONDS = 90.0
 """Before, during, and after the attack."""
-HEALING_SECONDS = 60.0
+HEALING_SECONDS = 45.0
 """From the end of the attack until it is looked at again."""
-JOINING_SECONDS = 45.0
+JOINING_SECONDS = 30.0
 """Who takes part does so honestly for so long before it does anything else: it has standing then."""
 SIZES = (2, 4, 8)
 CROWDS = {
@@ -134,7 +135,7 @@ def _play(world: World, role: str, size: int) -> Columns:
     async def story(world: World) -> None:
         nonlocal made_with
         for number, name in enumerate(honest):
-            world.start(name, number % 2, Machine(home_line(chance), step_seconds=chance.choice([0.5, 1.0])))
+            world.start(name, number % 2, Machine(home_line(chance), step_seconds=chance.choice(STEP_SECONDS)))
         await asyncio.sleep(WARM_UP_SECONDS)
         await window()
         for process in hostile:

@@ -72,8 +72,8 @@ class Groups:
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """Live announcements about a module, and whether the word of each counts."""
-        found = self._directory.members(stage, module)
-        return tuple(replace(said, known=self.heeds(stage, module, said.peer)) for said in found)
+        found = [(said, self.heeds(stage, module, said.peer)) for said in self._directory.members(stage, module)]
+        return tuple(said if said.known == known else replace(said, known=known) for said, known in found)
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup]) -> None:
         """From now on these are ours. A gathering of a version that is behind us is forgotten."""

@@ -1,16 +1,17 @@
-"""Programs in virtual time: ordinary blocking code, as a real peer's is, each in a thread of its own.
+"""Programs in virtual time: ordinary blocking code, as a real peer's is, each in a greenlet of its own.
 
-What a program has done beside its own is in another thread.
+What a program has done beside its own is in another greenlet.
 
-Only one thread runs at any moment: the loop's, or that of the one program that the loop has handed over to. So a run
-repeats itself exactly.
+The loop and the programs take turns, in one thread: the loop hands over to one program, which hands back when it waits.
+So a run repeats itself exactly, and a turn costs a microsecond, where threads that wait for each other take fifty.
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+from greenlet import getcurrent, greenlet
 
 from dipaco_swarm.machine.beside import Work
 from dipaco_swarm.testing.virtual_time import VirtualLoop, context_of
@@ -23,11 +24,10 @@ class Killed(BaseException):
 
 
 class _Strand:
-    """A thread of a program. It runs only while the loop waits for it."""
+    """What a program does after each other."""
 
     def __init__(self) -> None:
-        self.to_strand = threading.Semaphore(0)
-        self.thread: threading.Thread | None = None
+        self.turns: greenlet | None = None
         self.work: Coroutine[Any, Any, Any] | None = None
         """What it waits for, when the loop has its turn."""
         self.task: asyncio.Task[Any] | None = None
@@ -55,18 +55,15 @@ class _VirtualWork(Generic[T]):
 
 
 class Program:
-    """Blocking code in virtual time, in a thread of its own; also its `transport.Portal` into the loop, and how it has
-    work done beside its own (`machine.beside.Beside`).
-
-    The loop and the program's threads take turns: while one runs, the others wait.
+    """Blocking code in virtual time; also its `transport.Portal` into the loop, and how it has work done beside its own
+    (`machine.beside.Beside`).
     """
 
     def __init__(self, loop: VirtualLoop, owner: str) -> None:
         self._loop = loop
         self._context = context_of(owner)
-        self._to_loop = threading.Semaphore(0)
-        self._strands: dict[int, _Strand] = {}
-        """Those that go on, by the number of their thread; the first is the program's own."""
+        self._strands: dict[greenlet, _Strand] = {}
+        """Those that go on; the first is the program's own."""
         self._killed = False
         self.ended: asyncio.Future[BaseException | None] = loop.create_future()
         """Done when the program has ended; its result is what the program raised."""
@@ -76,18 +73,19 @@ class Program:
         self._start(life, lambda strand: self._loop.call_soon(self._end, strand.error, context=self._context))
 
     def begin(self, work: Callable[[], T], name: str) -> Work[T]:
-        """Called by the program: work in another thread, until it or the program ends."""
+        """Called by the program: work beside it, until it or the program ends."""
         return _VirtualWork(self._start(work, lambda strand: None))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Called by the program: run in the loop, and wait in virtual time."""
-        strand = self._strands[threading.get_ident()]
+        ours = getcurrent()
+        strand = self._strands[ours]
         if self._killed or strand.killed:
             work.close()
             raise Killed
         strand.work = work
-        self._to_loop.release()
-        strand.to_strand.acquire()
+        assert ours.parent is not None
+        ours.parent.switch()
         if self._killed or strand.killed:
             raise Killed
         assert strand.task is not None
@@ -103,7 +101,7 @@ class Program:
         self.run(asyncio.sleep(seconds))
 
     def kill(self) -> None:
-        """Called by the simulation: the program never goes on; its threads unwind now."""
+        """Called by the simulation: the program never goes on; it unwinds now."""
         self._killed = True
         for strand in list(self._strands.values()):
             self._unwind(strand)
@@ -111,13 +109,10 @@ class Program:
             self.ended.set_result(None)
 
     def _start(self, work: Callable[[], object], over: Callable[[_Strand], object]) -> _Strand:
-        """A new thread. `over`: called in it at its end, unless the program was killed."""
-        strand, known = _Strand(), threading.Event()
+        """A new strand. `over`: called in it at its end, unless the program was killed."""
+        strand = _Strand()
 
         def run() -> None:
-            self._strands[threading.get_ident()] = strand
-            known.set()
-            strand.to_strand.acquire()
             try:
                 if not (self._killed or strand.killed):
                     strand.result = work()
@@ -127,14 +122,12 @@ class Program:
                 strand.error = raised
             strand.work = None
             strand.is_over = True
-            del self._strands[threading.get_ident()]
+            del self._strands[turns]
             if not (self._killed or strand.killed):
                 over(strand)
-            self._to_loop.release()
 
-        strand.thread = threading.Thread(target=run, name="program", daemon=True)
-        strand.thread.start()
-        known.wait()
+        strand.turns = turns = greenlet(run)
+        self._strands[turns] = strand
         self._loop.call_soon(self._let_it_run, strand, context=self._context)
         return strand
 
@@ -142,8 +135,7 @@ class Program:
         if self._killed or strand.killed:
             return
         strand.task = task
-        strand.to_strand.release()
-        self._to_loop.acquire()
+        self._hand_over(strand)
         if strand.work is not None:
             work, strand.work = strand.work, None
             waiting = self._loop.create_task(work, context=self._context)
@@ -152,13 +144,18 @@ class Program:
 
     def _unwind(self, strand: _Strand) -> None:
         strand.killed = True
-        if strand.thread is not None and strand.thread.is_alive():
-            strand.to_strand.release()
-            self._to_loop.acquire()
-            strand.thread.join()
+        if not strand.is_over:
+            self._hand_over(strand)
+
+    @staticmethod
+    def _hand_over(strand: _Strand) -> None:
+        """Returns when it waits, or is over."""
+        assert strand.turns is not None
+        strand.turns.parent = getcurrent()
+        strand.turns.switch()
 
     def _end(self, error: BaseException | None) -> None:
-        """The program's own thread is over, and so is its process: nobody does what is beside any more."""
+        """The program's own strand is over, and so is its process: nobody does what is beside any more."""
         for strand in list(self._strands.values()):
             self._unwind(strand)
             if strand.task is not None:
