@@ -14,7 +14,9 @@ from dipaco_swarm.events.training import Fetched, RestoredNotThere, StateNotSent
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Stage
+from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
 from dipaco_swarm.swarm.fetching import Follow
+from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.newest import NewestStates
 
 STATE_PAUSE_SECONDS = 2.0
@@ -39,6 +41,9 @@ class NewestOnEntering:
     follow: Callable[[ModuleId], Follow]
     trains_on: bool
     """From an older state of ours, as long as progress with it still counts when the group's is there."""
+    begins_earlier: bool
+    """Where we have no such state, from one of a few versions ago, which a node of the run's keeps: it has the fastest
+    line, and what came since comes while we train, as averages, an eighth of a state each."""
 
     def of(self, ours: Mapping[ModuleId, ModuleState | None]) -> dict[ModuleId, ModuleState]:
         """The newest of each of these modules. From any thread. Raises Stopped when asked to stop meanwhile, and what
@@ -75,12 +80,19 @@ class NewestOnEntering:
                 continue
             if trains_on and ours is not None and not is_taken_back and weight_at(better.version - ours.version):
                 return ours
-            state = newest.fetch(stage.index, module, better, parameters=self.size(module), ours=ours)
-            if state is not None:
-                around.notices.recovered(f"state of {module}")
-                around.screen.event(Fetched(str(module), state.version))
-                return state
+            for claim in dict.fromkeys((self._kept(module, had, better, members) or better, better)):
+                state = newest.fetch(stage.index, module, claim, parameters=self.size(module), ours=ours)
+                if state is not None:
+                    around.notices.recovered(f"state of {module}")
+                    around.screen.event(Fetched(str(module), state.version))
+                    return state
             fault = StateNotSent(module=str(module), version=better.version, again_seconds=STATE_PAUSE_SECONDS)
             around.notices.failing(f"state of {module}", fault)
             around.stop.wait(STATE_PAUSE_SECONDS)
         raise Stopped
+
+    def _kept(self, module: ModuleId, had: Claim, newest: Claim, members: Sequence[Announcement]) -> Claim | None:
+        """The state to begin with that a node keeps, newer than what we had; None: where none is recent enough."""
+        kept = [Claim.of(said) for said in members if said.role is Role.KEEPS] if self.begins_earlier else []
+        recent = [claim for claim in kept if newest.version - claim.version <= MAX_CHAIN]
+        return better_claim(had, self.around.swarm.believed(self.stage.index, module, had, recent))

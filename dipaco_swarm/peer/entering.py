@@ -96,6 +96,7 @@ class Entering:
             size=lambda module: sizes()[module.level],
             follow=follow,
             trains_on=may_train_on and saved is not None,
+            begins_earlier=may_train_on,
         )
         ours: Mapping[ModuleId, ModuleState | None]
         ours = {module: None if saved is None else saved.base[module] for module in modules}
