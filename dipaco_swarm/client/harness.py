@@ -256,10 +256,10 @@ def run_tasks(
 def evaluate_tasks(model: TemplateLM, names: Sequence[str], limit: int | None) -> dict[str, dict[str, float | str]]:
     """The harness's figures for each task. Raises UsageError or DataError."""
     files = [Path(name) for name in names if name.endswith((".yaml", ".yml"))]
+    wanted = [_task_in(Path(name)) if Path(name) in files else name for name in names]  # first: the next takes long
     folders = sorted({str(file.resolve().parent) for file in files})
     # its own tasks are thousands of files to be read
     manager = TaskManager(include_path=folders or None, include_defaults=len(files) < len(names))
-    wanted = [_task_in(Path(name)) if Path(name) in files else name for name in names]
     if unknown := sorted(set(wanted) - set(manager.all_tasks)):
         raise UsageError(
             f"lm-evaluation-harness has no {', '.join(unknown)}; `lm_eval ls tasks` lists them; or name a .yaml file"
