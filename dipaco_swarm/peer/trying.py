@@ -22,7 +22,9 @@ from dipaco_swarm.swarm.interface import Agreed
 from dipaco_swarm.swarm.reduced import Reduced
 
 SHARE = 0.01
-"""Of our time, at most."""
+"""Of our time, at most, and never before it is earned: the line is the same, but training stands still for a trial."""
+GUESSED_STEPS = 2.0
+"""Inner steps that a trial takes as long as, before one was measured: eight contributions, of batches of ten."""
 
 Bends = Callable[[Sequence[Iterable[Place]]], list[Trial]]
 """`Trainer.bends` of a level, until we leave."""
@@ -66,16 +68,14 @@ class Trying:
         self._around = around
         self._random = SystemRandom()
         self._judge = Judge(around.swarm.peer, Generator().manual_seed(self._random.getrandbits(63)))
-        self._began: float | None = None
+        self._began = around.clock.monotonic()
         self._spent = 0.0
+        self._last: float | None = None
+        """Seconds that the last trial took."""
 
     def look(self, peer: PathInTraining, report: RoundReport) -> None:
         """Try what was contributed to one of the rounds that are over, where it is time."""
         peer.doubts = self._judge.doubts
-        now = self._around.clock.monotonic
-        began = now()
-        if self._began is None:
-            self._began = began
         if self._around.stop():
             return  # nobody waits for a trial on the way out
         if pacing_of_run(peer).whole:
@@ -88,13 +88,23 @@ class Trying:
             and len(over.reduced.peers) >= FEWEST
             and averaging_of(peer.groups[module].averaging).hears_doubts
         }
-        if reduced and self._spent <= SHARE * (began - self._began):
+        now = self._around.clock.monotonic
+        began = now()
+        if reduced and self._spent + self._expected(peer) <= SHARE * (began - self._began):
             module = self._random.choice(sorted(reduced))
             bends = partial(peer.trainer.bends, module.level, stop=self._around.stop)
             parameters = len(peer.progress[module].base.params)
             for found in self._judge.judge(module, parameters, reduced[module], bends):
                 self._around.screen.event(found)
-            self._spent += now() - began
+            self._last = now() - began
+            self._spent += self._last
+
+    def _expected(self, peer: PathInTraining) -> float:
+        """Seconds that the next trial will take."""
+        if self._last is not None:
+            return self._last
+        speed = peer.tokens_per_second
+        return GUESSED_STEPS * peer.rules.tokens_per_step / speed if speed else math.inf
 
 
 def _length(way: Iterable[Place]) -> float:

@@ -16,7 +16,7 @@ from dipaco_swarm.events.training import Doubted
 from dipaco_swarm.outer_round import RoundReport
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.surroundings import Surroundings
-from dipaco_swarm.peer.trying import SHARE, Trying
+from dipaco_swarm.peer.trying import GUESSED_STEPS, SHARE, Trying
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.interface import Agreed, NotAgreed, Outcome, PeerName
 from dipaco_swarm.swarm.reduced import Reduced, ReducedPiece
@@ -27,6 +27,9 @@ MODULE = ModuleId(1, 2)
 US, HONEST, HOSTILE = "us", "honest", "hostile"
 LENGTHS = {US: 2.0, HONEST: 3.0, HOSTILE: 30.0}
 COUNT = 1000
+STEP_TOKENS, STEP_SECONDS = 512, 1.5
+FIRST_SECONDS = GUESSED_STEPS * STEP_SECONDS / SHARE
+"""Until a trial is earned."""
 
 
 class Bench:
@@ -73,10 +76,22 @@ def make() -> Make:
         bench = Bench(clock, seconds)
         screen, swarm = SimpleNamespace(event=told.append), SimpleNamespace(peer=US)
         around = SimpleNamespace(clock=clock, screen=screen, swarm=swarm, stop=lambda: leaves)
-        group, rules = SimpleNamespace(averaging="robust"), SimpleNamespace(rounds=SimpleNamespace(pacing=pacing))
+        group, rules = (
+            SimpleNamespace(averaging="robust"),
+            SimpleNamespace(rounds=SimpleNamespace(pacing=pacing), tokens_per_step=STEP_TOKENS),
+        )
         base = SimpleNamespace(base=SimpleNamespace(params=torch.zeros(5000)))
-        peer = SimpleNamespace(trainer=bench, doubts=None, groups={MODULE: group}, rules=rules, progress={MODULE: base})
-        return Trying(cast(Surroundings, around)), cast(PathInTraining, peer), told, bench
+        peer = SimpleNamespace(
+            trainer=bench,
+            doubts=None,
+            groups={MODULE: group},
+            rules=rules,
+            progress={MODULE: base},
+            tokens_per_second=STEP_TOKENS / STEP_SECONDS,
+        )
+        trying = Trying(cast(Surroundings, around))
+        clock.now += FIRST_SECONDS
+        return trying, cast(PathInTraining, peer), told, bench
 
     return made
 
@@ -150,14 +165,17 @@ def test_who_has_reduced_nothing_tries_nothing(make: Make) -> None:
 
 
 def test_it_takes_a_small_share_of_the_time(make: Make) -> None:
-    trying, peer, _, bench = make(seconds=3.0)
+    trying, peer, _, bench = make(seconds=4.0)
+    began = bench.clock.now - FIRST_SECONDS
+    bench.clock.now -= 0.1
     trying.look(peer, over(LENGTHS))
-    rounds = 200
-    for _ in range(rounds):
+    assert not bench.levels, "it is not earned yet"
+    for _ in range(300):
         bench.clock.now += 10.0
         trying.look(peer, over(LENGTHS))
-    tried = len(bench.levels)
-    assert SHARE / 2 < 3.0 * tried / (10.0 * rounds) < 1.5 * SHARE
+        spent, earned = 4.0 * len(bench.levels), SHARE * (bench.clock.now - began)
+        assert spent <= earned + 1.0  # the first one was guessed to take three seconds
+    assert spent > 0.8 * earned
 
 
 def test_who_has_not_contributed_everywhere_is_not_tried(make: Make) -> None:
