@@ -11,8 +11,8 @@ that time, of those that they would have had in all of it without rounds. Tokens
 `benchmarks/chaos`. `benchmarks.simulated_utilisation` plays more rows, in virtual time.
 
 Bytes are what a peer sends, a parameter of its path and version: all that leaves its network interface; of that the
-rounds, the versions of others, and what joining takes, as it counts them itself; the rest is the directory, messages,
-headers of packets, acknowledgements and encryption.
+rounds, keeping (versions for the keeper, and for members that are behind), and what joining takes, as it counts them
+itself; what is left is the directory's, with messages, headers of packets, acknowledgements and encryption.
 """
 
 import argparse
@@ -169,7 +169,7 @@ class Row:
 
 HEAD = (
     "| line | group | T, minutes | rounds | trained, least | mean | speed | goodput | s a version | longest | B up "
-    "| round | versions | joining | rest |\n" + "|---" * 15 + "|"
+    "| round | keeping | joining | directory |\n" + "|---" * 15 + "|"
 )
 
 
