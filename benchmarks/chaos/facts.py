@@ -6,9 +6,11 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.chaos.crew import Member
-from dipaco_swarm.events.training import Round
+from dipaco_swarm.events.training import Doubted, Round
+from dipaco_swarm.swarm.bans import Bans, bans_file
 
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\)", re.MULTILINE)
 INNER_WORDS = re.compile(r"Error\b|Exception\b|Warning\b|\bgeneration\b|hivemind|asyncio")
@@ -150,6 +152,29 @@ def uncalm(members: Iterable[Member]) -> list[str]:
         for line in member.said().splitlines()
         if INNER_WORDS.search(line) and not line.startswith("  ")
     ]
+
+
+def culprits(members: Iterable[Member]) -> list[str]:
+    """Whom members hold guilty of anything: whom they have banned, and whose contributions they doubt."""
+    banned = [
+        f"{member.name} has banned {name}"
+        for member in members
+        for file in sorted(member.home.glob(bans_file(Path(), "*").name))
+        for name in _names_in(file)
+    ]
+    doubted = [
+        f"{member.name}: {entry.event.line}"
+        for member in members
+        for entry in member.told.entries()
+        if isinstance(entry.event, Doubted)
+    ]
+    return [*banned, *doubted]
+
+
+def _names_in(file: Path) -> tuple[str, ...]:
+    bans = Bans(file)
+    bans.open(lambda proof: True)
+    return bans.names()
 
 
 def at_rest(samples: Sequence[tuple[float, float]], seconds: float = 60.0) -> list[tuple[float, float]]:

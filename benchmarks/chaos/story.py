@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from benchmarks.chaos.crew import Crew, Here, Member, Place
-from benchmarks.chaos.facts import LEVELS, Facts, at_rest, slope, tracebacks, uncalm
+from benchmarks.chaos.facts import LEVELS, Facts, at_rest, culprits, slope, tracebacks, uncalm
 from benchmarks.chaos.lab import Lab, Link
 from benchmarks.chaos.tokens import Account, accounts
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -377,6 +377,8 @@ class Story:
         self.check(
             "no line is one of programs", not (lines := uncalm(self.peers)), "; ".join(lines[:3]) or "all are calm"
         )
+        guilty = culprits(self.crew.members.values())
+        self.check("nobody is banned or doubted: faults are no guilt", not guilty, "; ".join(guilty[:3]) or "nobody")
         left = self.crew.orphans()
         self.check("no orphan process", not left, ", ".join(left) or "none")
         self._account_for_tokens()

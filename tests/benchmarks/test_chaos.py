@@ -8,11 +8,15 @@ import pytest
 
 from benchmarks.chaos import crew
 from benchmarks.chaos.__main__ import one_run
-from benchmarks.chaos.facts import Facts, Made, at_rest, slope
+from benchmarks.chaos.facts import Facts, Made, at_rest, culprits, slope
 from benchmarks.chaos.lab import Lab
 from benchmarks.chaos.scenarios import SCENARIOS, Length
 from benchmarks.chaos.story import Verdict, run_file, toml_of
+from dipaco_swarm.dashboard.metrics import Journal, metrics_file
+from dipaco_swarm.events.training import Doubted
 from dipaco_swarm.run.file import parse_run_file
+from dipaco_swarm.swarm.bans import Bans, bans_file
+from dipaco_swarm.swarm.checks import Convicted
 
 # rounds of a second: where they take a tenth of one, every word is of an older version, and forks are hardly noticed
 SHORT = {
@@ -92,6 +96,17 @@ def test_what_is_given_back_is_not_growth_and_what_is_kept_is() -> None:
     assert slope(at_rest(saves)) == 0
     keeps = [(at, value + at / 60) for at, value in saves]
     assert 60 * slope(at_rest(keeps)) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_ban_and_a_doubt_are_found_in_the_homes(tmp_path: Path) -> None:
+    members = [crew.Member(name, crew.Here(name), tmp_path, "peer", ()) for name in ("a", "b", "c")]
+    assert culprits(members) == []
+    bans = Bans(bans_file(members[0].home, "0123456789abcdef"))
+    bans.convict(Convicted(reducer="mallory", stage=0, module="L0M0", version=3))
+    Journal(metrics_file(members[1].home)).note(Doubted("mallory", "L0M0", None, repeats=True))
+    banned, doubted = culprits(members)
+    assert banned == "a has banned mallory"
+    assert doubted.startswith("b: L0M0: peer mallory sends what it has sent before")
 
 
 def test_run_files_are_written_as_an_operator_would() -> None:
