@@ -76,7 +76,7 @@ def real(options: argparse.Namespace) -> int:
     about = (
         f"`python -m benchmarks.hostile`: a bootstrap node and {honest} honest peers of one module group as processes; "
         f"each role for {options.window:.0f} s, and as long before it and after it, one after the other in one swarm. "
-        "One version more or less says nothing in so short a time. "
+        "One version more or less says nothing in so short a time; what is made before is the median of all roles. "
         "Training: tokens a second in versions, of those before the role came; the hostile process takes its share of "
         "the same two cores."
     )

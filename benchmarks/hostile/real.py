@@ -1,8 +1,10 @@
 """Real processes: a bootstrap node, honest peers, and one after the other somebody hostile among them."""
 
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +41,8 @@ def rows(
 ) -> Mapping[tuple[str, int], Columns]:
     """One swarm; each role comes, stays for a window, and is killed. `size`: honest members of the one module group.
 
-    `window`: seconds before, during and after.
+    `window`: seconds before, during and after. "Before" is the median of all of these windows, as a few versions are
+    made in one.
     """
     crews.prepare()
     found: dict[tuple[str, int], Columns] = {}
@@ -55,7 +58,11 @@ def rows(
                 found[role, size + 1] = _one(story, honest, role, window)
             except Disappointed as broken:
                 tell(f"{role}: {broken}")
-    return found
+    before = statistics.median(columns.versions[0] for columns in found.values()) if found else 0.0
+    return {
+        row: replace(columns, versions=(before, columns.versions[1], columns.versions[2]))
+        for row, columns in found.items()
+    }
 
 
 def _one(story: Story, honest: Sequence[Member], role: str, window: float) -> Columns:
