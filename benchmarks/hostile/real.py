@@ -13,14 +13,19 @@ from benchmarks.chaos.crew import Member
 from benchmarks.chaos.facts import Facts
 from benchmarks.chaos.story import Disappointed, Story, Verdict, run_file
 from benchmarks.hostile.acting import FORGED_FILE, act
-from benchmarks.hostile.columns import Columns
+from benchmarks.hostile.columns import Columns, kind_of
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.operator.home import OperatorHome
+from dipaco_swarm.testing.cast import STRANGERS
 
 SHARED = ModuleId(0, 0)
 START_SECONDS = 300.0
 STARTING_SECONDS = 10.0
 """Until who plays a role has started: that costs the honest their processors, and is no attack."""
+FINDING_SECONDS = 15.0
+"""Who takes part has so much longer to be found in: two rounds that it leads, each as long as silence may be."""
+HEALING_SECONDS = 10.0
+"""Until it is waited for no more, once it is killed; nobody has waited for a stranger."""
 WORST = (
     "takeover",
     "not-a-number",
@@ -70,14 +75,15 @@ def _one(story: Story, honest: Sequence[Member], role: str, window: float) -> Co
     before = time.time()
     hostile = story.peer(f"hostile-{role}", 0)
     story.prelude = None
-    story.pause(STARTING_SECONDS)
+    is_stranger = kind_of(role)[0] in STRANGERS
+    story.pause(STARTING_SECONDS if is_stranger else STARTING_SECONDS + FINDING_SECONDS)
     began = time.time()
     story.pause(window)
     ended = time.time()
     if not hostile.running:  # it was to be there all the time
         raise Disappointed(f"who plays {role} has ended by itself: {hostile.log.read_text()[-400:]!r}")
     hostile.kill()
-    story.pause(10)  # who it was waited for is waited for no more
+    story.pause(0.0 if is_stranger else HEALING_SECONDS)
     after = time.time()
     story.pause(window)
     now = time.time()
