@@ -51,6 +51,8 @@ class Columns:
     """Of several seeds, the lowest of the versions a minute, as shares of those before: during, its second half, after.
     """
     seeds: int = 1
+    processors: float = 1.0
+    """Of what the honest had of real ones before, what they have while the hostile process uses them as well."""
 
     @classmethod
     def of(cls, several: Sequence["Columns"]) -> "Columns":
@@ -100,7 +102,7 @@ class Columns:
         found = ["state adopted"] * bool(self.adopted) + ["process ended"] * bool(self.ended)
         found += ["two states of a version"] * bool(self.forks)
         if is_stranger or names < NO_MAJORITY * size:
-            if during + grain < PACE * before:
+            if during + grain < PACE * self.processors * before:
                 found.append("slower meanwhile")
             if self.settled is not None and during - grain > EARLY * before:
                 found.append("rounds come early")

@@ -3,6 +3,8 @@
 import statistics
 import tempfile
 import time
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +17,7 @@ from benchmarks.chaos.story import Disappointed, Story, Verdict, run_file
 from benchmarks.hostile.acting import FORGED_FILE, act
 from benchmarks.hostile.columns import Columns, kind_of
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.events.training import Steps
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.testing.cast import STRANGERS
 
@@ -95,12 +98,15 @@ def _one(story: Story, honest: Sequence[Member], role: str, window: float) -> Co
     dead = [member.name for member in honest if not member.running]
     for name in dead:
         story.crew.members[name].start()
-    versions = [_versions(facts, *span) for span in spans]
-    tokens = [_trained(facts, *span) for span in spans]
+    times = _times(facts)
+    versions = [versions_a_minute(times, *span) for span in spans]
+    tokens = [_trained(honest, *span) for span in spans]
+    speed = tokens[1] / max(1.0, tokens[0])
     with_it = [one for one in facts.made if one.module == str(SHARED) and began < one.time < ended]
     return Columns(
         versions=(versions[0], versions[1], versions[2]),
-        trained=(1.0, tokens[1] / max(1.0, tokens[0]), tokens[2] / max(1.0, tokens[0])),
+        trained=(1.0, speed, tokens[2] / max(1.0, tokens[0])),
+        processors=min(1.0, max(speed, len(honest) / (len(honest) + 1))),
         counted=sum(one.contributors > len(honest) for one in with_it) / max(1, len(with_it)),
         adopted=len(forged & made) + (kept is not None and kept.digest in forged),
         ended=len(dead),
@@ -113,16 +119,33 @@ def _forged(hostile: Member) -> set[str]:
     return set(file.read_text().split()) if file.exists() else set()
 
 
-def _versions(facts: Facts, begin: float, end: float) -> float:
-    """Of the shared module, a minute."""
+def versions_a_minute(made: Sequence[float], begin: float, end: float) -> float:
+    """Between the last one before this time and the first one after it, as far as there are any: a window of few
+    versions has no other fraction of them. `made`: when each was, ascending.
+    """
+    first, after = bisect_right(made, begin) - 1, bisect_right(made, end)
+    since = made[first] if first >= 0 else begin
+    until = made[after] if after < len(made) else end
+    return 60 * (min(after, len(made) - 1) - max(first, -1)) / (until - since) if made else 0.0
+
+
+def _times(facts: Facts) -> list[float]:
+    """When each version of the shared module was made first."""
     first: dict[int, float] = {}
     for one in facts.made:
         if one.module == str(SHARED):
             first.setdefault(one.version, one.time)
-    return 60 * sum(begin < at <= end for at in first.values()) / (end - begin)
+    return sorted(first.values())
 
 
-def _trained(facts: Facts, begin: float, end: float) -> float:
-    """Tokens a second that the honest brought into versions of the shared module."""
-    made = (one.tokens for one in facts.made if one.module == str(SHARED) and begin < one.time <= end)
-    return sum(made) / (end - begin)
+def _trained(honest: Sequence[Member], begin: float, end: float) -> float:
+    """Tokens a second that the honest trained on."""
+    return sum(_tokens(member, end) - _tokens(member, begin) for member in honest) / (end - begin)
+
+
+def _tokens(member: Member, at: float) -> int:
+    """That it had trained on by then, in the life in which it was."""
+    steps = (
+        entry.event.tokens for entry in member.told.entries() if entry.time <= at and isinstance(entry.event, Steps)
+    )
+    return max(deque(steps, maxlen=1), default=0)

@@ -14,6 +14,7 @@ from benchmarks.hostile import seeds, virtual
 from benchmarks.hostile.columns import Columns, is_role
 from benchmarks.hostile.cost import cost_of
 from benchmarks.hostile.pure import SETTINGS, Bench, Defence, play
+from benchmarks.hostile.real import versions_a_minute
 from benchmarks.hostile.seeds import Kept
 from benchmarks.hostile.virtual import SIZES, WORST
 from dipaco_swarm.testing.cast import ROLES
@@ -101,6 +102,29 @@ def test_a_version_in_a_window_is_chance_in_one_seed_and_not_in_a_hundred() -> N
     one = Columns((8.0, 7.0, 7.0), (0.9, 0.9, 0.9), 0.0, 0, 0, settled=7.0, grain=0.4)
     assert not one.missed("far", 4)
     assert Columns.of([one] * 100).missed("far", 4) == ["slower meanwhile", "slower afterwards"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "pace"),
+    [
+        (10.5, 25.5, 24.0),
+        (11.9, 26.9, 24.0),
+        (80.0, 95.0, 60 * 7 / 15.0),
+        (100.0, 115.0, 60 / 37.5),
+        (0.5, 5.5, 60 / 7),
+    ],
+)
+def test_versions_in_a_window_have_fractions(begin: float, end: float, pace: float) -> None:
+    """One every 2.5 s until 97.5, then one after 40 s; what comes after the last one is not known."""
+    made = [7.5 + 2.5 * number for number in range(37)] + [137.5]
+    assert versions_a_minute(made, begin, end) == pytest.approx(pace, rel=0.15)
+    assert versions_a_minute([], begin, end) == 0
+
+
+def test_a_pace_is_judged_by_the_processors_that_are_left() -> None:
+    shared = Columns((28.0, 20.0, 28.0), (1.0, 0.75, 1.0), 0.0, 0, 0, grain=4.0)
+    assert shared.missed("flip", 4) == ["slower meanwhile"]
+    assert not replace(shared, processors=0.75).missed("flip", 4)
 
 
 def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
