@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="of --virtual: no seed begins after that (--quick: 540)")
     parser.add_argument("--members", type=int, nargs="+", help="sizes of groups, of --virtual; honest peers, else")
     parser.add_argument(
-        "--window", type=float, help="of real processes: seconds before, during, after (25; --quick 15)"
+        "--window", type=float, help="of real processes: seconds before, during, after (25; --quick 12)"
     )
     parser.add_argument("--out", type=Path, default=Path("bench-out/hostile"), help="what is read once")
     options = parser.parse_args(arguments)
@@ -70,7 +70,7 @@ def real(options: argparse.Namespace) -> int:
     from dipaco_swarm.testing.cast import ROLES
 
     roles = options.role or (WORST if options.quick else [role for role in ROLES if role != "dead"])
-    options.window = options.window or (15.0 if options.quick else 25.0)
+    options.window = options.window or (12.0 if options.quick else 25.0)
     honest = options.members[0] if options.members else 3
     found = rows(roles, honest, options.window, lambda said: print(said, flush=True))
     about = (

@@ -25,8 +25,9 @@ SHARED = ModuleId(0, 0)
 START_SECONDS = 300.0
 STARTING_SECONDS = 10.0
 """Until who plays a role has started: that costs the honest their processors, and is no attack."""
-FINDING_SECONDS = 15.0
-"""Who takes part has so much longer to be found in: two rounds that it leads, each as long as silence may be."""
+FINDING_SECONDS = 30.0
+"""Who takes part has so much longer to be found in: two rounds that it leads, each as long as silence may be, and those
+of others between them."""
 HEALING_SECONDS = 10.0
 """Until it is waited for no more, once it is killed; nobody has waited for a stranger."""
 WORST = (
