@@ -6,7 +6,6 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks.chaos.crew import Member
 from dipaco_swarm.events.training import Doubted, Round
@@ -154,25 +153,23 @@ def uncalm(members: Iterable[Member]) -> list[str]:
     ]
 
 
-def culprits(members: Iterable[Member]) -> list[str]:
-    """Whom members hold guilty of anything: whom they have banned, and whose contributions they doubt."""
-    banned = [
-        f"{member.name} has banned {name}"
-        for member in members
-        for file in sorted(member.home.glob(bans_file(Path(), "*").name))
-        for name in _names_in(file)
-    ]
+def culprits(members: Iterable[Member], run: str) -> list[str]:
+    """Whom members hold guilty of anything: whom they have banned, and whose contributions they doubt. `run`: its
+    fingerprint.
+    """
+    everybody = list(members)
+    banned = [f"{member.name} has banned {name}" for member in everybody for name in _banned_by(member, run)]
     doubted = [
         f"{member.name}: {entry.event.line}"
-        for member in members
+        for member in everybody
         for entry in member.told.entries()
         if isinstance(entry.event, Doubted)
     ]
     return [*banned, *doubted]
 
 
-def _names_in(file: Path) -> tuple[str, ...]:
-    bans = Bans(file)
+def _banned_by(member: Member, run: str) -> tuple[str, ...]:
+    bans = Bans(bans_file(member.home, run))
     bans.open(lambda proof: True)
     return bans.names()
 

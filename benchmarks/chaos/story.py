@@ -186,6 +186,11 @@ class Story:
         assert isinstance(self.lab, Lab), "only in the laboratory"
         return self.lab
 
+    @property
+    def run(self) -> RunAddress:
+        """Of its bootstrap node, which has been started."""
+        return RunAddress.parse(self.address)
+
     # ------------------------------------------------------------------------------------------------ people and things
 
     def bootstrap(
@@ -377,7 +382,7 @@ class Story:
         self.check(
             "no line is one of programs", not (lines := uncalm(self.peers)), "; ".join(lines[:3]) or "all are calm"
         )
-        guilty = culprits(self.crew.members.values())
+        guilty = culprits(self.crew.members.values(), self.run.fingerprint)
         self.check("nobody is banned or doubted: faults are no guilt", not guilty, "; ".join(guilty[:3]) or "nobody")
         left = self.crew.orphans()
         self.check("no orphan process", not left, ", ".join(left) or "none")
@@ -392,7 +397,7 @@ class Story:
 
     def accounts(self) -> dict[tuple[int, ModuleId], Account]:
         """Where every token is, by stage and module, once all members have left."""
-        keeper, run = OperatorHome(self.crew.folder / "bootstrap"), RunAddress.parse(self.address)
+        keeper, run = OperatorHome(self.crew.folder / "bootstrap"), self.run
         manifest = keeper.manifest(run.fingerprint)
         assert manifest is not None, "the keeper has no manifest"
         homes = {peer.name: peer.home for peer in self.peers}
@@ -433,7 +438,7 @@ class Story:
         """
         newest = facts.newest()
         held: dict[str, set[str]] = {module: set() for module in newest}
-        run = RunAddress.parse(self.address)
+        run = self.run
         for peer in self.peers:
             files = peer.home.glob(f"checkpoints/stage-{len(self.config.stages) - 1}-path-*.safetensors")
             latest = max(files, key=lambda file: file.stat().st_mtime, default=None)

@@ -76,8 +76,8 @@ def real(options: argparse.Namespace) -> int:
     about = (
         f"`python -m benchmarks.hostile`: a bootstrap node and {honest} honest peers of one module group as processes; "
         f"each role for {options.window:.0f} s once it could be found, and as long before it and after it, one after "
-        "the other in one swarm. One version more or less says nothing in so short a time; what is made before is the "
-        "median of all roles. Training: tokens a second, of those before the role came. The hostile process uses the "
+        "the other in one swarm. Half a version more or less says nothing in so short a time; what is made before is "
+        "the median of all roles. Training: tokens a second, of those before the role came. Who takes part uses the "
         "same two cores: where the honest train less for it, by its share at most, so many fewer versions are expected."
     )
     text = columns.page(f"Hostile peers as real processes: {hardware()}", about, found)

@@ -4,7 +4,6 @@ import statistics
 import tempfile
 import time
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,8 @@ FINDING_SECONDS = 30.0
 of others between them."""
 HEALING_SECONDS = 10.0
 """Until it is waited for no more, once it is killed; nobody has waited for a stranger."""
+GRAIN = 0.5
+"""Of a version in a window: it has fractions of them, and what is left is that versions do not come evenly."""
 WORST = (
     "takeover",
     "not-a-number",
@@ -107,12 +108,20 @@ def _one(story: Story, honest: Sequence[Member], role: str, window: float) -> Co
     return Columns(
         versions=(versions[0], versions[1], versions[2]),
         trained=(1.0, speed, tokens[2] / max(1.0, tokens[0])),
-        processors=min(1.0, max(speed, len(honest) / (len(honest) + 1))),
+        processors=processors_left(speed, len(honest), is_stranger=is_stranger),
         counted=sum(one.contributors > len(honest) for one in with_it) / max(1, len(with_it)),
         adopted=len(forged & made) + (kept is not None and kept.digest in forged),
         ended=len(dead),
-        grain=60 / window,
+        grain=60 * GRAIN / window,
     )
+
+
+def processors_left(speed: float, honest: int, *, is_stranger: bool) -> float:
+    """Of those that so many honest processes had, what they have beside one that trains as they do. `speed`: theirs, of
+    that before: who takes part with less than its share of the processors excuses less. A stranger trains nothing:
+    where training is slower for it, that is its attack.
+    """
+    return 1.0 if is_stranger else min(1.0, max(speed, honest / (honest + 1)))
 
 
 def _forged(hostile: Member) -> set[str]:
@@ -127,7 +136,7 @@ def versions_a_minute(made: Sequence[float], begin: float, end: float) -> float:
     first, after = bisect_right(made, begin) - 1, bisect_right(made, end)
     since = made[first] if first >= 0 else begin
     until = made[after] if after < len(made) else end
-    return 60 * (min(after, len(made) - 1) - max(first, -1)) / (until - since) if made else 0.0
+    return 60 * (min(after, len(made) - 1) - first) / (until - since) if made else 0.0
 
 
 def _times(facts: Facts) -> list[float]:
@@ -147,6 +156,8 @@ def _trained(honest: Sequence[Member], begin: float, end: float) -> float:
 def _tokens(member: Member, at: float) -> int:
     """That it had trained on by then, in the life in which it was."""
     steps = (
-        entry.event.tokens for entry in member.told.entries() if entry.time <= at and isinstance(entry.event, Steps)
+        entry.event.tokens
+        for entry in reversed(member.told.entries())
+        if entry.time <= at and isinstance(entry.event, Steps)
     )
-    return max(deque(steps, maxlen=1), default=0)
+    return next(steps, 0)

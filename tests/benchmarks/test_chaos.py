@@ -100,11 +100,12 @@ def test_what_is_given_back_is_not_growth_and_what_is_kept_is() -> None:
 
 def test_a_ban_and_a_doubt_are_found_in_the_homes(tmp_path: Path) -> None:
     members = [crew.Member(name, crew.Here(name), tmp_path, "peer", ()) for name in ("a", "b", "c")]
-    assert culprits(members) == []
-    bans = Bans(bans_file(members[0].home, "0123456789abcdef"))
+    run = "0123456789abcdef" * 4
+    assert culprits(members, run) == []
+    bans = Bans(bans_file(members[0].home, run))
     bans.convict(Convicted(reducer="mallory", stage=0, module="L0M0", version=3))
     Journal(metrics_file(members[1].home)).note(Doubted("mallory", "L0M0", None, repeats=True))
-    banned, doubted = culprits(members)
+    banned, doubted = culprits(members, run)
     assert banned == "a has banned mallory"
     assert doubted.startswith("b: L0M0: peer mallory sends what it has sent before")
 

@@ -14,7 +14,7 @@ from benchmarks.hostile import seeds, virtual
 from benchmarks.hostile.columns import Columns, is_role
 from benchmarks.hostile.cost import cost_of
 from benchmarks.hostile.pure import SETTINGS, Bench, Defence, play
-from benchmarks.hostile.real import versions_a_minute
+from benchmarks.hostile.real import processors_left, versions_a_minute
 from benchmarks.hostile.seeds import Kept
 from benchmarks.hostile.virtual import SIZES, WORST
 from dipaco_swarm.testing.cast import ROLES
@@ -119,6 +119,16 @@ def test_a_pace_is_judged_by_the_processors_that_are_left() -> None:
     shared = Columns((28.0, 20.0, 28.0), (1.0, 0.75, 1.0), 0.0, 0, 0, grain=4.0)
     assert shared.missed("flip", 4) == ["slower meanwhile"]
     assert not replace(shared, processors=0.75).missed("flip", 4)
+
+
+@pytest.mark.parametrize(
+    ("speed", "is_stranger", "left"),
+    [(0.9, False, 0.9), (0.4, False, 0.75), (1.1, False, 1.0), (0.8, True, 1.0)],
+)
+def test_who_takes_part_has_its_share_of_the_processors_and_a_stranger_none(
+    speed: float, is_stranger: bool, left: float
+) -> None:
+    assert processors_left(speed, 3, is_stranger=is_stranger) == left
 
 
 def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
