@@ -23,7 +23,7 @@ Three = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Columns:
-    """One role in a group of one size; by one seed, or the medians of several."""
+    """One role in a group of one size; by one seed, or of several together."""
 
     versions: Three
     """A minute, of the shared module."""
@@ -56,25 +56,24 @@ class Columns:
 
     @classmethod
     def of(cls, several: Sequence["Columns"]) -> "Columns":
-        """The medians of several seeds; what must not be, in any of them, is added up.
+        """Several seeds as one: the means of what is counted, the medians of the rest; what must not be is added up.
 
-        The medians of "during" and "after" are those of their shares of "before", seed by seed. A version more or less
-        is chance in each seed, so the grain is that of one divided by the root of their number.
+        A window has a handful of versions, and a median of so few is a whole one off. A version more or less is chance
+        in each seed, so the grain is that of one divided by the root of their number.
         """
         if len(several) == 1:
             return several[0]
         shares = [columns.shares for columns in several]
-        before = statistics.median(columns.versions[0] for columns in several)
-        during, settled, after = (before * statistics.median(column) for column in zip(*shares, strict=True))
+        settled = [columns.settled for columns in several if columns.settled is not None]
         held = [columns.held for columns in several if columns.held is not None]
         forks = [columns.forks for columns in several if columns.forks is not None]
         return cls(
-            versions=(before, during, after),
+            versions=_means([columns.versions for columns in several]),
             trained=_medians([columns.trained for columns in several]),
             counted=statistics.median(columns.counted for columns in several),
             adopted=sum(columns.adopted for columns in several),
             ended=sum(columns.ended for columns in several),
-            settled=None if several[0].settled is None else settled,
+            settled=statistics.fmean(settled) if settled else None,
             out=tuple(versions for columns in several for versions in columns.out),
             not_out=sum(columns.not_out for columns in several),
             held=(statistics.median(h[0] for h in held), statistics.median(h[1] for h in held)) if held else None,
@@ -125,6 +124,11 @@ def is_role(role: str) -> bool:
     """Whether there is such a row."""
     kind, star, names = role.partition("*")
     return kind in ROLES and (not star or (names.isdecimal() and 0 < int(names) <= 64))
+
+
+def _means(several: Sequence[Three]) -> Three:
+    before, during, after = (statistics.fmean(column) for column in zip(*several, strict=True))
+    return before, during, after
 
 
 def _medians(several: Sequence[Three]) -> Three:

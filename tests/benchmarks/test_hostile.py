@@ -86,11 +86,12 @@ def test_aims_that_are_missed_are_named() -> None:
     assert not replace(fine, held=(0.5, 1.4)).missed("tarpit", 4)
 
 
-def test_of_many_seeds_the_medians_are_judged_and_what_must_not_be_in_all_of_them() -> None:
+def test_of_many_seeds_the_mean_pace_is_judged_and_what_must_not_be_in_all_of_them() -> None:
     fine = Columns((8.0, 8.0, 8.0), (0.9, 0.9, 0.9), 0.0, 0, 0, settled=8.0, held=(0.0, 0.0), grain=0.4, forks=0)
     slow = replace(fine, versions=(8.0, 4.0, 8.0), settled=3.0)
-    assert not Columns.of([fine, slow, fine]).missed("mute", 4)
+    assert not Columns.of([fine, slow, *[fine] * 8]).missed("mute", 4)
     assert Columns.of([fine, slow, fine]).worst == (0.5, 0.375, 1.0)
+    assert Columns.of([fine, slow, fine]).versions == pytest.approx((8.0, 20 / 3, 8.0))
     assert Columns.of([slow, fine, slow]).missed("mute", 4) == ["slower meanwhile"]
     assert not Columns.of([slow, fine, slow]).missed("mute", 2), "one of two decides nothing, and nor does the other"
     assert Columns.of([fine, fine, replace(fine, forks=1)]).missed("mute", 4) == ["two states of a version"]

@@ -10,9 +10,9 @@ is of the group, and neither failed nor is doubted    through relays, if need be
 is of the group
 nobody                                                the round is not made
 
-Lost leaders are in none of them. Among those of a row, `leader_order` says who: the same one to everybody who knows the
-same candidates. Members that know different ones meet by redirects: a leader sends them to one who comes before it, or
-whom it has joined itself.
+Lost leaders, and who still waits for one of them, are in none of them. Among those of a row, `leader_order` says who:
+the same one to everybody who knows the same candidates. Members that know different ones meet by redirects: a leader
+sends them to one who comes before it, or whom it has joined itself.
 """
 
 import math
@@ -30,8 +30,9 @@ REFUSAL_SECONDS = 10.0
 """So long a refusal counts where everybody is waited for: who is moving to a path of the module refuses, and comes."""
 
 DEMOTED_AT = 3
-"""Points. Two for a leader that was lost after it had answered, and for a member that was late. One for sending us to a
-state that nobody sends, for a round that was off, and for the other side of a complaint that nobody shares."""
+"""Points. As many for a leader that is alive and does not begin. Two for one that was lost after it had answered, and
+for a member that was late. One for sending us to a state that nobody sends, for a round that was off, and for the other
+side of a complaint that nobody shares."""
 DEMOTED_AGAIN_AT = 2
 """Who was demoted before has less credit."""
 DEMOTED_SECONDS = 60.0
@@ -52,6 +53,8 @@ class Candidates:
     """Live members that train the module, and the member itself: for when nobody else is left."""
     lost: frozenset[str] = frozenset()
     """Went away while they led this round, or could not be reached."""
+    waiting: frozenset[str] = frozenset()
+    """Have sent us to a lost leader: they wait for it still, and are joined when they gather the round themselves."""
     failed: frozenset[str] = frozenset()
     """Refused or aborted the round of this version LEADER_FAILURES times."""
     doubted: frozenset[str] = frozenset()
@@ -64,12 +67,12 @@ class Candidates:
     @property
     def known(self) -> frozenset[str]:
         """Those of whom one is chosen, lost ones included."""
-        return self.dialled if self.dialled - self.lost else self.dialled | self.of_group
+        return self.dialled if self.dialled - self.lost - self.waiting else self.dialled | self.of_group
 
 
 def next_leader(candidates: Candidates, stage: int, module: ModuleId, version: int) -> str | None:
     """Who leads next, as far as this member knows; None when nobody is left. The table at the top of this file."""
-    left = candidates.known - candidates.lost
+    left = candidates.known - candidates.lost - candidates.waiting
     trusted = left - candidates.failed - candidates.doubted
     willing = trusted - candidates.demoted
     order = leader_order(stage, module, version, sorted(willing - candidates.strangers or willing or trusted or left))
@@ -81,14 +84,15 @@ def may_redirect(candidates: Candidates, leader: str) -> bool:
     return leader not in candidates.lost | (candidates.failed & candidates.known)
 
 
-def outnumbered(demoted: AbstractSet[str], follows: Mapping[str, str], seats: int) -> frozenset[str]:
-    """Leaders that are demoted here and joined by fewer than have joined here: nobody is sent to them, nor waits for
-    them. Where more have joined one that is demoted here alone, all go there: else there would be two versions.
+def outnumbered(demoted: AbstractSet[str], follows: Mapping[str, str], here: int) -> frozenset[str]:
+    """Leaders that are demoted here and joined by fewer than `here`: nobody is sent to them.
 
-    `follows`: whom those have joined who are not here.
+    Where more have joined one that is demoted here alone, all go there: else there would be two versions.
+
+    `follows`: whom those have joined who are not here; a leader has joined itself.
     """
     joined = Counter(follows.values())
-    return frozenset(leader for leader in demoted if joined[leader] < seats)
+    return frozenset(leader for leader in demoted if joined[leader] < here)
 
 
 class LeaderFailures:

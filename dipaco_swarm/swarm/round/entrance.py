@@ -19,6 +19,10 @@ from dipaco_swarm.swarm.transport import Transport
 from dipaco_swarm.swarm.wire import Alive, Join, Refuse
 
 
+class NeverBeginsError(TimeoutError):
+    """A leader says that it is alive, long after everybody's patience is over: that is not the weather."""
+
+
 @dataclass(frozen=True, eq=False)
 class Entrance:
     """To the rounds that others lead, and to our own."""
@@ -58,18 +62,24 @@ class Entrance:
     async def until_gathered(self, channel: Channel, ears: HeartbeatReader, join: Join) -> Message:
         """What the leader says when it has waited for the others: a roster, or why there is none.
 
-        It may never say it. Members run out of patience one after the other: where one gathers the round anew, all go
-        there whose own patience is over.
+        It may never say it: NeverBeginsError. Members run out of patience one after the other: where one gathers the
+        round anew, all go there whose own patience is over.
         """
         key, joined = (join.stage, ModuleId.parse(join.module), join.version), self._now()
         message = await self._first_word(ears, channel.peer)
-        async with asyncio.timeout(2 * join.patience + self.transport.timing.silence):
-            while isinstance(message, Alive):
-                await channel.send(Alive())
-                message = await ears.hear()
-                waited = self._now() - joined - self.transport.timing.silence
-                if waited > join.patience and not ears.patience and self._is_gathered_anew(key, channel.peer):
-                    raise TimeoutError
+        longest = 2 * join.patience + self.transport.timing.silence
+        try:
+            async with asyncio.timeout(longest) as limit:
+                while isinstance(message, Alive):
+                    await channel.send(Alive())
+                    message = await ears.hear()
+                    waited = self._now() - joined - self.transport.timing.silence
+                    if waited > join.patience and not ears.patience and self._is_gathered_anew(key, channel.peer):
+                        raise NeverBeginsError(f"alive for {waited:.0f} s more than its members wait, and others begin")
+        except TimeoutError as error:
+            if limit.expired():
+                raise NeverBeginsError(f"alive for {longest:.0f} s, and did not begin") from error
+            raise
         return message
 
     def _is_gathered_anew(self, key: Key, leader: str) -> bool:

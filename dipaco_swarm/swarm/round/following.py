@@ -32,10 +32,10 @@ from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcom
 from dipaco_swarm.swarm.reduced import Reduced, ReducedPiece
 from dipaco_swarm.swarm.round.attempt import LeaderLost, MadeAgain, Redirected
 from dipaco_swarm.swarm.round.auditing import Auditing
-from dipaco_swarm.swarm.round.candidates import REFUSAL_SECONDS, Demotions, LeaderFailures
+from dipaco_swarm.swarm.round.candidates import DEMOTED_AT, REFUSAL_SECONDS, Demotions, LeaderFailures
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
 from dipaco_swarm.swarm.round.codecs.codec import Codec
-from dipaco_swarm.swarm.round.entrance import Entrance
+from dipaco_swarm.swarm.round.entrance import Entrance, NeverBeginsError
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
@@ -107,7 +107,7 @@ class Follower:
             uplink=at_most(MAX_SPEED, self.transport.meter.uplink),
             patience=at_most(MAX_SECONDS, patience),
         )
-        answered, began = False, self._now()
+        answered, began, points = False, self._now(), 2
         outcome: Outcome | LeaderLost | MadeAgain | None = None
         key = (group.stage, group.module, contribution.version)
         self.following[key] = leader
@@ -128,6 +128,7 @@ class Follower:
                     return outcome
         except (ConnectionError, EOFError, TimeoutError) as error:
             log.debug("leader %s lost: %s", leader[-8:], error)
+            points = DEMOTED_AT if isinstance(error, NeverBeginsError) else points
             if not answered:
                 self.detector.silent(leader, began, error)
         except RemoteDataError as error:
@@ -135,7 +136,7 @@ class Follower:
         finally:
             self.following.pop(key, None)
         if answered and leader != self.transport.peer:
-            self.demotions.note(leader, self._now(), 2)
+            self.demotions.note(leader, self._now(), points)
         return outcome if isinstance(outcome, LeaderLost) else LeaderLost(leader, answered)
 
     async def _refused(self, message: Refuse, leader: str, contribution: Contribution) -> NotAgreed | Redirected:

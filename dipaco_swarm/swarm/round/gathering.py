@@ -4,6 +4,7 @@ import asyncio
 import statistics
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -101,6 +102,12 @@ class Gathering:
         reason = "the group's module has another size than ours; is it the same run?"
         await tell(others, Refuse(reason=reason, version=self.key[2]), self.transport.timing)
         return [seat for seat in seats if seat.join.parameters == parameters]
+
+    def hide(self, reducers: AbstractSet[str]) -> None:
+        """These make no averages in this round."""
+        for seat in self.seats.values():
+            if seat.channel.peer in reducers:
+                seat.join = seat.join.model_copy(update={"reduces": False})
 
     async def _listen(self, seat: Seat) -> None:
         """Note what a member says until it is gone."""

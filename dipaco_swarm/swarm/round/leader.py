@@ -32,6 +32,9 @@ MAX_GATHERINGS = 1024
 """Rounds that one peer leads at once; strangers open no more than half of them."""
 STRANGERS_SECONDS = 1.0
 """So long a stranger's answer is waited for; whoever has contributed before has all the time that answers take."""
+LAST_WORD = 2
+"""So many questions before their patience is over, members are sent even to a leader that is demoted here, if not more
+have come here than to it: two rounds of one version would be worse than one that is lost."""
 CLAIM_BELIEVED = 3
 """So often the word of one peer that there is a better state stops the round of a state."""
 
@@ -81,8 +84,7 @@ class Leader:
         `demotions`: of leaders. `hidden`: of reducers. `lost`: leaders of a round that we have left.
         """
         self._transport = transport
-        self._clock = transport.clock
-        self._timing = transport.timing
+        self._clock, self._timing = transport.clock, transport.timing
         self._norm_clip = norm_clip
         self._standing = standing
         self._questions = questions
@@ -173,10 +175,8 @@ class Leader:
             seats = await gathering.seats_of_one_size()
             if seats:
                 now = self._clock.monotonic()
-                waived, hidden = self._laggards.demoted(now), self._hidden.demoted(now)
-                for seat in seats:
-                    if seat.channel.peer in hidden:
-                        seat.join = seat.join.model_copy(update={"reduces": False})
+                waived = self._laggards.demoted(now)
+                gathering.hide(self._hidden.demoted(now))
                 running = RunningRound(
                     self._transport, gathering, seats, self._norm_clip, self._standing, self._inquiry, waived
                 )
@@ -248,7 +248,7 @@ class Leader:
         answers = await self._where_they_are(missing, gathering, max(self._timing.answer, view.patience - view.waited))
         if gathering.base != base:
             return None, None
-        follows: dict[str, str] = {}
+        follows, undecided = dict[str, str](), 0
         for peer, answer in zip(missing, answers, strict=True):
             if answer is None:
                 gathering.unanswered[peer] += 1
@@ -264,12 +264,15 @@ class Leader:
                 gathering.elsewhere.add(peer)
             else:
                 gathering.elsewhere.discard(peer)
-                if answer.follows is not None:
+                if answer.follows is None:
+                    undecided += 1
+                else:
                     follows[peer] = answer.follows
         demoted = frozenset() if gathering.group.whole else self._demotions.demoted(self._clock.monotonic())
-        shunned = outnumbered(demoted, follows, len(gathering.seats))
-        gathering.elsewhere |= {peer for peer in shunned if follows.get(peer) == peer}
-        left = shunned | self._lost(key)
+        here, time = len(gathering.seats), view.patience - view.waited
+        gathering.elsewhere |= {peer for peer in outnumbered(demoted, follows, here) if follows.get(peer) == peer}
+        here += undecided if time > LAST_WORD * self._timing.ask_again else 0
+        left = outnumbered(demoted, follows, here) | self._lost(key)
         rivals = {peer: leader for peer, leader in follows.items() if leader not in left}
         return None, await self._who_comes_first(gathering, rivals)
 

@@ -6,7 +6,7 @@ serve          who joins a round that we lead (leader.py), sends pieces (exchang
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -50,6 +50,8 @@ class _Attempts:
 
     lost: set[str]
     """Leaders that went away, or could not be reached."""
+    waiting: set[str] = field(default_factory=set)
+    """Who has sent us to one of them."""
     answered: int = 0
     given: bool = False
     """Whether the others may have our outer gradient."""
@@ -159,7 +161,7 @@ class Rounds:
         started = self._transport.clock.monotonic()
         so_far = _Attempts(lost)
         while so_far.answered < MAX_ATTEMPTS:
-            candidates = self._candidates(contribution, so_far.lost)
+            candidates = self._candidates(contribution, so_far)
             next_in_line = next_leader(candidates, group.stage, group.module, contribution.version)
             if next_in_line is None:
                 break
@@ -180,19 +182,22 @@ class Rounds:
                 if may_redirect(candidates, outcome.leader):
                     so_far.sent_to = outcome.leader
                     continue
-                outcome = LeaderLost(leader, answered=True)
-            if isinstance(outcome, NotAgreed):
+                so_far.reason = "others wait for a leader that has gone away"
+                leave, without = leader, so_far.waiting
+            elif isinstance(outcome, NotAgreed):
                 return replace(outcome, given=so_far.given or outcome.given)
-            if not isinstance(outcome, LeaderLost):
+            elif isinstance(outcome, LeaderLost):
+                so_far.given = so_far.given or outcome.given
+                so_far.reason = "the peer that led this round went away"
+                so_far.answered += outcome.answered
+                leave, without = outcome.leader, so_far.lost
+            else:
                 return outcome
-            so_far.given = so_far.given or outcome.given
-            so_far.reason = "the peer that led this round went away"
-            so_far.answered += outcome.answered
             waited = self._transport.clock.monotonic() - started
-            if group.whole and waited < patience and not self._detector.is_gone(outcome.leader):
+            if group.whole and waited < patience and not self._detector.is_gone(leave):
                 await asyncio.sleep(self._transport.timing.ask_again)  # it is only slow: to it again
             else:
-                so_far.lost.add(outcome.leader)
+                without.add(leave)
         return NotAgreed(so_far.reason, so_far.given)
 
     def progress(self, group: ModuleGroup) -> float:
@@ -203,7 +208,7 @@ class Rounds:
     def _norm(self, contribution: Contribution) -> float:
         return claimed_norm(self._codec, contribution.gradient, self.feedback.left_over(contribution))
 
-    def _candidates(self, contribution: Contribution, lost: set[str]) -> Candidates:
+    def _candidates(self, contribution: Contribution, so_far: _Attempts) -> Candidates:
         stage, module, us = contribution.group.stage, contribution.group.module, self._transport.peer
         strange = self._standing.is_strange
         dialled = {*self._standing.leaders_of(stage, module)} | ({us} if self._transport.reachable else set())
@@ -213,7 +218,8 @@ class Rounds:
         return Candidates(
             dialled=frozenset(dialled),
             of_group=frozenset(of_group),
-            lost=frozenset(lost),
+            lost=frozenset(so_far.lost),
+            waiting=frozenset(so_far.waiting),
             failed=self._failures.failed(stage, module, contribution.version, now),
             doubted=frozenset() if contribution.group.whole else frozenset(doubted),
             demoted=frozenset() if contribution.group.whole else self._demoted(now),
