@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
@@ -90,9 +91,7 @@ class Leader:
         self._questions = questions
         self._detector = detector
         self._inquiry = inquiry
-        self._laggards = laggards
-        self._demotions = demotions
-        self._hidden = hidden
+        self._laggards, self._demotions, self._hidden = laggards, demotions, hidden
         self._lost = lost
         self._gatherings: dict[Key, Gathering] = {}
         self._tasks = Tasks()
@@ -305,11 +304,12 @@ class Leader:
 
         `follows`: whom the missing have joined.
         """
-        us = self._transport.peer
-        first = follows.get(us, us)
-        if first == us:
-            first = leader_order(*gathering.key, sorted({*follows.values(), us}))[0]
-        if first == us:
+        us, order = self._transport.peer, partial(leader_order, *gathering.key)
+        joined = follows.get(us, us)
+        first = order(sorted({*follows.values(), us}))[0] if joined == us else joined
+        answer = None if first == us else await self._questions.where(first, gathering.key, gathering.base)
+        if answer is None:
             return None
-        answer = await self._questions.where(first, gathering.key, gathering.base)
-        return first if answer is not None and answer.follows == first else None
+        if answer.follows == us:  # where each has joined the other, one of the two goes back to lead all
+            return first if joined == first == order(sorted({first, us}))[0] else None
+        return first if answer.follows == first else None
