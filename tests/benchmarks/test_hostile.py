@@ -187,3 +187,10 @@ def test_what_the_defences_cost_is_measured_of_the_real_functions() -> None:
     assert found.checked_bytes < 0.03 * found.sent_bytes
     assert found.missed == ["bytes"] * (found.bytes_share > 0.03)
     assert replace(found, members=8, signing_ms=6.0, certificate=2001).missed == ["signatures", "certificate"]
+
+
+def test_words_for_people_make_no_other_story() -> None:
+    code = 'def f(x: int) -> int:\n    """Adds one."""\n    return x + 1\n'
+    assert seeds.without_words(code) == seeds.without_words("def f(x: int) -> int:\n    # one more\n\n    return (x + 1)")
+    assert seeds.without_words(code) != seeds.without_words(code.replace("+ 1", "+ 2"))
+    assert seeds.without_words(code) != seeds.without_words(code.replace("x + 1", '"Adds one."'))

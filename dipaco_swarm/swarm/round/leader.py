@@ -267,7 +267,8 @@ class Leader:
                     undecided += 1
                 else:
                     follows[peer] = answer.follows
-        demoted = frozenset() if gathering.group.whole else self._demotions.demoted(self._clock.monotonic())
+        now = self._clock.monotonic()
+        demoted = frozenset() if gathering.group.whole else self._demotions.demoted(now) | self._laggards.demoted(now)
         here, time = len(gathering.seats), view.patience - view.waited
         gathering.elsewhere |= {peer for peer in outnumbered(demoted, follows, here) if follows.get(peer) == peer}
         here += undecided if time > LAST_WORD * self._timing.ask_again else 0

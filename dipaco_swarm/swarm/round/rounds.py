@@ -227,8 +227,9 @@ class Rounds:
         )
 
     def _demoted(self, now: float) -> frozenset[str]:
-        """Who does not lead us: it has wasted rounds, or does not show what it has made and would reduce again."""
-        return self._demotions.demoted(now) | self._auditing.hidden.demoted(now)
+        """Who does not lead us: it has wasted rounds or keeps them waiting, or does not show what it has reduced."""
+        lists = self._demotions, self.laggards, self._auditing.hidden
+        return frozenset[str]().union(*(each.demoted(now) for each in lists))
 
     def _lost_of(self, key: Key) -> frozenset[str]:
         return frozenset(self._lost.get(key, ()))
