@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="of --virtual: no seed begins after that (--quick: 540)")
     parser.add_argument("--members", type=int, nargs="+", help="sizes of groups, of --virtual; honest peers, else")
     parser.add_argument(
-        "--window", type=float, help="of real processes: seconds before, during, after (25; --quick 12)"
+        "--window", type=float, help="of real processes: seconds before, during, after (25; --quick 11)"
     )
     parser.add_argument("--out", type=Path, default=Path("bench-out/hostile"), help="what is read once")
     options = parser.parse_args(arguments)
@@ -70,15 +70,16 @@ def real(options: argparse.Namespace) -> int:
     from dipaco_swarm.testing.cast import ROLES
 
     roles = options.role or (WORST if options.quick else [role for role in ROLES if role != "dead"])
-    options.window = options.window or (12.0 if options.quick else 25.0)
+    options.window = options.window or (11.0 if options.quick else 25.0)
     honest = options.members[0] if options.members else 3
     found = rows(roles, honest, options.window, lambda said: print(said, flush=True))
     about = (
         f"`python -m benchmarks.hostile`: a bootstrap node and {honest} honest peers of one module group as processes; "
         f"each role for {options.window:.0f} s once it could be found, and as long before it and after it, one after "
-        "the other in one swarm. Half a version more or less says nothing in so short a time; what is made before is "
-        "the median of all roles. Training: tokens a second, of those before the role came. Who takes part uses the "
-        "same two cores: where the honest train less for it, by its share at most, so many fewer versions are expected."
+        "the other in one swarm. A quarter of a version more or less says nothing in so short a time; what is made "
+        "before is the median of all roles. Training: tokens a second, of those before the role came. Who takes part "
+        "uses the same two cores: where the honest train less for it, by its share at most, so many fewer versions are "
+        "expected."
     )
     text = columns.page(f"Hostile peers as real processes: {hardware()}", about, found)
     print(text)

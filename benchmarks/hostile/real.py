@@ -29,8 +29,11 @@ FINDING_SECONDS = 30.0
 of others between them."""
 HEALING_SECONDS = 10.0
 """Until it is waited for no more, once it is killed; nobody has waited for a stranger."""
-GRAIN = 0.5
+GRAIN = 0.25
 """Of a version in a window: it has fractions of them, and what is left is that versions do not come evenly."""
+INNER_STEPS = 300
+"""Of a round, by all three together: as long as peers hear of each other in. Where a round is over before its members
+have heard of the last one, every second one is put off, to the length of eight."""
 WORST = (
     "takeover",
     "not-a-number",
@@ -56,7 +59,7 @@ def rows(
     """
     crews.prepare()
     found: dict[tuple[str, int], Columns] = {}
-    config = run_file("hostile", None, {}, {"rounds": {"inner_steps": 20}})
+    config = run_file("hostile", None, {}, {"rounds": {"inner_steps": INNER_STEPS}})
     with tempfile.TemporaryDirectory(prefix="dipaco-hostile-") as folder, crews.Crew(Path(folder)) as crew:
         story = Story(crews.Here, crew, config, 0, Path(folder) / "cache", Verdict(), tell)
         story.bootstrap(until_finished=False)
@@ -92,6 +95,7 @@ def _one(story: Story, honest: Sequence[Member], role: str, window: float) -> Co
     after = time.time()
     story.pause(window)
     now = time.time()
+    story.until(lambda: _times(Facts.of(honest))[-1] > now, "the version that is under way", START_SECONDS)
     spans = ((before - window, before), (began, ended), (after, now))
     forged = _forged(hostile)
     facts = Facts.of(honest)
@@ -130,8 +134,8 @@ def _forged(hostile: Member) -> set[str]:
 
 
 def versions_a_minute(made: Sequence[float], begin: float, end: float) -> float:
-    """Between the last one before this time and the first one after it, as far as there are any: a window of few
-    versions has no other fraction of them. `made`: when each was, ascending.
+    """Between the last one before this time and the first one after it: a window of few versions has no other fraction
+    of them, and without the one that is under way at its end it has half of one less. `made`: when each was, ascending.
     """
     first, after = bisect_right(made, begin) - 1, bisect_right(made, end)
     since = made[first] if first >= 0 else begin
