@@ -401,7 +401,8 @@ class Story:
         manifest = keeper.manifest(run.fingerprint)
         assert manifest is not None, "the keeper has no manifest"
         homes = {peer.name: peer.home for peer in self.peers}
-        return accounts(homes, keeper, manifest, run_of(run.name, run.fingerprint))
+        begun = None if self._start is None else OperatorHome(self._start)
+        return accounts(homes, keeper, manifest, run_of(run.name, run.fingerprint), begun)
 
     def _account_for_tokens(self) -> None:
         """Where every token is, module by module and in all."""

@@ -86,8 +86,11 @@ class Progress:
         return 0 if self.saved is None else self.saved.tokens[module]
 
 
-def accounts(homes: Mapping[str, Path], keeper: OperatorHome, manifest: Manifest, run: str) -> dict[Place, Account]:
-    """By stage and module. `homes`: of every peer that ever took part. `run`: as checkpoints name it.
+def accounts(
+    homes: Mapping[str, Path], keeper: OperatorHome, manifest: Manifest, run: str, begun: OperatorHome | None = None
+) -> dict[Place, Account]:
+    """By stage and module. `homes`: of every peer that ever took part. `run`: as checkpoints name it. `begun`: what the
+    story went on from, which others had trained.
 
     For a run whose programs have all ended.
     """
@@ -103,7 +106,9 @@ def accounts(homes: Mapping[str, Path], keeper: OperatorHome, manifest: Manifest
             of_module = [disk for disk in disks if disk.stage == stage.index and disk.path in through]
             kept = keeper.state(stage.index, module)
             best = _best([Claim.of(kept)] if kept is not None else [], module, of_module if is_last else [])
-            found[stage.index, module] = _account((stage.index, module), told, names, of_module, best)
+            first = None if begun is None else begun.state(stage.index, module)
+            before = 0 if first is None else first.work
+            found[stage.index, module] = _account((stage.index, module), told, names, of_module, best, before)
     return found
 
 
@@ -131,6 +136,7 @@ def _account(
     names: Mapping[str, str],
     disks: Sequence[Progress],
     best: Claim | None,
+    before: int,
 ) -> Account:
     ledger, (stage, module) = Ledger(), place
     for peer, events in told.items():
@@ -156,8 +162,9 @@ def _account(
     balance = ledger.balance({place: best.digest} if best is not None else {})
     wrong += [f"{tokens:,} tokens of {name} are nowhere" for name, tokens in balance.nowhere.items()]
     wrong += [f"{tokens:,} tokens of {name} count twice" for name, tokens in balance.twice.items()]
-    if best is not None and best.work != balance.counted:
-        wrong.append(f"the last state of {module} has {best.work:,} tokens behind it")
+    if best is not None and best.work - before != balance.counted:
+        since = f", {before:,} of them from before" if before else ""
+        wrong.append(f"the last state of {module} has {best.work:,} tokens behind it{since}")
     wrong += [violation.what for violation in ledger.violations]
     return Account(balance.trained, balance.counted, balance.local, balance.lost, tuple(wrong))
 
