@@ -191,6 +191,8 @@ def test_what_the_defences_cost_is_measured_of_the_real_functions() -> None:
 
 def test_words_for_people_make_no_other_story() -> None:
     code = 'def f(x: int) -> int:\n    """Adds one."""\n    return x + 1\n'
-    assert seeds.without_words(code) == seeds.without_words("def f(x: int) -> int:\n    # one more\n\n    return (x + 1)")
+    assert seeds.without_words(code) == seeds.without_words(
+        "def f(x: int) -> int:\n    # one more\n\n    return (x + 1)"
+    )
     assert seeds.without_words(code) != seeds.without_words(code.replace("+ 1", "+ 2"))
     assert seeds.without_words(code) != seeds.without_words(code.replace("x + 1", '"Adds one."'))
