@@ -106,9 +106,10 @@ def virtual(options: argparse.Namespace) -> int:
     about = (
         f"`python -m benchmarks.hostile --virtual --seeds {options.seeds}`: two paths that share a module, members in "
         "a minute and a half before, during and after the attack of one of them, or of a stranger beside them. "
-        f"Means of {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seeds a row; twins, ended programs and states "
-        f"of an outsider are of all seeds. Pace is judged by these means, and one version in a window ({grain:.1f} a "
-        f"minute; {2 * grain:.1f} in half of one), divided by the root of the number of seeds, is missed by nobody."
+        f"Of {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seeds a row: versions are means, the rest is medians; "
+        "twins, ended programs and states of an outsider are of all. Pace is judged by these means, and one version in "
+        f"a window ({grain:.1f} a minute; {2 * grain:.1f} in half of one), divided by the root of the number of seeds, "
+        "is missed by nobody."
     )
     text = columns.page(f"Hostile peers in virtual time: {hardware()}", about, found)
     print(text)

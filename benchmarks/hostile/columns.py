@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dipaco_swarm.testing.cast import ROLES, STRANGERS
@@ -68,8 +68,8 @@ class Columns:
         held = [columns.held for columns in several if columns.held is not None]
         forks = [columns.forks for columns in several if columns.forks is not None]
         return cls(
-            versions=_means([columns.versions for columns in several]),
-            trained=_medians([columns.trained for columns in several]),
+            versions=_of_each(statistics.fmean, [columns.versions for columns in several]),
+            trained=_of_each(statistics.median, [columns.trained for columns in several]),
             counted=statistics.median(columns.counted for columns in several),
             adopted=sum(columns.adopted for columns in several),
             ended=sum(columns.ended for columns in several),
@@ -79,7 +79,7 @@ class Columns:
             held=(statistics.median(h[0] for h in held), statistics.median(h[1] for h in held)) if held else None,
             grain=several[0].grain / math.sqrt(len(several)),
             forks=sum(forks) if forks else None,
-            worst=_lowest(shares),
+            worst=_of_each(min, shares),
             seeds=len(several),
         )
 
@@ -126,18 +126,9 @@ def is_role(role: str) -> bool:
     return kind in ROLES and (not star or (names.isdecimal() and 0 < int(names) <= 64))
 
 
-def _means(several: Sequence[Three]) -> Three:
-    before, during, after = (statistics.fmean(column) for column in zip(*several, strict=True))
-    return before, during, after
-
-
-def _medians(several: Sequence[Three]) -> Three:
-    before, during, after = (statistics.median(column) for column in zip(*several, strict=True))
-    return before, during, after
-
-
-def _lowest(several: Sequence[Three]) -> Three:
-    before, during, after = (min(column) for column in zip(*several, strict=True))
+def _of_each(measure: Callable[[Sequence[float]], float], several: Sequence[Three]) -> Three:
+    """One number of each of the three, over all seeds."""
+    before, during, after = (measure(column) for column in zip(*several, strict=True))
     return before, during, after
 
 
