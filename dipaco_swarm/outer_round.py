@@ -18,6 +18,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part, adopted, merged, rebased
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.machine.sparing import Sparing
 from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due, view_of_group
 from dipaco_swarm.path_in_training import Fetching, InFlight, Pace, PathInTraining
 from dipaco_swarm.swarm.fetching import Older
@@ -389,9 +390,11 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
             announce(peer)
         on_step(report)
 
-    def is_time() -> bool:
+    def is_called_for() -> bool:
         # who trains on from a state that the group has left soon trains for nothing
-        return stop() or (ends_early and (_is_over(peer) or bool(modules_due(peer)) or bool(catch_ups(peer))))
+        return _is_over(peer) or bool(modules_due(peer)) or bool(catch_ups(peer))
 
+    looking = Sparing(peer.swarm.clock)
+    is_time = lambda: stop() or (ends_early and looking.asked(is_called_for))  # noqa: E731
     trained = peer.trainer.train(peer.batches, steps, stop=is_time, on_step=observe)
     return Trained(trained.steps, trained.tokens, trained.loss)

@@ -24,6 +24,8 @@ from dipaco_swarm.swarm.interface import Agreed, Announcement, Swarm
 from dipaco_swarm.training.inner import StepReport
 
 REDRAW_SECONDS = 0.5
+DRAWING_SHARE = 0.01
+"""Of the time, at most: in a group of a thousand all are looked at for it."""
 
 
 class PeerPresenter:
@@ -42,7 +44,7 @@ class PeerPresenter:
         self._life = life
         self._pace = StagePace()
         self._paused: str | None = None
-        self._drawn = 0.0
+        self._redrawn_from = -math.inf
         self._rounds = 0
         self._last_agreed: str | None = None
         self._waited: tuple[int, PathIndex, Waiting] | None = None
@@ -61,9 +63,10 @@ class PeerPresenter:
         for event in (steps, usage):
             if event is not None:
                 self._screen.event(event)
-        if self._swarm.clock.monotonic() - self._drawn > REDRAW_SECONDS:
-            self._drawn = self._swarm.clock.monotonic()
+        if (began := self._swarm.clock.monotonic()) > self._redrawn_from:
             self.now(peer, manifest)
+            over = self._swarm.clock.monotonic()
+            self._redrawn_from = over + max(REDRAW_SECONDS, (over - began) / DRAWING_SHARE)
 
     def round_over(self, peer: PathInTraining, report: RoundReport, rounds: int, *, quiet: bool) -> None:
         """Tell what came out of a round. `rounds`: made so far. `quiet`: not what failed, as we are about to leave."""
