@@ -88,13 +88,14 @@ def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int,
         run("run", scenario, length, verdict)
         return verdict
     # another warm-up would be another clustering, and that is several per cent of perplexity
-    calm, start = Verdict(), folder / "start" / "bootstrap"
-    run("start", replace(scenario, play=warm_up), length, calm)
+    begun, calm, start = Verdict(), Verdict(), folder / "start" / "bootstrap"
+    if run("start", replace(scenario, play=warm_up), length, begun) is None:
+        return begun  # else nothing is asked of it: all leave it at once, whatever is under way
     disturbed = run("run", scenario, length, verdict, start)
     if not verdict.passed or disturbed is None:
         return verdict
     print(f"\nthe same run without faults, to {disturbed.tokens:,.0f} tokens\n", flush=True)
-    twin = Length(4 * length.rounds, 0, length.peers, disturbed.tokens)
+    twin = Length(4 * length.rounds, 0, length.peers, disturbed.told_to_finish_at)
     fault_free = run("twin", replace(scenario, play=undisturbed), twin, calm, start)
     verdict.check("the run without faults comes through", fault_free is not None and calm.passed)
     if fault_free is not None:
@@ -102,6 +103,8 @@ def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int,
         verdict.figures["perplexity"] = f"{disturbed}; without faults {fault_free}"
         verdict.check("perplexity within 3 % of the run without faults", ratio < 1.03, f"{100 * (ratio - 1):+.1f} %")
         verdict.check("... and not so far below that the two cannot be compared", ratio > 0.9, f"{ratio:.2f}")
+        more = fault_free.tokens / disturbed.tokens
+        verdict.check("... after as many tokens, to a tenth", abs(more - 1) < 0.1, f"{100 * (more - 1):+.1f} %")
     return verdict
 
 
@@ -114,6 +117,8 @@ class Result:
     """That counted."""
     version: int
     """Of the modules."""
+    told_to_finish_at: float = 0.0
+    """Tokens that had counted when the operator ended the stage."""
 
     def __str__(self) -> str:
         return f"{self.perplexity:.2f} after {self.tokens:,.0f} tokens at version {self.version}"
@@ -143,7 +148,7 @@ def one_run(
         try:
             scenario.play(story, length)
             story.conclude()
-            result = Result(story.perplexity(), story.contributed(), story.version())
+            result = Result(story.perplexity(), story.contributed(), story.version(), story.told_to_finish_at)
             verdict.figures["perplexity"] = str(result)
             return result
         except (Disappointed, SwarmError) as broken:

@@ -42,7 +42,7 @@ class Length:
     minutes: float
     peers: int = 8
     tokens: float = 0.0
-    """Instead of rounds, for the run without faults: so many tokens, or a round more."""
+    """Instead of rounds, for the run without faults: the operator ends it once so many tokens have counted."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,8 @@ def undisturbed(story: Story, length: Length) -> None:
     """The same peers, and nothing happens to them."""
     node = story.bootstrap()
     _everybody(story, length.peers)
-    config = story.config
-    round_tokens = (config.stages[-1].num_paths or 1) * config.round_tokens
-    enough = length.tokens - 2 * round_tokens  # the round under way and the last one are still to come
-    story.until(lambda: story.contributed() >= enough, "as many tokens as with faults", length.rounds * ROUND_SECONDS)
+    limit = length.rounds * ROUND_SECONDS
+    story.until(lambda: story.contributed() >= length.tokens, "as many tokens as with faults", limit)
     story.finish(node, 3 * ROUND_SECONDS)
 
 
