@@ -105,11 +105,10 @@ def virtual(options: argparse.Namespace) -> int:
     grain = 60 / WINDOW_SECONDS
     about = (
         f"`python -m benchmarks.hostile --virtual --seeds {options.seeds}`: two paths that share a module, members in "
-        "a minute and a half before, during and after the attack of one of them, or of a stranger beside them. "
+        "45 s before the attack of one of them, or of a stranger beside them, 90 s of it, and 45 s once it is over. "
         f"Of {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seeds a row: versions are means, the rest is medians; "
         "twins, ended programs and states of an outsider are of all. Pace is judged by these means, and one version in "
-        f"a window ({grain:.1f} a minute; {2 * grain:.1f} in half of one), divided by the root of the number of seeds, "
-        "is missed by nobody."
+        f"45 s ({grain:.1f} a minute), divided by the root of the number of seeds, is missed by nobody."
     )
     text = columns.page(f"Hostile peers in virtual time: {hardware()}", about, found)
     print(text)

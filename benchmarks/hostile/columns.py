@@ -95,15 +95,14 @@ class Columns:
         before, during, after = self.versions
         kind, names = kind_of(role)
         is_stranger = kind in STRANGERS
-        grain = self.grain
         if not is_stranger and self.settled is not None:
-            during, grain = self.settled, 2 * self.grain
+            during = self.settled
         found = ["state adopted"] * bool(self.adopted) + ["process ended"] * bool(self.ended)
         found += ["two states of a version"] * bool(self.forks)
         if is_stranger or names < NO_MAJORITY * size:
-            if during + grain < PACE * self.processors * before:
+            if during + self.grain < PACE * self.processors * before:
                 found.append("slower meanwhile")
-            if self.settled is not None and during - grain > EARLY * before:
+            if self.settled is not None and during - self.grain > EARLY * before:
                 found.append("rounds come early")
             if after + self.grain < PACE * before:
                 found.append("slower afterwards")

@@ -1,6 +1,7 @@
 """Whole swarms in virtual time with somebody hostile among them, by role, size of the group, and seed."""
 
 import asyncio
+import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -31,8 +32,8 @@ REDUCED = 8 << 16
 """Parameters where reducers are hostile, so that everybody has pieces to reduce."""
 SHARED = (0, ModuleId(0, 0))
 WARM_UP_SECONDS = 60.0
-WINDOW_SECONDS = 90.0
-"""Before, during, and after the attack."""
+WINDOW_SECONDS = 45.0
+"""Before and after the attack, and each half of it."""
 HEALING_SECONDS = 45.0
 """From the end of the attack until it is looked at again."""
 JOINING_SECONDS = 30.0
@@ -82,8 +83,6 @@ class Window:
 
     versions: int
     """Of the shared module."""
-    late: int
-    """In the second half."""
     tokens: int
     """Trained on by the honest."""
     stood_still: float
@@ -111,7 +110,7 @@ def _play(world: World, role: str, size: int) -> Columns:
         for n in range(0 if is_dead else names)
     ]
     windows: list[Window] = []
-    made_with, settled_from = 0, 0
+    made_with = 0
     adopted: list[str] = []
     out: list[int] = []
 
@@ -119,18 +118,13 @@ def _play(world: World, role: str, size: int) -> Columns:
         trained = (
             tokens for (who, place), tokens in world.ledger.trained.items() if who[:5] == "peer-" and place == SHARED
         )
-        return Window(len(world.ledger.versions[SHARED]), 0, sum(trained), 0.0)
+        return Window(len(world.ledger.versions[SHARED]), sum(trained), 0.0)
 
     async def window() -> None:
-        nonlocal settled_from
-        before = so_far()
-        still = StandingStill(world, honest)
-        await still.watch(WINDOW_SECONDS / 2)
-        settled_from = so_far().versions
-        await still.watch(WINDOW_SECONDS / 2)
+        before, still = so_far(), StandingStill(world, honest)
+        await still.watch(WINDOW_SECONDS)
         after = so_far()
-        late = after.versions - settled_from
-        windows.append(Window(after.versions - before.versions, late, after.tokens - before.tokens, still.longest))
+        windows.append(Window(after.versions - before.versions, after.tokens - before.tokens, still.longest))
 
     async def story(world: World) -> None:
         nonlocal made_with
@@ -150,6 +144,7 @@ def _play(world: World, role: str, size: int) -> Columns:
         ghosts = asyncio.create_task(haunt(world, names)) if is_dead else None
         known = set(world.ledger.versions[SHARED])
         finding = asyncio.create_task(until_out(world, honest, hostile[0].name)) if kind.startswith(WRONG) else None
+        await window()
         await window()
         if finding is not None and finding.done():
             out.append(finding.result())
@@ -172,18 +167,20 @@ def _play(world: World, role: str, size: int) -> Columns:
     world.play(story)
     seconds = {name: world.peers[name].machine.step_seconds for name in honest}
     most = sum(WINDOW_SECONDS / each for each in seconds.values()) * world.config.tokens_per_step
+    before, first, second, _ = windows
     versions = [60 * window.versions / WINDOW_SECONDS for window in windows]
+    trained = [window.tokens / most for window in windows]
     failures = [failure for failure in world.failures() if not failure.startswith("hostile")]
     return Columns(
-        versions=(versions[0], versions[1], versions[2]),
-        trained=(windows[0].tokens / most, windows[1].tokens / most, windows[2].tokens / most),
-        counted=made_with / max(1, windows[1].versions),
+        versions=(versions[0], statistics.fmean(versions[1:3]), versions[3]),
+        trained=(trained[0], statistics.fmean(trained[1:3]), trained[3]),
+        counted=made_with / max(1, first.versions + second.versions),
         adopted=len(adopted),
         ended=len(failures),
-        settled=120 * windows[1].late / WINDOW_SECONDS,
+        settled=versions[2],
         out=tuple(out),
         not_out=int(kind.startswith(WRONG) and not out),
-        held=(windows[0].stood_still, windows[1].stood_still),
+        held=(before.stood_still, max(first.stood_still, second.stood_still)),
         grain=60 / WINDOW_SECONDS,
         forks=twins(world),
     )
