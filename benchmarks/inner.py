@@ -97,7 +97,7 @@ def cases(*, quick: bool, device: str = "cpu") -> list[Case]:
             max_position_embeddings=1024,
             extra={"head_dim": 64},
         )
-        return [Case("paper", paper, 32_000, sequences, 1024, 3 if quick else 10) for sequences in (8, 32)]
+        return [Case("paper", paper, 32_000, sequences, 1024, 3 if quick else 5) for sequences in (8, 32)]
     demo = ModelConfig(
         hidden_size=64,
         intermediate_size=176,
@@ -380,7 +380,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
-    repetitions = 3 if arguments.quick else 25 if arguments.device == "cpu" else 7
+    repetitions = 3 if arguments.quick else 25 if arguments.device == "cpu" else 5
     wanted = cases(quick=arguments.quick, device=arguments.device)
     if arguments.device == "cpu":
         choices = CHOICES | ({"--compile": replace(OURS, compiled=True)} if arguments.compile else {})

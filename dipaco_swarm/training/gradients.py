@@ -28,6 +28,10 @@ IGNORED = -100
 """Target of a position that has none; what cross_entropy leaves out."""
 PIECE_LOGITS = 1 << 24
 """Logits of one piece: 64 MB. Below that whole, as ever."""
+PIECE_SHARE = 1 / 32
+"""Of a GPU's memory, for one piece: it is through with a small one sooner than Python has told it of the next."""
+LOGIT_BYTES = 12
+"""In 16 bits and in 32, and a gradient."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,8 @@ class Gradients:
                 return None
             some = slice(start, start + self._micro_batch)
             share = torch.tensor(len(tokens[some]) / sequences, device=tokens.device)
-            if tokens[some].numel() * self._model.network.config.vocab_size > PIECE_LOGITS and self._can_be_cut():
+            logits = tokens[some].numel() * self._model.network.config.vocab_size
+            if logits > piece_logits(tokens.device) and self._can_be_cut():
                 total += self._in_pieces(tokens[some], targets[some], share)
                 continue
             loss = self._loss(tokens[some], targets[some])
@@ -122,7 +127,7 @@ class Gradients:
         wanted = targets.flatten()
         weight = share / (wanted != IGNORED).sum()
         total = torch.zeros((), device=tokens.device)
-        piece = max(1, PIECE_LOGITS // network.config.vocab_size)
+        piece = max(1, piece_logits(tokens.device) // network.config.vocab_size)
         for some, theirs in zip(torch.split(states, piece), torch.split(wanted, piece), strict=True):
             with self._rounding(tokens):
                 logits = head(some)  # (tokens, vocabulary)
@@ -164,6 +169,14 @@ class Gradients:
                 f"{device} has too little memory for one sequence of this run's model; close other "
                 "programs that use it, or train on another device (--device cpu)"
             )
+
+
+def piece_logits(device: torch.device) -> int:
+    """Of how many logits a piece is on a device, at most."""
+    if device.type != "cuda":
+        return PIECE_LOGITS
+    total: int = torch.cuda.get_device_properties(device).total_memory
+    return max(PIECE_LOGITS, int(PIECE_SHARE * total) // LOGIT_BYTES)
 
 
 def head_is_separate(network: PreTrainedModel) -> bool:

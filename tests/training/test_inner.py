@@ -2,6 +2,7 @@ import logging
 import math
 import shutil
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from dipaco_swarm.errors import DataError, TrainingError, UsageError
 from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig
-from dipaco_swarm.training.gradients import Gradients, Passes, head_is_separate
+from dipaco_swarm.training.gradients import Gradients, Passes, head_is_separate, piece_logits
 from dipaco_swarm.training.inner import InnerState, InnerTrainer, StepReport, TrainingSettings, learning_rate_at
 from dipaco_swarm.training.modules import PathModel, build_network
 
@@ -312,6 +313,15 @@ def test_logits_in_pieces_give_the_loss_and_the_gradient_of_the_whole(
     torch.testing.assert_close(loss, whole_loss)
     for ours, theirs in zip(model.network.parameters(), whole.network.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("gib", "logits"), [(2, 1 << 24), (8, 22_369_621), (24, 67_108_864), (140, 391_468_373)])
+def test_on_a_gpu_a_piece_of_logits_is_of_a_share_of_its_memory(
+    gib: int, logits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=gib << 30))
+    assert piece_logits(torch.device("cuda")) == logits
+    assert piece_logits(torch.device("cpu")) == 1 << 24
 
 
 def watched_head(seen: list[int], forward: Any) -> Any:

@@ -76,13 +76,13 @@ class Leader:
         detector: FailureDetector,
         inquiry: Inquiry,
         laggards: Demotions,
-        demotions: Demotions,
         hidden: Demotions,
+        demoted: Callable[[float], frozenset[str]],
         lost: Callable[[Key], AbstractSet[str]],
     ) -> None:
         """`standing`: its members are those that are awake. `laggards`: who has kept others waiting lately.
 
-        `demotions`: of leaders. `hidden`: of reducers. `lost`: leaders of a round that we have left.
+        `hidden`: reducers. `demoted`: whom nobody follows now. `lost`: leaders of a round that we have left.
         """
         self._transport = transport
         self._clock, self._timing = transport.clock, transport.timing
@@ -91,8 +91,8 @@ class Leader:
         self._questions = questions
         self._detector = detector
         self._inquiry = inquiry
-        self._laggards, self._demotions, self._hidden = laggards, demotions, hidden
-        self._lost = lost
+        self._laggards, self._hidden = laggards, hidden
+        self._demoted, self._lost = demoted, lost
         self._gatherings: dict[Key, Gathering] = {}
         self._tasks = Tasks()
         self._doubts = Doubts()
@@ -268,7 +268,7 @@ class Leader:
                 else:
                     follows[peer] = answer.follows
         now = self._clock.monotonic()
-        demoted = frozenset() if gathering.group.whole else self._demotions.demoted(now) | self._laggards.demoted(now)
+        demoted = frozenset[str]() if gathering.group.whole else self._demoted(now)
         here, time = len(gathering.seats), view.patience - view.waited
         gathering.elsewhere |= {peer for peer in outnumbered(demoted, follows, here) if follows.get(peer) == peer}
         here += undecided if time > LAST_WORD * self._timing.ask_again else 0

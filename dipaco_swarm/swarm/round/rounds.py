@@ -102,8 +102,8 @@ class Rounds:
             self._detector,
             self._inquiry,
             self.laggards,
-            self._demotions,
             self._auditing.hidden,
+            self._demoted,
             self._lost_of,
         )
         self._protocol = protocol
