@@ -154,18 +154,25 @@ def uncalm(members: Iterable[Member]) -> list[str]:
 
 
 def culprits(members: Iterable[Member], run: str) -> list[str]:
-    """Whom members hold guilty of anything: whom they have banned, and whose contributions they doubt. `run`: its
-    fingerprint.
+    """Whom members hold guilty of anything: whom they have banned, and whom two have doubted in one module, as nobody
+    is left out for what one member finds. `run`: its fingerprint.
     """
     everybody = list(members)
     banned = [f"{member.name} has banned {name}" for member in everybody for name in _banned_by(member, run)]
-    doubted = [
-        f"{member.name}: {entry.event.line}"
-        for member in everybody
+    by: dict[tuple[str, str], dict[str, str]] = {}
+    for name, doubt in doubts(everybody):
+        by.setdefault((doubt.module, doubt.peer), {})[name] = f"{name}: {doubt.line}"
+    return [*banned, *(said for several in by.values() if len(several) > 1 for said in several.values())]
+
+
+def doubts(members: Iterable[Member]) -> list[tuple[str, Doubted]]:
+    """Who has doubted whom."""
+    return [
+        (member.name, entry.event)
+        for member in members
         for entry in member.told.entries()
         if isinstance(entry.event, Doubted)
     ]
-    return [*banned, *doubted]
 
 
 def _banned_by(member: Member, run: str) -> tuple[str, ...]:

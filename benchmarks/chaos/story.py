@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from benchmarks.chaos.crew import Crew, Here, Member, Place
-from benchmarks.chaos.facts import LEVELS, Facts, at_rest, culprits, slope, tracebacks, uncalm
+from benchmarks.chaos.facts import LEVELS, Facts, at_rest, culprits, doubts, slope, tracebacks, uncalm
 from benchmarks.chaos.lab import Lab, Link
 from benchmarks.chaos.tokens import Account, accounts
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -386,13 +386,17 @@ class Story:
             "no line is one of programs", not (lines := uncalm(self.peers)), "; ".join(lines[:3]) or "all are calm"
         )
         guilty = culprits(self.crew.members.values(), self.run.fingerprint)
-        self.check("nobody is banned or doubted: faults are no guilt", not guilty, "; ".join(guilty[:3]) or "nobody")
+        self.check(
+            "nobody is banned, or doubted by two: faults are no guilt", not guilty, "; ".join(guilty[:3]) or "nobody"
+        )
         left = self.crew.orphans()
         self.check("no orphan process", not left, ", ".join(left) or "none")
         self._account_for_tokens()
         self.note("rounds committed", facts.rounds())
         self.note("seconds a round, median", f"{facts.seconds_a_round():.1f}")
         self.note("forks on the way", len(facts.forks()))
+        alone = [f"{name}: {doubt.line}" for name, doubt in doubts(self.crew.members.values())]
+        self.note("doubts", f"{len(alone)}: {'; '.join(alone[:4])}" if alone else "none")
         self.note("faults", ", ".join(f"{count} x {what}" for what, count in self.faults.items()) or "none")
         for what, unit in (("memory", "MB "), ("open files", "")):
             if growth := self._growth(self._samples[what]):

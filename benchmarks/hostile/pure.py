@@ -183,7 +183,7 @@ class Trainee:
         def bends_here(ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
             return bends(self.model, module.level, ways, rows, stop=lambda: False)
 
-        self._judge.judge(module, count, reduced, bends_here)
+        self._judge.judge(module, count, reduced, members.keys(), bends_here)
 
     @property
     def doubts(self) -> tuple[str, ...]:

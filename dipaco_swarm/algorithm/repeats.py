@@ -1,11 +1,12 @@
-"""Who contributes once more what it has contributed before: compared on some numbers of a module. Pure.
+"""Who contributes once more what has counted already: compared on some numbers of a module. Pure.
 
 Steps of different rounds are of different documents. Honest members' contributions to two rounds are hardly more alike
-than those of two members; what was trained once and is sent every time is the same.
+than those of two members; what was trained once and is sent every time is the same. What did not count, honest members
+bring again as well: those whose part came to some reducers alone, and those whose version another one has replaced.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -31,7 +32,7 @@ ROUNDING = 1e-6
 
 @dataclass
 class Earlier:
-    """What the members of some modules contributed before, as far as one peer has seen it."""
+    """What of the members of some modules has counted before, as far as one peer has seen it."""
 
     random: Generator
     """Draws the numbers that are compared: nobody else knows which."""
@@ -40,10 +41,13 @@ class Earlier:
     _kept: dict[tuple[ModuleId, str], deque[Tensor]] = field(default_factory=dict)
     """fp32 (SAMPLED,), nan where we had nothing of it."""
 
-    def repeats(self, module: ModuleId, parameters: int, given: Mapping[str, Iterable[Place]]) -> dict[str, float]:
-        """By member, the largest cosine of what it contributes now with what it did before; then that is remembered.
+    def repeats(
+        self, module: ModuleId, parameters: int, given: Mapping[str, Iterable[Place]], counted: Collection[str]
+    ) -> dict[str, float]:
+        """By member, the largest cosine of what it contributes now with what has counted of it before.
 
-        `parameters`: of the module. Without members of whom nothing is known in the same places.
+        `parameters`: of the module; `counted`: whose contributions do now, and are remembered. Without members of whom
+        nothing is known in the same places.
         """
         if module not in self._sampled:
             self._sampled[module] = torch.randint(parameters, (SAMPLED,), generator=self.random).sort().values
@@ -57,8 +61,14 @@ class Earlier:
             cosines = [cosine for before in kept if (cosine := _cosine(now, before)) is not None]
             if cosines:
                 found[peer] = max(cosines)
-            kept.append(now)
+            if peer in counted:
+                kept.append(now)
         return found
+
+    def forget(self, module: ModuleId) -> None:
+        """The version in which it counted was replaced by another one."""
+        for place in [place for place in self._kept if place[0] == module]:
+            del self._kept[place]
 
 
 def repeated(cosines: Mapping[str, float], us: str) -> set[str]:

@@ -9,6 +9,7 @@ from dipaco_swarm.algorithm.repeats import KEPT, Earlier, repeated
 
 MODULE, OTHER = ModuleId(0, 0), ModuleId(0, 1)
 COUNT = 50_000
+EVERYBODY = {"a", "x"}
 
 
 def numbers(seed: int) -> Tensor:
@@ -26,38 +27,55 @@ def earlier() -> Earlier:
 
 
 def test_of_the_first_round_nothing_is_known(earlier: Earlier) -> None:
-    assert earlier.repeats(MODULE, COUNT, given({"a": numbers(1)})) == {}
-    assert earlier.repeats(OTHER, COUNT, given({"a": numbers(1)})) == {}
+    assert earlier.repeats(MODULE, COUNT, given({"a": numbers(1)}), EVERYBODY) == {}
+    assert earlier.repeats(OTHER, COUNT, given({"a": numbers(1)}), EVERYBODY) == {}
 
 
 def test_what_is_sent_again_is_known_whatever_its_length_and_under_a_little_noise(earlier: Earlier) -> None:
     stale = numbers(1)
-    earlier.repeats(MODULE, COUNT, given({"a": numbers(2), "x": stale}))
-    found = earlier.repeats(MODULE, COUNT, given({"a": numbers(3), "x": 0.1 * stale + 0.03 * numbers(4)}))
+    earlier.repeats(MODULE, COUNT, given({"a": numbers(2), "x": stale}), EVERYBODY)
+    found = earlier.repeats(MODULE, COUNT, given({"a": numbers(3), "x": 0.1 * stale + 0.03 * numbers(4)}), EVERYBODY)
     assert found["a"] == pytest.approx(0, abs=0.1)
     assert found["x"] == pytest.approx(1 / (1 + 0.09) ** 0.5, abs=0.02)
 
 
 def test_who_takes_turns_with_two_is_known_as_well(earlier: Earlier) -> None:
     for round_number in range(KEPT):
-        earlier.repeats(MODULE, COUNT, given({"x": numbers(round_number)}))
-    assert earlier.repeats(MODULE, COUNT, given({"x": numbers(0)}))["x"] == pytest.approx(1)
+        earlier.repeats(MODULE, COUNT, given({"x": numbers(round_number)}), EVERYBODY)
+    assert earlier.repeats(MODULE, COUNT, given({"x": numbers(0)}), EVERYBODY)["x"] == pytest.approx(1)
     for round_number in range(10, 10 + KEPT):
-        earlier.repeats(MODULE, COUNT, given({"x": numbers(round_number)}))
-    assert earlier.repeats(MODULE, COUNT, given({"x": numbers(0)}))["x"] < 0.1  # of before that nothing is kept
+        earlier.repeats(MODULE, COUNT, given({"x": numbers(round_number)}), EVERYBODY)
+    assert earlier.repeats(MODULE, COUNT, given({"x": numbers(0)}), EVERYBODY)["x"] < 0.1  # nothing older is kept
 
 
 def test_pieces_are_compared_where_both_were_ours(earlier: Earlier) -> None:
     stale = numbers(1)
-    earlier.repeats(MODULE, COUNT, given({"x": stale}, slice(0, 20_000), slice(30_000, 40_000)))
-    found = earlier.repeats(MODULE, COUNT, given({"x": stale}, slice(10_000, 35_000)))
+    earlier.repeats(MODULE, COUNT, given({"x": stale}, slice(0, 20_000), slice(30_000, 40_000)), EVERYBODY)
+    found = earlier.repeats(MODULE, COUNT, given({"x": stale}, slice(10_000, 35_000)), EVERYBODY)
     assert found["x"] == pytest.approx(1)
-    assert earlier.repeats(MODULE, COUNT, given({"x": stale}, slice(45_000, COUNT))) == {}  # nothing in common
+    assert earlier.repeats(MODULE, COUNT, given({"x": stale}, slice(45_000, COUNT)), EVERYBODY) == {}  # nothing shared
+
+
+def test_what_did_not_count_is_brought_again_by_the_honest_as_well(earlier: Earlier) -> None:
+    late = numbers(1)
+    earlier.repeats(MODULE, COUNT, given({"a": numbers(2), "x": late}), {"a"})
+    assert "x" not in earlier.repeats(MODULE, COUNT, given({"a": numbers(3), "x": late}), EVERYBODY)
+    found = earlier.repeats(MODULE, COUNT, given({"a": numbers(4), "x": late}), {"a"})
+    assert found["x"] == pytest.approx(1), "it has counted by now"
+    assert earlier.repeats(MODULE, COUNT, given({"x": late}), {"a"})["x"] == pytest.approx(1), "however often"
+
+
+def test_what_counted_in_a_version_that_was_replaced_is_forgotten_of_that_module_alone(earlier: Earlier) -> None:
+    for module in (MODULE, OTHER):
+        earlier.repeats(module, COUNT, given({"x": numbers(1)}), EVERYBODY)
+    earlier.forget(MODULE)
+    assert earlier.repeats(MODULE, COUNT, given({"x": numbers(1)}), EVERYBODY) == {}
+    assert earlier.repeats(OTHER, COUNT, given({"x": numbers(1)}), EVERYBODY)["x"] == pytest.approx(1)
 
 
 def test_nothing_at_all_repeats_nothing(earlier: Earlier) -> None:
     for _ in range(2):
-        assert earlier.repeats(MODULE, COUNT, given({"x": torch.zeros(COUNT)})) == {}
+        assert earlier.repeats(MODULE, COUNT, given({"x": torch.zeros(COUNT)}), EVERYBODY) == {}
 
 
 @pytest.mark.parametrize(

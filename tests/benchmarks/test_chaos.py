@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.chaos import crew
 from benchmarks.chaos.__main__ import one_run
-from benchmarks.chaos.facts import Facts, Made, at_rest, culprits, slope
+from benchmarks.chaos.facts import Facts, Made, at_rest, culprits, doubts, slope
 from benchmarks.chaos.lab import Lab
 from benchmarks.chaos.scenarios import SCENARIOS, Length
 from benchmarks.chaos.story import Verdict, run_file, toml_of
@@ -98,16 +98,22 @@ def test_what_is_given_back_is_not_growth_and_what_is_kept_is() -> None:
     assert 60 * slope(at_rest(keeps)) == pytest.approx(1.0, rel=0.05)
 
 
-def test_a_ban_and_a_doubt_are_found_in_the_homes(tmp_path: Path) -> None:
+def test_a_ban_and_what_two_doubt_are_found_in_the_homes(tmp_path: Path) -> None:
     members = [crew.Member(name, crew.Here(name), tmp_path, "peer", ()) for name in ("a", "b", "c")]
     run = "0123456789abcdef" * 4
     assert culprits(members, run) == []
     bans = Bans(bans_file(members[0].home, run))
     bans.convict(Convicted(reducer="mallory", stage=0, module="L0M0", version=3))
-    Journal(metrics_file(members[1].home)).note(Doubted("mallory", "L0M0", None, repeats=True))
-    banned, doubted = culprits(members, run)
-    assert banned == "a has banned mallory"
-    assert doubted.startswith("b: L0M0: peer mallory sends what it has sent before")
+    of_b, of_c = (Journal(metrics_file(member.home)) for member in members[1:])
+    of_b.note(Doubted("mallory", "L0M0", None, repeats=True))
+    of_b.note(Doubted("mallory", "L0M0", 2.6, repeats=False))
+    of_c.note(Doubted("mallory", "L1M0", 2.6, repeats=False))
+    assert culprits(members, run) == ["a has banned mallory"], "what one finds leaves nobody out"
+    assert [name for name, _ in doubts(members)] == ["b", "b", "c"]
+    of_c.note(Doubted("mallory", "L0M0", None, repeats=True))
+    _, *doubted = culprits(members, run)
+    assert len(doubted) == 2
+    assert doubted[1].startswith("c: L0M0: peer mallory sends what it has sent before")
 
 
 def test_run_files_are_written_as_an_operator_would() -> None:

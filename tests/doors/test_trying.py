@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.doubts import Trial
 from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import Doubted
 from dipaco_swarm.outer_round import RoundReport
@@ -56,11 +57,12 @@ def reduced(vectors: Mapping[str, Tensor]) -> Reduced:
     return Reduced("fp32", dict.fromkeys(vectors, 1.0), [ReducedPiece(7, 7 + COUNT, given)])
 
 
-def over(contributed: Mapping[str, float | Tensor]) -> RoundReport:
-    """A round in which these vectors were contributed, or all numbers as that."""
+def over(contributed: Mapping[str, float | Tensor], late: Iterable[str] = ()) -> RoundReport:
+    """A round in which these vectors were contributed, or all numbers as that; `late`: not to most reducers."""
     vectors = {name: torch.ones(COUNT) * of_one for name, of_one in contributed.items()}
     average = cast(EncodedAverage, None)
-    outcome = Agreed(average, tuple(PeerName(name) for name in vectors), reduced=reduced(vectors))
+    tokens = {PeerName(name): 1 for name in vectors if name not in {*late}}
+    outcome = Agreed(average, tuple(PeerName(name) for name in vectors), tokens, reduced=reduced(vectors))
     outcomes: dict[ModuleId, Outcome] = {ModuleId(0, 0): NotAgreed("nobody came"), MODULE: outcome}
     return RoundReport(1, 1, 1.0, 1.0, outcomes, {}, {})
 
@@ -80,7 +82,7 @@ def make() -> Make:
             SimpleNamespace(averaging="robust"),
             SimpleNamespace(rounds=SimpleNamespace(pacing=pacing), tokens_per_step=STEP_TOKENS),
         )
-        base = SimpleNamespace(base=SimpleNamespace(params=torch.zeros(5000)))
+        base = SimpleNamespace(base=SimpleNamespace(params=torch.zeros(5000)), claim=Claim(1, "v1", 1))
         peer = SimpleNamespace(
             trainer=bench,
             doubts=None,
@@ -138,6 +140,34 @@ def test_who_sends_the_same_again_is_doubted(make: Make) -> None:
     assert event.repeats
     assert event.of_noise is None
     assert "sends what it has sent before; it is left out" in event.line
+
+
+def random_numbers(names: Sequence[str], seed: int) -> dict[str, float | Tensor]:
+    return {
+        name: torch.randn(COUNT, generator=torch.Generator().manual_seed(100 * seed + i))
+        for i, name in enumerate(names)
+    }
+
+
+def now_at(peer: PathInTraining, version: int, digest: str) -> None:
+    cast(Any, peer.progress[MODULE]).claim = Claim(version, digest, version)
+
+
+@pytest.mark.parametrize("weather", ["late", "replaced"])
+def test_who_brings_again_what_did_not_count_is_not_doubted(weather: str, make: Make) -> None:
+    trying, peer, told, _ = make(seconds=0.0)
+    of_x = random_numbers(["x"], 9)
+    trying.look(peer, over(random_numbers([US, HONEST, "b"], 0)))
+    now_at(peer, 2, "v2")
+    trying.look(peer, over(random_numbers([US, HONEST, "b"], 1) | of_x, late=["x"] if weather == "late" else ()))
+    if weather == "replaced":  # another history of that version is here: with more behind it, and without x
+        now_at(peer, 3, "another v3")
+        trying.look(peer, RoundReport(1, 1, 1.0, 1.0, {}, {}, {}))
+    for version in (4, 5):
+        now_at(peer, version, f"v{version}")
+        trying.look(peer, over(random_numbers([US, HONEST, "b"], version) | of_x))
+        assert ("x" in peer.doubts.peers) == (version == 5), "the first time it counts, it is new"
+    assert len(told) == 1
 
 
 def test_who_leaves_tries_nothing_more(make: Make) -> None:
