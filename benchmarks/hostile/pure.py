@@ -177,7 +177,12 @@ class Trainee:
         roster = roster_of({name: said for name, (said, _) in members.items()}, Defence().norm_clip)
         codec = codec_of("fp32")
         data = {name: codec.encode(vector) for name, (_, vector) in members.items()}
-        reduced = Reduced(codec.name, {entry.peer: entry.scale for entry in roster}, [ReducedPiece(0, count, data)])
+        reduced = Reduced(
+            codec.name,
+            scales={entry.peer: entry.scale for entry in roster},
+            tokens={entry.peer: entry.tokens for entry in roster},
+            pieces=[ReducedPiece(0, count, data)],
+        )
         rows = torch.from_numpy(self._rows[self._looks.integers(len(self._rows), size=TRIED)])
 
         def bends_here(ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:

@@ -12,7 +12,6 @@ from dipaco_swarm.algorithm.averaging.rule import averaging_of
 from dipaco_swarm.algorithm.doubts import FEWEST, Doubts, Place, Trial, harmful
 from dipaco_swarm.algorithm.outer import lower_median
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.repeats import Earlier, repeated
 from dipaco_swarm.events.training import Doubted
 from dipaco_swarm.outer_round import RoundReport
@@ -51,7 +50,7 @@ class Judge:
         """
         members = sorted(reduced.peers)
         given = {name: reduced.of(name) for name in members}
-        again = repeated(self._earlier.repeats(module, parameters, given, counted), self._us)
+        again = repeated(self._earlier.repeats(module, parameters, given, counted), reduced.tokens, self._us)
         *found, noise = bends([*given.values(), self._noise(reduced.places, given)]) or NOTHING_TRIED
         trials = dict(zip(members, found, strict=False))
         harm = harmful(trials, self._us, noise)
@@ -59,10 +58,6 @@ class Judge:
             Doubted(name, str(module), trials[name].bend / noise.bend if name in harm else None, repeats=name in again)
             for name in sorted(self.doubts.note({*members} - {self._us}, harm | again))
         ]
-
-    def replaced(self, module: ModuleId) -> None:
-        """What we have seen count of a module may not count any more."""
-        self._earlier.forget(module)
 
     def _noise(self, places: Sequence[slice], given: Mapping[str, Iterable[Place]]) -> list[Place]:
         """Random numbers there, in all as long as is usual."""
@@ -82,13 +77,10 @@ class Trying:
         self._spent = 0.0
         self._last: float | None = None
         """Seconds that the last trial took."""
-        self._stood: dict[ModuleId, Claim] = {}
-        """Where our modules stood after the last round."""
 
     def look(self, peer: PathInTraining, report: RoundReport) -> None:
         """Try what was contributed to one of the rounds that are over, where it is time."""
         peer.doubts = self._judge.doubts
-        self._see_what_was_replaced(peer, report)
         if self._around.stop():
             return  # nobody waits for a trial on the way out
         if pacing_of_run(peer).whole:
@@ -112,15 +104,6 @@ class Trying:
                 self._around.screen.event(found)
             self._last = now() - began
             self._spent += self._last
-
-    def _see_what_was_replaced(self, peer: PathInTraining, report: RoundReport) -> None:
-        """Where we have come to another state than by a round of ours, there may be another history."""
-        for module, progress in peer.progress.items():
-            now, before = progress.claim, self._stood.get(module)
-            is_ours = isinstance(report.outcomes.get(module), Agreed) and before and now.version == before.version + 1
-            if before is not None and now != before and not is_ours:
-                self._judge.replaced(module)
-            self._stood[module] = now
 
     def _expected(self, peer: PathInTraining) -> float:
         """Seconds that the next trial will take."""

@@ -25,6 +25,8 @@ class Reduced:
     """By its name."""
     scales: Mapping[str, float]
     """What the contribution of each member of the round is multiplied with (norm clipping)."""
+    tokens: Mapping[str, int]
+    """That each of them says it has trained on."""
     pieces: Sequence[ReducedPiece]
 
     @property

@@ -65,14 +65,6 @@ def test_what_did_not_count_is_brought_again_by_the_honest_as_well(earlier: Earl
     assert earlier.repeats(MODULE, COUNT, given({"x": late}), {"a"})["x"] == pytest.approx(1), "however often"
 
 
-def test_what_counted_in_a_version_that_was_replaced_is_forgotten_of_that_module_alone(earlier: Earlier) -> None:
-    for module in (MODULE, OTHER):
-        earlier.repeats(module, COUNT, given({"x": numbers(1)}), EVERYBODY)
-    earlier.forget(MODULE)
-    assert earlier.repeats(MODULE, COUNT, given({"x": numbers(1)}), EVERYBODY) == {}
-    assert earlier.repeats(OTHER, COUNT, given({"x": numbers(1)}), EVERYBODY)["x"] == pytest.approx(1)
-
-
 def test_nothing_at_all_repeats_nothing(earlier: Earlier) -> None:
     for _ in range(2):
         assert earlier.repeats(MODULE, COUNT, given({"x": torch.zeros(COUNT)}), EVERYBODY) == {}
@@ -94,4 +86,22 @@ def test_nothing_at_all_repeats_nothing(earlier: Earlier) -> None:
     ],
 )
 def test_who_repeats_itself_far_more_than_others_do_is_found(found: set[str], cosines: dict[str, float]) -> None:
-    assert repeated(cosines, "us") == found
+    assert repeated(cosines, dict.fromkeys(cosines, 4000), "us") == found
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cosine", "found"),
+    [
+        (4000, 0.91, True),
+        (2000, 0.91, False),
+        (2000, 0.96, True),
+        (100, 0.95, False),  # one step of forty goes where the momentum goes
+        (100, 0.999, True),
+        (1 << 40, 0.91, True),
+        (0, 1.0, False),
+    ],
+)
+def test_of_whom_little_counts_it_must_be_the_same_more_exactly(tokens: int, cosine: float, found: bool) -> None:
+    cosines = {"us": 0.2, "a": 0.3, "b": 0.1, "x": cosine}
+    said = repeated(cosines, {"us": 4000, "a": 4000, "b": 6000, "x": tokens}, "us")
+    assert said == ({"x"} if found else set())

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.doubts import Trial
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import Doubted
 from dipaco_swarm.outer_round import RoundReport
@@ -28,6 +27,7 @@ MODULE = ModuleId(1, 2)
 US, HONEST, HOSTILE = "us", "honest", "hostile"
 LENGTHS = {US: 2.0, HONEST: 3.0, HOSTILE: 30.0}
 COUNT = 1000
+TOKENS, FEW_TOKENS = 4000, 100
 STEP_TOKENS, STEP_SECONDS = 512, 1.5
 FIRST_SECONDS = GUESSED_STEPS * STEP_SECONDS / SHARE
 """Until a trial is earned."""
@@ -52,17 +52,19 @@ class Bench:
         return [Trial(square / COUNT, 1e-3) for square in squares] + [Trial(noise / COUNT * 9, 1e-3)]
 
 
-def reduced(vectors: Mapping[str, Tensor]) -> Reduced:
+def reduced(vectors: Mapping[str, Tensor], tokens: Mapping[str, int]) -> Reduced:
     given = {name: codec_of("fp32").encode(vector) for name, vector in vectors.items()}
-    return Reduced("fp32", dict.fromkeys(vectors, 1.0), [ReducedPiece(7, 7 + COUNT, given)])
+    return Reduced("fp32", dict.fromkeys(vectors, 1.0), tokens, [ReducedPiece(7, 7 + COUNT, given)])
 
 
 def over(contributed: Mapping[str, float | Tensor], late: Iterable[str] = ()) -> RoundReport:
     """A round in which these vectors were contributed, or all numbers as that; `late`: not to most reducers."""
     vectors = {name: torch.ones(COUNT) * of_one for name, of_one in contributed.items()}
     average = cast(EncodedAverage, None)
-    tokens = {PeerName(name): 1 for name in vectors if name not in {*late}}
-    outcome = Agreed(average, tuple(PeerName(name) for name in vectors), tokens, reduced=reduced(vectors))
+    claimed = {PeerName(name): FEW_TOKENS if name == "few" else TOKENS for name in vectors}
+    counted = {name: tokens for name, tokens in claimed.items() if name not in {*late}}
+    of_all = {str(name): tokens for name, tokens in claimed.items()}
+    outcome = Agreed(average, tuple(claimed), counted, reduced=reduced(vectors, of_all))
     outcomes: dict[ModuleId, Outcome] = {ModuleId(0, 0): NotAgreed("nobody came"), MODULE: outcome}
     return RoundReport(1, 1, 1.0, 1.0, outcomes, {}, {})
 
@@ -82,7 +84,7 @@ def make() -> Make:
             SimpleNamespace(averaging="robust"),
             SimpleNamespace(rounds=SimpleNamespace(pacing=pacing), tokens_per_step=STEP_TOKENS),
         )
-        base = SimpleNamespace(base=SimpleNamespace(params=torch.zeros(5000)), claim=Claim(1, "v1", 1))
+        base = SimpleNamespace(base=SimpleNamespace(params=torch.zeros(5000)))
         peer = SimpleNamespace(
             trainer=bench,
             doubts=None,
@@ -149,25 +151,27 @@ def random_numbers(names: Sequence[str], seed: int) -> dict[str, float | Tensor]
     }
 
 
-def now_at(peer: PathInTraining, version: int, digest: str) -> None:
-    cast(Any, peer.progress[MODULE]).claim = Claim(version, digest, version)
-
-
-@pytest.mark.parametrize("weather", ["late", "replaced"])
-def test_who_brings_again_what_did_not_count_is_not_doubted(weather: str, make: Make) -> None:
+def test_who_brings_again_what_came_too_late_is_not_doubted(make: Make) -> None:
     trying, peer, told, _ = make(seconds=0.0)
     of_x = random_numbers(["x"], 9)
     trying.look(peer, over(random_numbers([US, HONEST, "b"], 0)))
-    now_at(peer, 2, "v2")
-    trying.look(peer, over(random_numbers([US, HONEST, "b"], 1) | of_x, late=["x"] if weather == "late" else ()))
-    if weather == "replaced":  # another history of that version is here: with more behind it, and without x
-        now_at(peer, 3, "another v3")
-        trying.look(peer, RoundReport(1, 1, 1.0, 1.0, {}, {}, {}))
-    for version in (4, 5):
-        now_at(peer, version, f"v{version}")
-        trying.look(peer, over(random_numbers([US, HONEST, "b"], version) | of_x))
-        assert ("x" in peer.doubts.peers) == (version == 5), "the first time it counts, it is new"
-    assert len(told) == 1
+    trying.look(peer, over(random_numbers([US, HONEST, "b"], 1) | of_x, late=["x"]))
+    trying.look(peer, over(random_numbers([US, HONEST, "b"], 2) | of_x))
+    assert not told, "it counts for the first time"
+    trying.look(peer, over(random_numbers([US, HONEST, "b"], 3) | of_x))
+    assert peer.doubts.peers == ("x",)
+
+
+def test_whose_few_steps_go_where_those_before_went_is_not_doubted_unless_they_are_the_same(make: Make) -> None:
+    trying, peer, told, _ = make(seconds=0.0)
+    way = torch.randn(COUNT, generator=torch.Generator().manual_seed(7))
+    for seed in range(3):
+        step = way + 0.3 * torch.randn(COUNT, generator=torch.Generator().manual_seed(50 + seed))  # cosine 0.92
+        trying.look(peer, over(random_numbers([US, HONEST, "b"], seed) | {"few": step}))
+    assert not told
+    for seed in (4, 5):
+        trying.look(peer, over(random_numbers([US, HONEST, "b"], seed) | {"few": way}))
+    assert peer.doubts.peers == ("few",)
 
 
 def test_who_leaves_tries_nothing_more(make: Make) -> None:
@@ -188,7 +192,7 @@ def test_who_has_reduced_nothing_tries_nothing(make: Make) -> None:
     report = over(LENGTHS)
     outcome = report.outcomes[MODULE]
     assert isinstance(outcome, Agreed)
-    nothing = replace(outcome, reduced=Reduced("fp32", dict.fromkeys(LENGTHS, 1.0), []))
+    nothing = replace(outcome, reduced=Reduced("fp32", dict.fromkeys(LENGTHS, 1.0), {}, []))
     trying.look(peer, replace(report, outcomes={MODULE: nothing}))
     assert not bench.levels
     assert not told
@@ -215,7 +219,7 @@ def test_who_has_not_contributed_everywhere_is_not_tried(make: Make) -> None:
     assert isinstance(outcome, Agreed)
     assert outcome.reduced is not None
     some = ReducedPiece(2000, 2000 + COUNT, {k: v for k, v in outcome.reduced.pieces[0].given.items() if k != HOSTILE})
-    both = Reduced("fp32", outcome.reduced.scales, [*outcome.reduced.pieces, some])
+    both = Reduced("fp32", outcome.reduced.scales, outcome.reduced.tokens, [*outcome.reduced.pieces, some])
     report.outcomes[MODULE] = Agreed(outcome.encoded, outcome.contributors, reduced=both)  # type: ignore[index]
     trying.look(peer, report)
     assert not bench.levels  # two are left

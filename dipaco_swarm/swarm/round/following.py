@@ -326,8 +326,9 @@ def _agreed(exchange: PieceExchange, contribution: Contribution, codec: str, our
         bytes_received=exchange.bytes_received,
         reduced=Reduced(
             codec,
-            {member.peer: member.scale for member in members},
-            [
+            scales={member.peer: member.scale for member in members},
+            tokens={member.peer: member.tokens for member in members},
+            pieces=[
                 ReducedPiece(*average.bounds(piece), {members[i].peer: given.data for i, given in made.inputs.items()})
                 for piece, made in sorted(ours.items())
             ],
