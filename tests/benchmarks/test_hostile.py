@@ -13,10 +13,14 @@ import torch
 from benchmarks.hostile import seeds, virtual
 from benchmarks.hostile.columns import Columns, is_role
 from benchmarks.hostile.cost import cost_of
-from benchmarks.hostile.pure import SETTINGS, Bench, Defence, play
+from benchmarks.hostile.pure import BATCH, SETTINGS, Bench, Defence, Trainee, play
 from benchmarks.hostile.real import processors_left, versions_a_minute
 from benchmarks.hostile.seeds import Kept
+from benchmarks.hostile.text import DOMAINS
 from benchmarks.hostile.virtual import SIZES, WORST
+from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.repeats import Earlier, repeated
+from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.testing.cast import ROLES
 from tests.long import cases
 
@@ -54,6 +58,25 @@ def test_who_is_found_by_trying_is_left_out_and_nobody_honest_is(attack: str, re
     assert tried.doubted == {"hostile-0"}
     assert 1 <= tried.counted["hostile"][0] <= 3  # of six
     assert tried.counted["honest"] == [48, 48]
+
+
+def test_few_steps_beside_many_are_no_repeat_and_the_same_ones_are(read: Path) -> None:
+    bench, steps = Bench(read, seed=0, rounds=24), (1, 40, 40)  # a laptop beside others
+    members = [Trainee("", 0, bench.rows(DOMAINS), bench.inner, seed) for seed in range(len(steps))]
+    states = {ModuleId(level, 0): ModuleState.seed(start.clone()) for level, start in enumerate(bench.start)}
+    head, seen = ModuleId(1, 0), Earlier(torch.Generator().manual_seed(0))
+    tokens = {f"m{i}": of_one * BATCH for i, of_one in enumerate(steps)}
+    repeats, as_if_all_claimed_as_much = set[str](), set[str]()
+    for _ in range(5):
+        ways = [trainee.train(states, [*states], of_one)[1] for trainee, of_one in zip(members, steps, strict=True)]
+        given = {f"m{i}": [(slice(0, len(way)), way)] for i, way in enumerate(ways)}
+        cosines = seen.repeats(head, len(ways[0]), given, given)
+        repeats |= repeated(cosines, tokens, "m1")
+        as_if_all_claimed_as_much |= repeated(cosines, dict.fromkeys(tokens, 40), "m1")
+    assert not repeats
+    assert as_if_all_claimed_as_much == {"m0"}
+    again = seen.repeats(head, len(ways[0]), given, given)
+    assert repeated({**cosines, "m0": again["m0"]}, tokens, "m1") == {"m0"}
 
 
 def test_a_stranger_who_claims_tokens_changes_nothing() -> None:
