@@ -1,6 +1,7 @@
 """What a swarm did, read from the homes and logs of its members: who agreed on what, and when."""
 
 import itertools
+import math
 import re
 import statistics
 from collections import Counter, defaultdict
@@ -193,8 +194,26 @@ def at_rest(samples: Sequence[tuple[float, float]], seconds: float = 60.0) -> li
     return [minutes[minute] for minute in sorted(minutes)]
 
 
-def slope(samples: Sequence[tuple[float, float]]) -> float:
-    """Least-squares slope of (seconds, value): value a second. NaN for fewer than two samples."""
-    if len(samples) < 2:
-        return float("nan")
-    return statistics.linear_regression(*zip(*samples, strict=True)).slope
+@dataclass(frozen=True)
+class Growth:
+    """Of something, in its unit and a minute."""
+
+    slope: float
+    error: float
+    """Standard error of that: a dozen minutes say little of half a megabyte."""
+
+    def is_surely_above(self, most: float) -> bool:
+        return not self.slope - 2 * self.error <= most
+
+    def __str__(self) -> str:
+        return f"{self.slope:+.2f} ± {self.error:.2f}"
+
+
+def growth(samples: Sequence[tuple[float, float]], unit: float = 1.0) -> Growth:
+    """Least squares of (seconds, value). NaN for fewer than three samples."""
+    if len(samples) < 3:
+        return Growth(float("nan"), float("nan"))
+    at, values = zip(*((seconds / 60, value / unit) for seconds, value in samples), strict=True)
+    line = statistics.linear_regression(at, values)
+    left = sum((y - line.slope * x - line.intercept) ** 2 for x, y in zip(at, values, strict=True))
+    return Growth(line.slope, math.sqrt(left / (len(at) - 2) / (statistics.pvariance(at) * len(at))))

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from benchmarks.chaos.crew import Crew, Here, Member, Place
-from benchmarks.chaos.facts import LEVELS, Facts, at_rest, culprits, doubts, slope, tracebacks, uncalm
+from benchmarks.chaos.facts import LEVELS, Facts, Growth, at_rest, culprits, doubts, growth, tracebacks, uncalm
 from benchmarks.chaos.lab import Lab, Link
 from benchmarks.chaos.tokens import Account, accounts
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -47,9 +47,6 @@ MEASURES: Mapping[str, Measure] = {
     "open files": Measure(Member.descriptors, 1, 0.2),
     "processes": Measure(Member.daemons, 1, 0.02),
 }
-
-Samples = Mapping[tuple[str, int], Sequence[tuple[float, float]]]
-"""(member, life) -> (seconds, what was measured)."""
 
 Changes = Mapping[str, Mapping[str, Any]]
 
@@ -399,8 +396,8 @@ class Story:
         self.note("doubts", f"{len(alone)}: {'; '.join(alone[:4])}" if alone else "none")
         self.note("faults", ", ".join(f"{count} x {what}" for what, count in self.faults.items()) or "none")
         for what, unit in (("memory", "MB "), ("open files", "")):
-            if growth := self._growth(self._samples[what]):
-                self.note(f"{what} of the longest lives, {unit}a minute", _each(growth, MEASURES[what].unit))
+            if grown := self._growth(what):
+                self.note(f"{what} of the longest lives, {unit}a minute", _each(grown))
 
     def accounts(self) -> dict[tuple[int, ModuleId], Account]:
         """Where every token is, by stage and module, once all members have left."""
@@ -426,9 +423,9 @@ class Story:
     def check_for_leaks(self) -> None:
         """Whether those who lived longest stayed as large in the second half of their lives, in all that they hold."""
         for what, measure in MEASURES.items():
-            growth = self._growth(self._samples[what], 0.5)
-            fine = bool(growth) and all(60 * a_second < measure.most * measure.unit for _, a_second in growth)
-            self.check(f"{what} of the longest lives, a minute, do not grow", fine, _each(growth, measure.unit))
+            grown = self._growth(what, 0.5)
+            fine = bool(grown) and not any(each.is_surely_above(measure.most) for _, each in grown)
+            self.check(f"{what} of the longest lives, a minute, do not surely grow", fine, _each(grown))
 
     def _kept(self, modules: Iterable[str]) -> dict[str, tuple[int, str]]:
         """Module -> version and digest of what the keeper has; -1 and nothing where it has none."""
@@ -460,17 +457,16 @@ class Story:
             held[module] = {digest} if digest in made[module] else made[module]
         return held
 
-    @staticmethod
-    def _growth(samples: Samples, last: float = 1.0) -> list[tuple[str, float]]:
+    def _growth(self, what: str, last: float = 1.0) -> list[tuple[str, Growth]]:
         """Of the four longest lives, without their first minute; in the `last` part of them."""
         settled = {}
-        for (name, life), seen in samples.items():
+        for (name, life), seen in self._samples[what].items():
             rest = [(at, value) for at, value in seen if at - seen[0][0] > SETTLED_SECONDS]
             rest = rest[int(len(rest) * (1 - last)) :]
             if len(rest) > 10:
                 settled[f"{name}.{life}"] = at_rest(rest)
         longest = sorted(settled, key=lambda key: settled[key][0][0] - settled[key][-1][0])[:4]
-        return [(key, slope(settled[key])) for key in longest]
+        return [(key, growth(settled[key], MEASURES[what].unit)) for key in longest]
 
     def perplexity(self) -> float:
         """Routed, on the run's held-out documents, from what the bootstrap node keeps."""
@@ -490,8 +486,8 @@ def _free_port(host: Place) -> int:
         return int(probe.getsockname()[1])
 
 
-def _each(growth: Sequence[tuple[str, float]], unit: float) -> str:
-    return ", ".join(f"{name} {60 * a_second / unit:+.2f}" for name, a_second in growth)
+def _each(grown: Sequence[tuple[str, Growth]]) -> str:
+    return ", ".join(f"{name} {each}" for name, each in grown)
 
 
 def _versions(of: Mapping[str, int]) -> str:

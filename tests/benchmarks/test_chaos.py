@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.chaos import crew
 from benchmarks.chaos.__main__ import one_run
-from benchmarks.chaos.facts import Facts, Made, at_rest, culprits, doubts, slope
+from benchmarks.chaos.facts import Facts, Made, at_rest, culprits, doubts, growth
 from benchmarks.chaos.lab import Lab
 from benchmarks.chaos.scenarios import SCENARIOS, Length
 from benchmarks.chaos.story import Verdict, run_file, toml_of
@@ -88,14 +88,25 @@ def test_facts_tell_forks_versions_and_silence() -> None:
     assert facts.contributed() == pytest.approx(25)
     assert facts.discarded() == pytest.approx(5)
     assert facts.seconds_a_round() == pytest.approx(9.0)
-    assert slope([(0.0, 5.0), (10.0, 25.0), (20.0, 45.0)]) == pytest.approx(2.0)
+    assert growth([(0.0, 5.0), (10.0, 25.0), (20.0, 45.0)], unit=20).slope == pytest.approx(6.0)
 
 
 def test_what_is_given_back_is_not_growth_and_what_is_kept_is() -> None:
     saves = [(5.0 * step, 20.0 * (step % 7 == 0)) for step in range(120)]
-    assert slope(at_rest(saves)) == 0
+    assert growth(at_rest(saves)).slope == 0
     keeps = [(at, value + at / 60) for at, value in saves]
-    assert 60 * slope(at_rest(keeps)) == pytest.approx(1.0, rel=0.05)
+    assert growth(at_rest(keeps)).slope == pytest.approx(1.0, rel=0.05)
+    assert growth(at_rest(keeps)).is_surely_above(0.5)
+    assert not growth(at_rest(saves)).is_surely_above(0.5)
+
+
+def test_what_goes_up_and_down_for_a_few_minutes_does_not_surely_grow_and_nothing_known_is_no_good_news() -> None:
+    up_and_down = [(60.0 * minute, value) for minute, value in enumerate([3.0, -4.0, 5.0, -2.0, 6.0, 4.0])]
+    found = growth(up_and_down)
+    assert found.slope > 0.5
+    assert not found.is_surely_above(0.5)
+    assert str(found) == "+0.80 ± 1.01"
+    assert growth(up_and_down[:2]).is_surely_above(0.5)
 
 
 def test_a_ban_and_what_two_doubt_are_found_in_the_homes(tmp_path: Path) -> None:
