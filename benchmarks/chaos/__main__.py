@@ -95,8 +95,7 @@ def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int,
     if not verdict.passed or disturbed is None:
         return verdict
     print(f"\nthe same run without faults, to {disturbed.tokens:,.0f} tokens\n", flush=True)
-    last_versions = disturbed.version - disturbed.finished_from
-    twin = Length(4 * length.rounds, 0, length.peers, disturbed.tokens, last_versions)
+    twin = Length(4 * length.rounds, 0, length.peers, disturbed.told_to_finish_at)
     fault_free = run("twin", replace(scenario, play=undisturbed), twin, calm, start)
     verdict.check("the run without faults comes through", fault_free is not None and calm.passed)
     if fault_free is not None:
@@ -118,8 +117,8 @@ class Result:
     """That counted."""
     version: int
     """Of the modules."""
-    finished_from: int
-    """Their version when the operator ended the stage."""
+    told_to_finish_at: float
+    """Tokens that had counted when the operator ended the stage."""
 
     def __str__(self) -> str:
         return f"{self.perplexity:.2f} after {self.tokens:,.0f} tokens at version {self.version}"
@@ -149,7 +148,7 @@ def one_run(
         try:
             scenario.play(story, length)
             story.conclude()
-            result = Result(story.perplexity(), story.contributed(), story.version(), story.finished_from)
+            result = Result(story.perplexity(), story.contributed(), story.version(), story.told_to_finish_at)
             verdict.figures["perplexity"] = str(result)
             return result
         except (Disappointed, SwarmError) as broken:
