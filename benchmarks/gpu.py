@@ -24,7 +24,7 @@ import psutil
 import torch
 
 from benchmarks.chaos.story import toml_of
-from benchmarks.inner import hardware
+from benchmarks.inner import RUNS, hardware
 from dipaco_swarm.dashboard.metrics import Following, metrics_file
 from dipaco_swarm.demo.processes import Process, Troupe, tail
 from dipaco_swarm.events.event import Event
@@ -32,6 +32,7 @@ from dipaco_swarm.events.operator import Serving
 from dipaco_swarm.events.training import Round, RoundFailed, Steps
 from dipaco_swarm.events.usage import Usage
 from dipaco_swarm.run.config import RunConfig
+from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.training.modules import build_network
 
 START_SECONDS = 240.0
@@ -50,13 +51,7 @@ LARGE = {
     "max_position_embeddings": 1024,
 }
 """Nearly as table 4 of the paper has it, with a vocabulary of 8,192."""
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 176,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 256,
-}
+SMALL = read_run_file(RUNS / "demo-2x2.toml").model.model_dump(exclude_unset=True)
 
 
 def run_of(peers: int, inner_steps: int, *, small: bool) -> RunConfig:

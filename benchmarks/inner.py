@@ -23,7 +23,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle
 from multiprocessing.connection import Connection
@@ -35,10 +35,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dipaco_swarm.run.config import InnerConfig, LevelConfig, ModelConfig
+from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
 
 RESULTS = Path(__file__).parent / "results"
+RUNS = Path(__file__).parents[1] / "bootstrap" / "runs"
 AIM = 0.98
 """The inner loop is to be within 2 % of a bare one."""
 INNER = InnerConfig(learning_rate=1e-3, warmup_steps=0, final_learning_rate_ratio=1.0, weight_decay=0.0)
@@ -89,22 +91,9 @@ def cases(*, quick: bool, device: str = "cpu") -> list[Case]:
     paper (table 4), with eight sequences and with so many as fill the device better.
     """
     if device != "cpu":
-        paper = ModelConfig(
-            hidden_size=896,
-            intermediate_size=2432,
-            num_hidden_layers=12,
-            num_attention_heads=16,
-            max_position_embeddings=1024,
-            extra={"head_dim": 64},
-        )
+        paper = read_run_file(RUNS / "paper-16x16.toml").model
         return [Case("paper", paper, 32_000, sequences, 1024, 3 if quick else 5) for sequences in (8, 32)]
-    demo = ModelConfig(
-        hidden_size=64,
-        intermediate_size=176,
-        num_hidden_layers=4,
-        num_attention_heads=2,
-        max_position_embeddings=256,
-    )
+    demo = read_run_file(RUNS / "demo-2x2.toml").model
     larger = ModelConfig(
         hidden_size=320,
         intermediate_size=864,
@@ -252,26 +241,20 @@ class Outcome:
     rows: tuple[Row, ...]
 
 
-def measure(case: Case, repetitions: int, threads: int, choices: Mapping[str, TrainingSettings]) -> Outcome:
-    bare, again, ours = BareLoop(case), BareLoop(case), OurLoop(case)
-    others = {name: OurLoop(case, settings) for name, settings in choices.items()}
-    difference = _begin(case, bare, ours, [again, *others.values()])
-    with elsewhere(case, threads) as bare_libc:
-        bare_libc(3)
-        turns = {"bare": timed(bare.train), "bare again": timed(again.train), "ours": timed(ours.train)}
-        turns |= {name: timed(loop.train) for name, loop in others.items()}
-        turns["bare-libc"] = bare_libc
-        return _in_turns(case, ours.model, difference, repetitions, turns)
-
-
-def measure_on_a_gpu(case: Case, repetitions: int, choices: Mapping[str, TrainingSettings]) -> Outcome:
-    """The same; no CPU's memory is part of it."""
-    bare, again, ours = BareLoop(case, "cuda"), BareLoop(case, "cuda"), OurLoop(case, OURS_ON_A_GPU)
+def measure(
+    case: Case, repetitions: int, threads: int, ours_as: TrainingSettings, choices: Mapping[str, TrainingSettings]
+) -> Outcome:
+    """On the device of `ours_as`. Where that is a GPU, no CPU's memory is part of it."""
+    bare, again, ours = BareLoop(case, ours_as.device), BareLoop(case, ours_as.device), OurLoop(case, ours_as)
     others = {name: OurLoop(case, settings) for name, settings in choices.items()}
     difference = _begin(case, bare, ours, [again, *others.values()])
     turns = {"bare": timed(bare.train), "bare again": timed(again.train), "ours": timed(ours.train)}
     turns |= {name: timed(loop.train) for name, loop in others.items()}
-    return _in_turns(case, ours.model, difference, repetitions, turns)
+    with ExitStack() as until_measured:
+        if not ours.on_gpu:
+            turns["bare-libc"] = until_measured.enter_context(elsewhere(case, threads))
+            turns["bare-libc"](3)
+        return _in_turns(case, ours.model, difference, repetitions, turns)
 
 
 def _begin(case: Case, bare: BareLoop, ours: OurLoop, others: Sequence[BareLoop | OurLoop]) -> float:
@@ -382,12 +365,10 @@ def main() -> None:
     keep_freed_memory()
     repetitions = 3 if arguments.quick else 25 if arguments.device == "cpu" else 5
     wanted = cases(quick=arguments.quick, device=arguments.device)
-    if arguments.device == "cpu":
-        choices = CHOICES | ({"--compile": replace(OURS, compiled=True)} if arguments.compile else {})
-        outcomes = [measure(case, repetitions, arguments.threads, choices) for case in wanted]
-    else:
-        compiled = {"--compile": replace(OURS_ON_A_GPU, compiled=True)} if arguments.compile else {}
-        outcomes = [measure_on_a_gpu(case, repetitions, CHOICES_ON_A_GPU | compiled) for case in wanted]
+    ours_as, choices = (OURS, CHOICES) if arguments.device == "cpu" else (OURS_ON_A_GPU, CHOICES_ON_A_GPU)
+    if arguments.compile:
+        choices = {**choices, "--compile": replace(ours_as, compiled=True)}
+    outcomes = [measure(case, repetitions, arguments.threads, ours_as, choices) for case in wanted]
     text = report(outcomes, arguments.threads)
     print(text)
     if not arguments.quick:

@@ -15,6 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from dipaco_swarm.algorithm.doubts import Place
+from dipaco_swarm.algorithm.outer import lower_median
 from dipaco_swarm.algorithm.paths import ModuleId
 
 SAMPLED = 2048
@@ -75,11 +76,11 @@ def repeated(cosines: Mapping[str, float], tokens: Mapping[str, int], us: str) -
     apart = {peer: max(0.0, 1.0 - cosine) for peer, cosine in cosines.items()}
     found = set()
     for peer in apart.keys() - {us}:
-        others = sorted(other for name, other in apart.items() if name != peer)
+        others = apart.keys() - {peer}
         if len(others) < 2:
             continue
-        usual = others[(len(others) - 1) // 2]
-        usual_tokens = sorted(tokens[name] for name in apart if name != peer)[(len(others) - 1) // 2]
+        usual = lower_median(apart[name] for name in others)
+        usual_tokens = lower_median(tokens[name] for name in others)
         weight = min(1.0, tokens[peer] / max(1, usual_tokens))
         if usual > ROUNDING and apart[peer] < weight * min(APART, OF_OTHERS * usual):
             found.add(peer)
