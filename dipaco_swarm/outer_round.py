@@ -28,7 +28,7 @@ from dipaco_swarm.training.inner import StepReport
 ANNOUNCE_SECONDS = 2.0
 """How often progress is announced while training."""
 LOOK_SECONDS = 1.0
-"""Who waits for several rounds looks at each of them so often: what is over is not kept until all are."""
+"""So often who waits for several rounds looks at each, as what is over is kept till then; who trains, at its groups."""
 
 
 @dataclass(frozen=True)
@@ -394,7 +394,7 @@ def _train_until_due(peer: PathInTraining, stop: Callable[[], bool], on_step: Ca
         # who trains on from a state that the group has left soon trains for nothing
         return _is_over(peer) or bool(modules_due(peer)) or bool(catch_ups(peer))
 
-    looking = Sparing(peer.swarm.clock)
-    is_time = lambda: stop() or (ends_early and looking.asked(is_called_for))  # noqa: E731
+    looking = Sparing(peer.swarm.clock, most=LOOK_SECONDS)
+    is_time = lambda: stop() or (ends_early and looking.do(is_called_for, False))  # noqa: E731
     trained = peer.trainer.train(peer.batches, steps, stop=is_time, on_step=observe)
     return Trained(trained.steps, trained.tokens, trained.loss)

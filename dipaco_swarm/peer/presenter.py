@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.dashboard.metrics import StepMeter
@@ -13,6 +14,7 @@ from dipaco_swarm.dashboard.views import LineView, ModuleView, PeerView, TimeVie
 from dipaco_swarm.events.training import Commit, Round, RoundFailed
 from dipaco_swarm.events.volunteer import Waiting
 from dipaco_swarm.machine.notices import Notices
+from dipaco_swarm.machine.sparing import Sparing
 from dipaco_swarm.outer_round import RoundReport
 from dipaco_swarm.pacing import next_round
 from dipaco_swarm.path_in_training import PathInTraining
@@ -24,8 +26,6 @@ from dipaco_swarm.swarm.interface import Agreed, Announcement, Swarm
 from dipaco_swarm.training.inner import StepReport
 
 REDRAW_SECONDS = 0.5
-DRAWING_SHARE = 0.01
-"""Of the time, at most: in a group of a thousand all are looked at for it."""
 
 
 class PeerPresenter:
@@ -44,7 +44,7 @@ class PeerPresenter:
         self._life = life
         self._pace = StagePace()
         self._paused: str | None = None
-        self._redrawn_from = -math.inf
+        self._redrawing = Sparing(swarm.clock, least=REDRAW_SECONDS)
         self._rounds = 0
         self._last_agreed: str | None = None
         self._waited: tuple[int, PathIndex, Waiting] | None = None
@@ -63,10 +63,7 @@ class PeerPresenter:
         for event in (steps, usage):
             if event is not None:
                 self._screen.event(event)
-        if (began := self._swarm.clock.monotonic()) > self._redrawn_from:
-            self.now(peer, manifest)
-            over = self._swarm.clock.monotonic()
-            self._redrawn_from = over + max(REDRAW_SECONDS, (over - began) / DRAWING_SHARE)
+        self._redrawing.do(partial(self.now, peer, manifest), None)
 
     def round_over(self, peer: PathInTraining, report: RoundReport, rounds: int, *, quiet: bool) -> None:
         """Tell what came out of a round. `rounds`: made so far. `quiet`: not what failed, as we are about to leave."""

@@ -14,7 +14,7 @@ STEP, STEPS = 0.25, 400
 )
 def test_the_longer_a_look_takes_the_fewer_steps_have_one(a_look: float, every: int) -> None:
     clock, looks = HandClock(), 0
-    sparing = Sparing(clock)
+    sparing = Sparing(clock, most=1.0)
 
     def look() -> bool:
         nonlocal looks
@@ -24,7 +24,16 @@ def test_the_longer_a_look_takes_the_fewer_steps_have_one(a_look: float, every: 
 
     answers = []
     for _ in range(STEPS):
-        answers.append(sparing.asked(look))
+        answers.append(sparing.do(look, False))
         clock.now += STEP
     assert looks == answers.count(True) == STEPS // every + bool(STEPS % every)
     assert answers[:every] == [True, *[False] * (every - 1)]
+
+
+def test_what_takes_no_time_is_done_no_more_often_than_is_wanted() -> None:
+    clock = HandClock()
+    sparing, done = Sparing(clock, least=0.5), list[float]()
+    for _ in range(10):
+        sparing.do(lambda: done.append(clock.now), None)
+        clock.now += STEP
+    assert len(done) == 5
