@@ -95,7 +95,7 @@ def play(name: str, scenario: Scenario, length: Length, folder: Path, seed: int,
     if not verdict.passed or disturbed is None:
         return verdict
     print(f"\nthe same run without faults, to {disturbed.tokens:,.0f} tokens\n", flush=True)
-    twin = Length(4 * length.rounds, 0, length.peers, disturbed.told_to_finish_at)
+    twin = Length(4 * length.rounds, 0, length.peers, disturbed.tokens)
     fault_free = run("twin", replace(scenario, play=undisturbed), twin, calm, start)
     verdict.check("the run without faults comes through", fault_free is not None and calm.passed)
     if fault_free is not None:
@@ -117,8 +117,6 @@ class Result:
     """That counted."""
     version: int
     """Of the modules."""
-    told_to_finish_at: float
-    """Tokens that had counted when the operator ended the stage."""
 
     def __str__(self) -> str:
         return f"{self.perplexity:.2f} after {self.tokens:,.0f} tokens at version {self.version}"
@@ -148,7 +146,7 @@ def one_run(
         try:
             scenario.play(story, length)
             story.conclude()
-            result = Result(story.perplexity(), story.contributed(), story.version(), story.told_to_finish_at)
+            result = Result(story.perplexity(), story.contributed(), story.version())
             verdict.figures["perplexity"] = str(result)
             return result
         except (Disappointed, SwarmError) as broken:

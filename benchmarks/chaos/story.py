@@ -175,8 +175,6 @@ class Story:
         """Peers end by themselves when the run is over."""
         self.line = "loopback"
         """Of the scenario that is played on several."""
-        self.told_to_finish_at = 0.0
-        """Tokens that had counted when the operator ended the last stage; its last rounds come after that."""
         self._floor: dict[str, int] = {}
 
     @property
@@ -305,7 +303,6 @@ class Story:
 
     def finish(self, node: Member, seconds: float) -> None:
         """End the stage, as the operator would, and wait until all members have left."""
-        self.told_to_finish_at = self.contributed()
         OperatorHome(node.home).tell_to_advance()
         self.until_finished(seconds)
 
