@@ -2,6 +2,7 @@
 
 showing.py     what we have made as a reducer is shown for a while, to members of the round
 here           each member draws for itself which pieces it looks at: whoever makes one cannot know
+suspecting.py  and looks besides at what has another share of its own contribution in it than the rest
 remaking.py    whether an average is what its inputs make
 accusing.py    a reducer whose average is not is banned, and shown to the others, who see for themselves
 
@@ -14,6 +15,7 @@ import logging
 from collections import Counter
 from enum import Enum, auto
 
+from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.checks import Accusation, AskInputs, InputsAre, NotShown
 from dipaco_swarm.swarm.round import showing
@@ -23,6 +25,7 @@ from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.showing import TRIES, Round, Showing, most_checked
 from dipaco_swarm.swarm.round.standing import Standing
+from dipaco_swarm.swarm.round.suspecting import Patience
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Transport
@@ -60,6 +63,7 @@ class Auditing:
         """Reducers that did not show what we have asked for: they reduce nothing meanwhile."""
         self.unheard: set[str] = set()
         """Who has said that it is not shown what is shown to us."""
+        self._patience: dict[tuple[int, ModuleId], Patience] = {}
         self._tasks = Tasks()
 
     async def stop(self) -> None:
@@ -72,10 +76,24 @@ class Auditing:
         kept = self.showing.round(exchange.roster.round_id)
         if kept is None:
             return
-        for piece in self._drawn(kept):
+        drawn = self._drawn(kept)
+        odd = await self._odd(exchange, kept)
+        if odd is not None and odd not in drawn:
+            drawn.append(odd)
+        for piece in drawn:
             ours = await self._compute.in_order(exchange.contribution_to, piece)
             own = memoryview(bytearray(exchange.average.encoded(piece))), memoryview(bytearray(ours))  # may be views
             self._tasks.start(self._look_at(kept, piece, own))
+
+    async def _odd(self, exchange: PieceExchange, kept: Round) -> int | None:
+        """A piece that is looked at for what it is."""
+        patience = self._patience.setdefault((kept.about.stage, kept.about.module), Patience())
+        if not patience.round_over() or not kept.sealed:
+            return None
+        odd = await exchange.odd_piece()
+        if odd is not None:
+            patience.followed()
+        return odd
 
     def _drawn(self, kept: Round) -> list[int]:
         """The pieces of others that we look at: each with the same probability, and of nobody too many."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from dipaco_swarm.algorithm.state import all_finite, vector_bytes
 from dipaco_swarm.errors import RemoteDataError
@@ -192,6 +193,15 @@ class Average:
     def encoded(self, piece: int) -> memoryview:
         """The bytes of a piece, as its reducer has sent them."""
         return self._encoded[piece]
+
+    def numbers(self, piece: int) -> Tensor:
+        """The same as numbers, fp32 (n,)."""
+        start, stop = self.bounds(piece)
+        return self._codec.decode(self._encoded[piece], stop - start)
+
+    def counts(self, piece: int, member: int) -> bool:
+        """Whether a member of the roster is in a piece."""
+        return member in self._present_in(self._masks[piece])
 
     def pieces(self) -> tuple[memoryview, ...]:
         """The encoded pieces in order, as their reducers sent them."""

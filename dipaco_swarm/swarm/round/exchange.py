@@ -29,6 +29,7 @@ from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
 from dipaco_swarm.swarm.round.reducer import Input, Reducer, Shown
 from dipaco_swarm.swarm.round.seals import Subject
+from dipaco_swarm.swarm.round.suspecting import Fit, fit_of, odd_piece
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Stream, Transport
 from dipaco_swarm.swarm.wire import Alive, Exchange, Reassign, Roster
@@ -202,13 +203,27 @@ class PieceExchange:
     def contribution_to(self, piece: int) -> memoryview:
         """Our contribution to a piece as bytes, the same however often it is made; the loss goes to the residual."""
         start, stop = self.average.bounds(piece)
-        part = self._gradient[start:stop]
-        if self._left_over is not None:
-            part = part + self._left_over[start:stop]
+        part = self._part(start, stop)
         data = self._codec.encode(part)
         if self._residual is not None:
             torch.sub(part, self._codec.decode(data, stop - start), out=self._residual[start:stop])
         return data
+
+    def _part(self, start: int, stop: int) -> Tensor:
+        part = self._gradient[start:stop]
+        return part if self._left_over is None else part + self._left_over[start:stop]
+
+    async def odd_piece(self) -> int | None:
+        """The piece of another reducer that is to be looked at, by how much of ours is in all of them."""
+        fits = {
+            piece: await self._compute.in_order(self._fit_of, piece)
+            for piece in range(len(self.average.owners))
+            if self.average.counts(piece, self._me)
+        }
+        return odd_piece(fits, self.average.owners, self._me)
+
+    def _fit_of(self, piece: int) -> Fit:
+        return fit_of(self._part(*self.average.bounds(piece)), self.average.numbers(piece))
 
     async def _exchange_with(self, owner: int) -> None:
         """Our side of the stream to one reducer, opened again when it breaks."""

@@ -95,7 +95,8 @@ class Showing:
             await stream.send(NotHere())
             return
         kept.asked[stream.peer] += 1
-        if kept.asked[stream.peer] > TRIES * (1 + most_checked(len(kept.ours), len(kept.roster.members))):
+        # what it has drawn, what it finds odd, and what one other says that is not shown to it
+        if kept.asked[stream.peer] > TRIES * (2 + most_checked(len(kept.ours), len(kept.roster.members))):
             raise RemoteDataError(stream.peer, "asks for more inputs than anybody checks")
         listed = await self._compute.aside(_listed, made)
         digest = digest_of_inputs(listed, digest_of_rules(kept.group, self._codec))
