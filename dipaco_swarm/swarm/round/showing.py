@@ -19,7 +19,7 @@ from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Stream, Transport
 from dipaco_swarm.swarm.wire import NotHere, Roster
 
-CHECKED = 0.05
+CHECKED = 0.04
 """Part of the pieces of a round that are checked, by all members together: half as much of its bytes."""
 TRIES = 3
 """So often a reducer is asked for a piece, with `Timing.answer` between them."""
