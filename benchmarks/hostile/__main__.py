@@ -92,7 +92,7 @@ def virtual(options: argparse.Namespace) -> int:
     """The table of swarms in virtual time; whether an aim is missed."""
     from benchmarks.hostile import columns
     from benchmarks.hostile.seeds import Kept, plan, sweep
-    from benchmarks.hostile.virtual import WINDOW_SECONDS, WORST
+    from benchmarks.hostile.virtual import AFTER_SECONDS, WINDOW_SECONDS, WORST
     from benchmarks.reduce import hardware
 
     quick = options.quick and not options.role
@@ -102,13 +102,15 @@ def virtual(options: argparse.Namespace) -> int:
     tell = lambda said: print(said, flush=True)  # noqa: E731
     found = sweep(wanted, range(options.seeds), options.jobs, kept, seconds=limit, tell=tell)
     seeds = sorted({columns.seeds for columns in found.values()})
-    grain = 60 / WINDOW_SECONDS
     about = (
         f"`python -m benchmarks.hostile --virtual --seeds {options.seeds}`: two paths that share a module, members in "
-        "45 s before the attack of one of them, or of a stranger beside them, 90 s of it, and 45 s once it is over. "
-        f"Of {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seeds a row: versions are means, the rest is medians; "
-        "twins, ended programs and states of an outsider are of all. Pace is judged by these means, and one version in "
-        f"45 s ({grain:.1f} a minute), divided by the root of the number of seeds, is missed by nobody."
+        f"overlapped rounds of 6 to 9 s; {2 * WINDOW_SECONDS:.0f} s of an attack of one of them, or of a stranger "
+        f"beside them, and {AFTER_SECONDS:.0f} s once it is over. Before: the same honest members and machines of that "
+        f"seed with nobody else. Of {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seeds a row: versions are "
+        "means, the rest is medians; twins, ended programs and states of an outsider are of all, and so is in how many "
+        "rounds somebody did what it does until most others went on without it. Pace is judged by these means, and one "
+        f"version in {AFTER_SECONDS:.0f} s ({60 / AFTER_SECONDS:.0f} a minute), divided by the root of the number of "
+        "seeds, is missed by nobody."
     )
     text = columns.page(f"Hostile peers in virtual time: {hardware()}", about, found)
     print(text)

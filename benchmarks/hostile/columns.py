@@ -17,6 +17,22 @@ HELD_SECONDS = 1.0
 NO_MAJORITY = 0.5
 """Where hostile members are so many of a group, nothing is promised of its pace; nor when they are gone: who is alone
 where others were makes versions no faster than all of them did (`algorithm/pacing/paced.py`)."""
+SILENT_WITHIN, FOUND_WITHIN = 2, 5
+"""Rounds in which somebody does so until most of the honest go on without it: who is silent, and who lies."""
+OUT_WITHIN: Mapping[str, int] = {
+    "mute": SILENT_WITHIN,
+    "mute-reducer": SILENT_WITHIN,
+    "equivocator": FOUND_WITHIN,
+    "wrong-scaled": FOUND_WITHIN,
+    "wrong-flipped": FOUND_WITHIN,
+    "wrong-partly": FOUND_WITHIN,
+    "wrong-hidden": FOUND_WITHIN,
+    "staller": FOUND_WITHIN,
+    "refuser": FOUND_WITHIN,
+}
+"""Roles against which there is a list of names."""
+SELDOM = 0.05
+"""Of the seeds, at most, in which it takes longer."""
 Three = tuple[float, float, float]
 """Before, during, after."""
 
@@ -40,9 +56,10 @@ class Columns:
     held: tuple[float, float] | None = None
     """The longest that somebody honest stood still, in seconds, before and during; None: not measured."""
     out: tuple[int, ...] = ()
-    """Of each seed in which a wrong reducer was out with all of the honest: how many versions were made until then."""
+    """Of each seed, in how many rounds the hostile did what they do until most of the honest went on without them; in
+    all of the attack, where these did not."""
     not_out: int = 0
-    """Seeds in which it was not, in the time of the attack."""
+    """Seeds in which they did not."""
     grain: float = 0.0
     """What one version more or less in a window is in these figures: nothing smaller is missed."""
     forks: int | None = None
@@ -106,11 +123,17 @@ class Columns:
                 found.append("rounds come early")
             if after + self.grain < PACE * before:
                 found.append("slower afterwards")
+        if kind in OUT_WITHIN and names < NO_MAJORITY * size and self._is_late(OUT_WITHIN[kind]):
+            found.append("out late")
         if is_stranger and self.counted:
             found.append("a stranger counts")
         if is_stranger and self.held is not None and self.held[1] > self.held[0] + HELD_SECONDS:
             found.append("training held up")
         return found
+
+    def _is_late(self, within: int) -> bool:
+        """Whether it was out later than that in more than SELDOM of the seeds."""
+        return sum(rounds > within for rounds in self.out) > SELDOM * self.seeds
 
 
 def kind_of(role: str) -> tuple[str, int]:
@@ -133,7 +156,7 @@ def _of_each(measure: Callable[[Sequence[float]], float], several: Sequence[Thre
 
 HEAD = (
     "| role | members | versions a minute: before, during, its second half, after | of before, the worst seed "
-    "| training | stood still at most: before, during | versions with theirs | wrong reducer out after "
+    "| training | stood still at most: before, during | versions with theirs | out after so many rounds of it "
     "| outsider's states adopted | programs ended | twins | |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
@@ -159,9 +182,9 @@ def line(role: str, size: int, columns: Columns) -> str:
 
 def _out(columns: Columns) -> str:
     if not columns.out:
-        return f"never, of {columns.not_out}" if columns.not_out else "-"
-    median = f"{statistics.median(columns.out):.0f} versions"
-    return f"{median}; {columns.not_out} of {len(columns.out) + columns.not_out} not" if columns.not_out else median
+        return "-"
+    found = f"{statistics.median(columns.out):.0f}, at most {max(columns.out)}"
+    return f"{found}; not met often enough in {columns.not_out} of {len(columns.out)}" if columns.not_out else found
 
 
 def page(title: str, about: str, found: Mapping[tuple[str, int], Columns]) -> str:

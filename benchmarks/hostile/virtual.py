@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from benchmarks.hostile.columns import Columns, kind_of
+from benchmarks.hostile.columns import OUT_WITHIN, Columns, kind_of
 from benchmarks.simulated import prepare, workplace
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.interface import Announcement, PeerName
 from dipaco_swarm.swarm.records import encode_announcement, group_key
+from dipaco_swarm.swarm.round import reduction
+from dipaco_swarm.swarm.round.codecs.codec import BLOCK
 from dipaco_swarm.testing.cast import STRANGERS, Process, enter
 from dipaco_swarm.testing.directory import SimulatedRecords
 from dipaco_swarm.testing.hostile import A_LOT, Claimer, Stranger
@@ -25,19 +27,20 @@ from dipaco_swarm.testing.virtual_time import VirtualClock
 from dipaco_swarm.testing.volunteer import SimulatedPeer
 from dipaco_swarm.testing.world import World
 
-PLAN = Plan((StagePlan(((0, 0), (0, 1))),), inner_steps=5, parameters=6000)
-"""Two paths that share their first module, of enough numbers that contributions can be compared."""
-STEP_SECONDS = (1.0, 2.0)
-REDUCED = 8 << 16
-"""Parameters where reducers are hostile, so that everybody has pieces to reduce."""
+PIECE = 2 * BLOCK
+"""Numbers: as few as contributions can be compared in. In pieces of a usual length a seed takes ten times as long."""
+PLAN = Plan((StagePlan(((0, 0), (0, 1))),), inner_steps=3, overlap=True)
+"""Two paths that share their first module."""
+STEP_SECONDS = (2.0, 3.0)
 SHARED = (0, ModuleId(0, 0))
-WARM_UP_SECONDS = 60.0
-WINDOW_SECONDS = 45.0
-"""Before and after the attack, and each half of it."""
-HEALING_SECONDS = 45.0
-"""From the end of the attack until it is looked at again."""
-JOINING_SECONDS = 30.0
+WARM_UP_SECONDS = 45.0
 """Who takes part does so honestly for so long before it does anything else: it has standing then."""
+WINDOW_SECONDS = 45.0
+"""Each half of the attack."""
+HEALING_SECONDS = 40.0
+"""From the end of the attack until it is looked at again."""
+AFTER_SECONDS = 30.0
+"""How long it is."""
 SIZES = (2, 4, 8)
 CROWDS = {
     "flip": (5,),
@@ -73,82 +76,130 @@ DEAD_SECONDS = 10.0
 LOOK_SECONDS = 0.1
 
 
-WRONG = "wrong-"
-"""So the names of roles begin that make averages wrong, the same for all."""
+NOBODY = "nobody"
+"""Instead of a role: the same members and machines, and nobody else. All figures are compared with these."""
 
 
 @dataclass(frozen=True)
 class Window:
     """What was made between two moments."""
 
+    seconds: float
     versions: int
     """Of the shared module."""
-    tokens: int
-    """Trained on by the honest."""
+    trained: float
+    """Share of the time that the honest trained."""
     stood_still: float
     """The longest that one of the honest did, in seconds."""
 
+    @property
+    def pace(self) -> float:
+        """Versions a minute."""
+        return 60 * self.versions / self.seconds
 
-def play(role: str, size: int, seed: int) -> Columns:
+
+@dataclass(frozen=True)
+class Seen:
+    """What a seed of a row came to."""
+
+    first: Window
+    second: Window
+    """Half of the attack each."""
+    after: Window
+    made_with: int = 0
+    """Versions made meanwhile that have something of the hostile in them."""
+    adopted: int = 0
+    """States of an outsider that somebody has, or went on from."""
+    ended: int = 0
+    """Honest programs that ended by themselves."""
+    forks: int = 0
+    """Versions with a twin, where honest peers made both of the same state."""
+    out: int | None = None
+    """Rounds of theirs until most of the honest went on without them, if these did; None: it is not looked for."""
+    not_out: bool = False
+    """They did not."""
+
+
+def baseline(role: str, size: int) -> tuple[str, int]:
+    """The row that a row is compared with: of its honest members alone."""
+    return NOBODY, honest_of(role, size)
+
+
+def honest_of(role: str, size: int) -> int:
+    """How many honest members a row has: strangers come besides."""
+    kind, names = kind_of(role)
+    return size if kind in STRANGERS or role == NOBODY else max(1, size - names)
+
+
+def is_put_out(role: str) -> bool:
+    """Whether it is looked for when the others go on without it: where what they do about it is a list of names."""
+    kind, _ = kind_of(role)
+    return kind in OUT_WITHIN
+
+
+def play(role: str, size: int, seed: int) -> Seen:
     """`size` members of one group, some of them hostile if the role is that of members; strangers come besides."""
     prepare()
+    setattr(reduction, "MIN_PIECE", PIECE)  # noqa: B010  # of this process, for good
     with tempfile.TemporaryDirectory(prefix="dipaco-hostile-", dir=workplace()) as folder:
-        plan = replace(PLAN, overlap=True)  # as runs have it unless they say otherwise
-        if role.startswith(WRONG):
-            plan = replace(plan, parameters=REDUCED, codec="int8")
+        plan = replace(PLAN, parameters=max(4, size) * PIECE)  # something to reduce for everybody
         return _play(World(seed, plan, Path(folder) / "world"), role, size)
 
 
-def _play(world: World, role: str, size: int) -> Columns:
-    chance = Random(f"{world.seed}/{role}/{size}")
-    kind, names = kind_of(role)
-    is_dead, is_stranger = kind == "dead", kind in STRANGERS
-    count = size if is_stranger else max(1, size - names)
+def _play(world: World, role: str, size: int) -> Seen:
+    count = honest_of(role, size)
+    chance = Random(f"{world.seed}/{count}")  # the same machines with whoever comes besides
+    machines = [Machine(home_line(chance), step_seconds=chance.choice(STEP_SECONDS)) for _ in range(count)]
     honest = [f"peer-{number}" for number in range(count)]
+    kind, names = kind_of(role)
+    is_dead, is_alone = kind == "dead", role == NOBODY
     hostile = [
         enter(world, f"hostile-{n}", kind, (count + n) % 2, Machine(home_line(chance)))
-        for n in range(0 if is_dead else names)
+        for n in range(0 if is_dead or is_alone else names)
     ]
+    most = sum(1 / machine.step_seconds for machine in machines) * world.config.tokens_per_step
     windows: list[Window] = []
-    made_with = 0
+    made_with, not_out = 0, False
     adopted: list[str] = []
     out: list[int] = []
 
-    def so_far() -> Window:
+    def so_far() -> tuple[int, int]:
         trained = (
             tokens for (who, place), tokens in world.ledger.trained.items() if who[:5] == "peer-" and place == SHARED
         )
-        return Window(len(world.ledger.versions[SHARED]), sum(trained), 0.0)
+        return len(world.ledger.versions[SHARED]), sum(trained)
 
-    async def window() -> None:
-        before, still = so_far(), StandingStill(world, honest)
-        await still.watch(WINDOW_SECONDS)
-        after = so_far()
-        windows.append(Window(after.versions - before.versions, after.tokens - before.tokens, still.longest))
+    async def window(seconds: float) -> None:
+        (versions, tokens), still = so_far(), StandingStill(world, honest)
+        await still.watch(seconds)
+        now_versions, now_tokens = so_far()
+        trained = (now_tokens - tokens) / (most * seconds)
+        windows.append(Window(seconds, now_versions - versions, trained, still.longest))
 
     async def story(world: World) -> None:
-        nonlocal made_with
-        for number, name in enumerate(honest):
-            world.start(name, number % 2, Machine(home_line(chance), step_seconds=chance.choice(STEP_SECONDS)))
+        nonlocal made_with, not_out
+        for number, (name, machine) in enumerate(zip(honest, machines, strict=True)):
+            world.start(name, number % 2, machine)
+        culprits = [process for process in hostile if isinstance(process, Saboteur)]
+        for culprit in culprits:
+            culprit.role.active = False
+        for process in hostile:
+            if not isinstance(process, Stranger):
+                process.start()
         await asyncio.sleep(WARM_UP_SECONDS)
-        await window()
+        for culprit in culprits:
+            culprit.role.active = True
         for process in hostile:
-            if isinstance(process, Saboteur):
-                process.role.active = False
-            process.start()
-        if not is_stranger:
-            await asyncio.sleep(JOINING_SECONDS)
-        for process in hostile:
-            if isinstance(process, Saboteur):
-                process.role.active = True
+            if isinstance(process, Stranger):
+                process.start()
         ghosts = asyncio.create_task(haunt(world, names)) if is_dead else None
         known = set(world.ledger.versions[SHARED])
-        finding = asyncio.create_task(until_out(world, honest, hostile[0].name)) if kind.startswith(WRONG) else None
-        await window()
-        await window()
-        if finding is not None and finding.done():
-            out.append(finding.result())
-        elif finding is not None:
+        finding = asyncio.create_task(until_out(world, honest, culprits)) if is_put_out(role) else None
+        await window(WINDOW_SECONDS)
+        await window(WINDOW_SECONDS)
+        if finding is not None:
+            not_out = not finding.done()
+            out.append(rounds_of(culprits) if not_out else finding.result())
             finding.cancel()
         made_with = sum(
             any(name.startswith("hostile") for name in version.tokens)
@@ -162,27 +213,47 @@ def _play(world: World, role: str, size: int) -> Columns:
             if process.is_alive:
                 process.kill()
         await asyncio.sleep(HEALING_SECONDS)
-        await window()
+        await window(AFTER_SECONDS)
 
     world.play(story)
-    seconds = {name: world.peers[name].machine.step_seconds for name in honest}
-    most = sum(WINDOW_SECONDS / each for each in seconds.values()) * world.config.tokens_per_step
-    before, first, second, _ = windows
-    versions = [60 * window.versions / WINDOW_SECONDS for window in windows]
-    trained = [window.tokens / most for window in windows]
+    first, second, after = windows
     failures = [failure for failure in world.failures() if not failure.startswith("hostile")]
-    return Columns(
-        versions=(versions[0], statistics.fmean(versions[1:3]), versions[3]),
-        trained=(trained[0], statistics.fmean(trained[1:3]), trained[3]),
-        counted=made_with / max(1, first.versions + second.versions),
+    return Seen(
+        first,
+        second,
+        after,
+        made_with=made_with,
         adopted=len(adopted),
         ended=len(failures),
-        settled=versions[2],
-        out=tuple(out),
-        not_out=int(kind.startswith(WRONG) and not out),
-        held=(before.stood_still, max(first.stood_still, second.stood_still)),
-        grain=60 / WINDOW_SECONDS,
         forks=twins(world),
+        out=out[0] if out else None,
+        not_out=not_out,
+    )
+
+
+def columns_of(role: str, alone: Seen, seen: Seen) -> Columns:
+    """A row's seed, beside the same members with nobody else."""
+    before = statistics.fmean((alone.first.pace, alone.second.pace))
+    made = seen.first.versions + seen.second.versions
+    return Columns(
+        versions=(before, statistics.fmean((seen.first.pace, seen.second.pace)), seen.after.pace),
+        trained=(
+            statistics.fmean((alone.first.trained, alone.second.trained)),
+            statistics.fmean((seen.first.trained, seen.second.trained)),
+            seen.after.trained,
+        ),
+        counted=seen.made_with / max(1, made),
+        adopted=seen.adopted,
+        ended=seen.ended + alone.ended,
+        settled=seen.second.pace,
+        held=(
+            max(alone.first.stood_still, alone.second.stood_still),
+            max(seen.first.stood_still, seen.second.stood_still),
+        ),
+        out=() if seen.out is None else (seen.out,),
+        not_out=int(seen.not_out),
+        grain=60 / AFTER_SECONDS,
+        forks=seen.forks + alone.forks,
     )
 
 
@@ -203,21 +274,31 @@ async def haunt(world: World, names: int) -> None:
         await asyncio.sleep(DEAD_SECONDS)
 
 
-async def until_out(world: World, honest: Sequence[str], culprit: str) -> int:
-    """How many versions are made until a reducer is banned by all of the honest, or makes averages for none of them."""
-    before = len(world.ledger.versions[SHARED])
+async def until_out(world: World, honest: Sequence[str], hostile: Sequence[Saboteur]) -> int:
+    """Wait until most of the honest go on without the hostile; in how many rounds these do what they do before that.
 
-    def is_out(peer: SimulatedPeer) -> bool:
+    Who is banned, or gathers and reduces nothing and is not waited for, is out. Most: while they lead, nobody waits for
+    somebody who is silent, and so the others do not see that it is.
+    """
+
+    def is_out(peer: SimulatedPeer, culprit: str) -> bool:
         if peer.watched is None:
             return False
         swarm = peer.watched.as_networked()
         assert swarm._rounds is not None
-        is_hidden = swarm._rounds._auditing.hidden.is_demoted(culprit, peer.clock.monotonic())
-        return culprit in swarm.door.bans or is_hidden
+        return culprit in swarm.door.bans or culprit in swarm._rounds._demoted(peer.clock.monotonic())
 
-    while not all(is_out(world.peers[name]) for name in honest):
+    def go_on_without(culprit: str) -> bool:
+        return 2 * sum(is_out(world.peers[name], culprit) for name in honest) > len(honest)
+
+    while not all(go_on_without(culprit.name) for culprit in hostile):
         await asyncio.sleep(LOOK_SECONDS)
-    return len(world.ledger.versions[SHARED]) - before
+    return rounds_of(hostile)
+
+
+def rounds_of(hostile: Sequence[Saboteur]) -> int:
+    """In how many rounds of the shared module one of them has done what it does, at most."""
+    return max(len(culprit.role.rounds.get(str(SHARED[1]), ())) for culprit in hostile)
 
 
 class StandingStill:

@@ -29,7 +29,7 @@ class OtherDigest(Role):
     def says(self, stream: BentStream, message: Message) -> Message | None:
         if not isinstance(message, Ready):
             return message
-        self.times += 1
+        self.did(stream.round_id, stream.module)
         return message.model_copy(update={"digest": bytes(32)})
 
 
@@ -52,7 +52,7 @@ class Equivocator(Role):
             return data
         given = self._given.setdefault((stream.round_id, stream.peer, header.generation), {})
         if header.index == SEAL:
-            self.times += 1
+            self.did(stream.round_id)
             statement = exchange.average.about.statement(header.generation, digest_of_pieces(given))
             return memoryview(self.transport.sign(statement))
         other = bytearray(data)
@@ -101,13 +101,13 @@ class WrongReducer(Role):
         for round_id, exchange in self.swarm._rounds._verdicts._running.items():
             if round_id not in self._bends:
                 self._bends.add(round_id)
-                self._bend(exchange._reducer)
+                self._bend(exchange._reducer, round_id)
 
-    def _bend(self, reducer: Reducer) -> None:
+    def _bend(self, reducer: Reducer, round_id: bytes) -> None:
         honest = reducer._mean_of
 
         def wrong(contributions: Mapping[int, Tensor]) -> Counted:
-            self.times += 1
+            self.did(round_id)
             counted = honest(contributions)
             return replace(counted, average=self._bent(counted.average))
 
@@ -127,7 +127,7 @@ class Mute(Role):
     def gives(self, stream: BentStream, header: PieceHeader, data: memoryview) -> memoryview | None:
         if not stream.dialled or not self._towards(stream.peer):
             return data
-        self.times += 1
+        self.did(stream.round_id)
         return None
 
 
@@ -137,7 +137,7 @@ class MuteReducer(Role):
     def gives(self, stream: BentStream, header: PieceHeader, data: memoryview) -> memoryview | None:
         if stream.dialled:
             return data
-        self.times += 1
+        self.did(stream.round_id)
         return None
 
 
@@ -173,7 +173,8 @@ class StallingLeader(Role):
     def says(self, stream: BentStream, message: Message) -> Message | None:
         if stream.dialled or stream.kind != "round" or not isinstance(message, Roster | Reassign | Commit | Abort):
             return message
-        self.times += isinstance(message, Roster)
+        if isinstance(message, Roster):
+            self.did(message.round_id, stream.module)
         return None
 
 
@@ -182,7 +183,7 @@ class RefusingLeader(Role):
 
     async def hears(self, stream: BentStream, message: Message) -> None:
         if isinstance(message, Join) and not stream.dialled:
-            self.times += 1
+            self.did(str(message.version).encode(), message.module)
             digest, work = f"{message.version:064x}", message.work + A_LOT
             reason = "the group has gone on"
             await stream.send(Refuse(reason=reason, version=message.version + 1, digest=digest, work=work))

@@ -36,6 +36,8 @@ class BentStream:
         self.dialled = dialled
         self.round_id = b""
         """Of the round that it is about, once that was said."""
+        self.module = ""
+        """Of which it is, where whoever joins has said so."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -49,16 +51,21 @@ class BentStream:
         self._stream.purpose = purpose
 
     async def send(self, message: Message) -> None:
+        self._note(message)
         said = self._role.says(self, message) if self._role.active else message
         if said is not None:
             await self._stream.send(said)
 
     async def receive(self) -> Message:
         message = await self._stream.receive()
-        self.round_id = getattr(message, "round_id", self.round_id)
+        self._note(message)
         if self._role.active:
             await self._role.hears(self, message)
         return message
+
+    def _note(self, message: Message) -> None:
+        self.round_id = getattr(message, "round_id", self.round_id)
+        self.module = getattr(message, "module", self.module)
 
     async def receive_piece_header(self) -> PieceHeader | None:
         header = await self._stream.receive_piece_header()
@@ -79,11 +86,23 @@ class Role:
         self.active = True
         self.times = 0
         """It has done so."""
+        self.rounds: dict[str, set[bytes]] = {}
+        """Module -> rounds in which it has, or their versions; without those that did not wait for it."""
         self.transport: Transport
         """The honest one below; set by `bend`."""
         self.swarm: NetworkedSwarm | None = None
         """Its own program's, once that has joined."""
         self.tasks = Tasks()
+
+    def did(self, round_id: bytes, module: str = "") -> None:
+        """It does so now. `module`: of the round; not said: of one that is under way."""
+        self.times += 1
+        if not module and self.swarm is not None and self.swarm._rounds is not None:
+            running = self.swarm._rounds._verdicts._running.get(round_id)
+            if running is None or not running.roster.members[running._me].awaited:
+                return  # nobody waits for what it does not do
+            module = str(running.average.about.module)
+        self.rounds.setdefault(module, set()).add(round_id)
 
     def says(self, stream: BentStream, message: Message) -> Message | None:
         """What it says instead; None: nothing."""

@@ -11,23 +11,25 @@ import pytest
 import torch
 
 from benchmarks.hostile import seeds, virtual
-from benchmarks.hostile.columns import Columns, is_role
+from benchmarks.hostile.columns import OUT_WITHIN, Columns, is_role
 from benchmarks.hostile.cost import cost_of
 from benchmarks.hostile.pure import BATCH, SETTINGS, Bench, Defence, Trainee, play
 from benchmarks.hostile.real import processors_left, versions_a_minute
 from benchmarks.hostile.seeds import Kept
 from benchmarks.hostile.text import DOMAINS
-from benchmarks.hostile.virtual import SIZES, WORST
+from benchmarks.hostile.virtual import NOBODY, SIZES, WORST, Seen, Window
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.repeats import Earlier, repeated
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.swarm.round import reduction
 from dipaco_swarm.testing.cast import ROLES
 from tests.long import cases
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The benchmark sets its process up for itself: other tests want their log, their threads and their collector."""
+    monkeypatch.setattr(reduction, "MIN_PIECE", reduction.MIN_PIECE)
     threads, thresholds = torch.get_num_threads(), gc.get_threshold()
     yield
     logging.disable(logging.NOTSET)
@@ -80,9 +82,21 @@ def test_few_steps_beside_many_are_no_repeat_and_the_same_ones_are(read: Path) -
 
 
 def test_a_stranger_who_claims_tokens_changes_nothing() -> None:
-    found = virtual.play("claims-tokens", 2, seed=1)
+    row = "claims-tokens", 2
+    alone, seen = virtual.play(*virtual.baseline(*row), seed=1), virtual.play(*row, seed=1)
+    found = virtual.columns_of(row[0], alone, seen)
     assert found.adopted == found.ended == found.counted == 0
     assert found.versions[0] > 0
+    assert found.versions[1] > 0
+
+
+@pytest.mark.parametrize("role", cases("wrong-flipped", long=["mute", "mute-reducer", "equivocator", "staller"]))
+def test_who_does_harm_in_rounds_is_out_after_few_of_them(role: str) -> None:
+    seen = virtual.play(role, 4, seed=1)
+    assert not seen.not_out
+    assert seen.out is not None
+    assert 1 <= seen.out <= OUT_WITHIN[role]
+    assert seen.ended == seen.forks == 0
 
 
 def test_every_role_says_what_it_does() -> None:
@@ -105,6 +119,9 @@ def test_aims_that_are_missed_are_named() -> None:
     settled = replace(bad, adopted=0, ended=0, versions=(4.0, 1.0, 4.0), settled=4.0)
     assert not settled.missed("flip*2", 6), "who takes part has half of the time to be found in"
     assert replace(settled, settled=8.0).missed("mute", 4) == ["rounds come early"]
+    assert replace(settled, out=(3,)).missed("mute", 4) == ["out late"]
+    assert not replace(settled, out=(2,), not_out=1).missed("mute", 4), "it was not met often enough"
+    assert not replace(settled, out=(9,)).missed("mute*2", 4), "no majority, no promise"
     assert replace(fine, held=(0.5, 1.6)).missed("tarpit*10", 4) == ["training held up"]
     assert not replace(fine, held=(0.5, 1.4)).missed("tarpit", 4)
 
@@ -157,20 +174,22 @@ def test_who_takes_part_has_its_share_of_the_processors_and_a_stranger_none(
 
 def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[tuple[str, int, int]] = []
-    fine = Columns((8.0, 8.0, 8.0), (0.9, 0.9, 0.9), 0.0, 0, 0, settled=8.0, held=(0.0, 0.0), grain=0.4, forks=0)
+    window = Window(45.0, 6, 0.9, 0.0)
 
-    def play(*one: Any) -> Columns:
+    def play(*one: Any) -> Seen:
         played.append(one)
-        return replace(fine, adopted=one[2])
+        return Seen(window, window, window, adopted=0 if one[0] == NOBODY else one[2])
 
     monkeypatch.setattr(seeds, "play", play)
     rows, file = [("far", 4), ("mute", 2)], tmp_path / "kept" / "virtual.jsonl"
+    alone = [(NOBODY, 4), (NOBODY, 1)]
     assert seeds.sweep(rows, range(2), 1, Kept(file))["far", 4].adopted == 1
     again = seeds.sweep(rows, range(3), 1, Kept(file))
-    assert played == [(*row, seed) for seed in range(3) for row in rows], (
+    assert played == [(*row, seed) for seed in range(3) for row in alone + rows], (
         "all rows have as many seeds, if it is stopped"
     )
-    assert again["mute", 2] == Columns.of([replace(fine, adopted=seed) for seed in range(3)])
+    assert again["mute", 2].adopted == 3
+    assert again["mute", 2].seeds == 3
     assert not seeds.sweep(rows, range(9), 1, Kept(tmp_path / "other"), seconds=0.0)
     monkeypatch.setattr(seeds, "digest_of_code", lambda: "another")
     assert not Kept(file).found
