@@ -226,7 +226,7 @@ def test_what_the_defences_cost_is_measured_of_the_real_functions() -> None:
     assert found.hashing_ms > 0
     assert found.checking_ms > 0
     assert found.sealed_bytes == 3 * (16 + 64) + 3 * 64
-    assert found.checked_bytes < 0.03 * found.sent_bytes
+    assert found.checked_bytes < 0.06 * found.sent_bytes, "of four pieces, one of 16 rounds' is much"
     assert found.missed == ["bytes"] * (found.bytes_share > 0.03)
     assert replace(found, members=8, signing_ms=6.0, certificate=2001).missed == ["signatures", "certificate"]
 
