@@ -12,6 +12,7 @@ from random import Random
 from benchmarks.hostile.columns import OUT_WITHIN, Columns, kind_of
 from benchmarks.simulated import prepare, workplace
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.peer import keeping, presenter
 from dipaco_swarm.swarm.interface import Announcement, PeerName
 from dipaco_swarm.swarm.records import encode_announcement, group_key
 from dipaco_swarm.swarm.round import reduction
@@ -33,6 +34,9 @@ PLAN = Plan((StagePlan(((0, 0), (0, 1))),), inner_steps=3, overlap=True)
 """Two paths that share their first module."""
 STEP_SECONDS = (2.0, 3.0)
 SHARED = (0, ModuleId(0, 0))
+SELDOM = ((keeping, "CHECKPOINT_SECONDS"), (presenter, "REDRAW_SECONDS"))
+SELDOM_SECONDS = 30.0
+"""Nobody honest is killed and nobody looks, and both took a fifth of the time of a seed."""
 WARM_UP_SECONDS = 45.0
 """Who takes part does so honestly for so long before it does anything else: it has standing then."""
 WINDOW_SECONDS = 45.0
@@ -140,7 +144,8 @@ def is_put_out(role: str) -> bool:
 def play(role: str, size: int, seed: int) -> Seen:
     """`size` members of one group, some of them hostile if the role is that of members; strangers come besides."""
     prepare()
-    setattr(reduction, "MIN_PIECE", PIECE)  # noqa: B010  # of this process, for good
+    for of, what, value in ((reduction, "MIN_PIECE", PIECE), *((each, what, SELDOM_SECONDS) for each, what in SELDOM)):
+        setattr(of, what, value)  # of this process, for good
     with tempfile.TemporaryDirectory(prefix="dipaco-hostile-", dir=workplace()) as folder:
         plan = replace(PLAN, parameters=max(4, size) * PIECE)  # something to reduce for everybody
         return _play(World(seed, plan, Path(folder) / "world"), role, size)

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.interface import Announcement
@@ -21,6 +22,16 @@ class Said:
     """When we said so first, by the boottime clock."""
     at: float
     """When we said so last."""
+
+
+_STANDING = attrgetter(
+    *(
+        f.name
+        for f in fields(Announcement)
+        if f.compare and f.name not in ("tokens", "tokens_per_second", "loss", "card")
+    )
+)
+"""Of an announcement, what does not change with every inner step, nor with how much its peer trains."""
 
 
 class Announcing:
@@ -99,6 +110,6 @@ class Announcing:
         await self.tell(())
 
 
-def standing(said: Announcement) -> Announcement:
-    """An announcement without what changes with every inner step."""
-    return replace(said, tokens=0, tokens_per_second=0.0, loss=None, card=replace(said.card, trained=None))
+def standing(said: Announcement) -> tuple[object, ...]:
+    """What an announcement says, to be compared: without what changes with every inner step."""
+    return *_STANDING(said), said.card.nickname
