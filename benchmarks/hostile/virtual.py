@@ -40,7 +40,7 @@ SELDOM_SECONDS = 30.0
 WARM_UP_SECONDS = 45.0
 """Who takes part does so honestly for so long before it does anything else: it has standing then."""
 WINDOW_SECONDS = 45.0
-"""Each half of the attack."""
+"""Each half of the attack; before the second one so many more, where somebody who should be out is not yet."""
 HEALING_SECONDS = 40.0
 """From the end of the attack until it is looked at again."""
 AFTER_SECONDS = 30.0
@@ -108,7 +108,7 @@ class Seen:
 
     first: Window
     second: Window
-    """Half of the attack each."""
+    """The first seconds of the attack and the last ones, when who takes part should be out."""
     after: Window
     made_with: int = 0
     """Versions made meanwhile that have something of the hostile in them."""
@@ -170,9 +170,10 @@ def _play(world: World, role: str, size: int) -> Seen:
 
     def so_far() -> tuple[int, int]:
         trained = (
-            tokens for (who, place), tokens in world.ledger.trained.items() if who[:5] == "peer-" and place == SHARED
+            tokens for (who, place), tokens in world.ledger.trained.items() if is_honest(who) and place == SHARED
         )
-        return len(world.ledger.versions[SHARED]), sum(trained)
+        made = sum(any(map(is_honest, version.tokens)) for version in world.ledger.versions[SHARED].values())
+        return made, sum(trained)
 
     async def window(seconds: float) -> None:
         (versions, tokens), still = so_far(), StandingStill(world, honest)
@@ -201,6 +202,8 @@ def _play(world: World, role: str, size: int) -> Seen:
         known = set(world.ledger.versions[SHARED])
         finding = asyncio.create_task(until_out(world, honest, culprits)) if is_put_out(role) else None
         await window(WINDOW_SECONDS)
+        if finding is not None:
+            await asyncio.wait([finding], timeout=WINDOW_SECONDS)
         await window(WINDOW_SECONDS)
         if finding is not None:
             not_out = not finding.done()
@@ -323,6 +326,11 @@ class StandingStill:
             self.longest = max(self.longest, *(now - max(peer.step_ends, until - seconds) for peer in self._peers))
 
 
+def is_honest(who: str) -> bool:
+    """`who`: a name, and what may follow it of lives."""
+    return who.startswith("peer-")
+
+
 def twins(world: World) -> int:
     """Versions of the shared module that honest peers made of a state of which others of them made another one.
 
@@ -330,7 +338,7 @@ def twins(world: World) -> int:
     """
     by_parent: Counter[str] = Counter()
     for version in world.ledger.versions[SHARED].values():
-        by_parent[version.parent] += any(who.startswith("peer-") for who in version.tokens)
+        by_parent[version.parent] += any(map(is_honest, version.tokens))
     return sum(made - 1 for made in by_parent.values() if made > 1)
 
 

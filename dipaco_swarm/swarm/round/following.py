@@ -214,7 +214,9 @@ class Follower:
         if residual is not None:
             self.feedback.keep(contribution, residual)
         agreed = _agreed(exchange, contribution, self.codec.name, self.auditing.showing.made(roster.round_id))
-        for peer in {*agreed.contributors} - {*agreed.left_out} - exchange.blamed:
+        # a round that does not wait for somebody does not show that it is in time, as a reducer least of all
+        awaited = {member.peer for member in roster.members if member.awaited}
+        for peer in awaited & {*agreed.contributors} - {*agreed.left_out} - exchange.blamed:
             self.laggards.forgive(peer)
         return agreed
 
