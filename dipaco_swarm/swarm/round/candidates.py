@@ -30,9 +30,9 @@ REFUSAL_SECONDS = 10.0
 """So long a refusal counts where everybody is waited for: who is moving to a path of the module refuses, and comes."""
 
 DEMOTED_AT = 3
-"""Points. As many for a leader that is alive and does not begin. Two for one that was lost after it had answered, and
-for a member that was late. One for sending us to a state that nobody sends, for a round that was off, and for the other
-side of a complaint that nobody shares."""
+"""Points. As many for a leader that is alive and does not begin. Two for one that was lost after it had answered, for
+one that sends us again to a state that nobody sends, and for a member that was late. One for doing so first, for a
+round that was off, and for the other side of a complaint that nobody shares."""
 DEMOTED_AGAIN_AT = 2
 """Who was demoted before has less credit."""
 DEMOTED_SECONDS = 60.0

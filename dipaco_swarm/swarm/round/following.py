@@ -150,8 +150,9 @@ class Follower:
             claim, ours = Claim(message.version, message.digest, message.work), Claim.of(contribution)
             believed = self.standing.is_believed(stage, module, ours, claim)
             # who has said so before, and we are where we were: nobody has sent us that state
-            if self.demotions.sent_from(leader, ours.digest) or not believed:
-                self.demotions.note(leader, self._now())
+            again = self.demotions.sent_from(leader, ours.digest)
+            if again or not believed:
+                self.demotions.note(leader, self._now(), 2 if again else 1)
             if message.holder in (None, leader):
                 self.standing.heard(leader, stage, module, Member(int(contribution.path), claim))
             else:  # its own word counts, and not what somebody says in its name
