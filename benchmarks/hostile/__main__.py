@@ -92,7 +92,7 @@ def virtual(options: argparse.Namespace) -> int:
     """The table of swarms in virtual time; whether an aim is missed."""
     from benchmarks.hostile import columns
     from benchmarks.hostile.seeds import Kept, plan, sweep
-    from benchmarks.hostile.virtual import AFTER_SECONDS, WINDOW_SECONDS, WORST
+    from benchmarks.hostile.virtual import AFTER_SECONDS, OUT_SECONDS, WINDOW_SECONDS, WORST
     from benchmarks.reduce import hardware
 
     quick = options.quick and not options.role
@@ -105,7 +105,7 @@ def virtual(options: argparse.Namespace) -> int:
     about = (
         f"`python -m benchmarks.hostile --virtual --seeds {options.seeds}`: two paths that share a module, members in "
         f"overlapped rounds of 6 to 9 s; {2 * WINDOW_SECONDS:.0f} s of an attack of one of them, or of a stranger "
-        f"beside them, its second half once the others go on without it ({WINDOW_SECONDS:.0f} s later at most), and "
+        f"beside them, its second half once the others go on without it ({OUT_SECONDS:.0f} s later at most), and "
         f"{AFTER_SECONDS:.0f} s once it is over. Before: the same honest members and machines of that "
         f"seed with nobody else. Of {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seeds a row: versions are "
         "means, the rest is medians; twins, ended programs and states of an outsider are of all, and so is in how many "

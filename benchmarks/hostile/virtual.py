@@ -40,7 +40,9 @@ SELDOM_SECONDS = 30.0
 WARM_UP_SECONDS = 45.0
 """Who takes part does so honestly for so long before it does anything else: it has standing then."""
 WINDOW_SECONDS = 45.0
-"""Each half of the attack; before the second one so many more, where somebody who should be out is not yet."""
+"""Each half of the attack."""
+OUT_SECONDS = 180.0
+"""Between the two, at most, until somebody who should be out is: who leads one round of eight is seldom met."""
 HEALING_SECONDS = 40.0
 """From the end of the attack until it is looked at again."""
 AFTER_SECONDS = 30.0
@@ -203,7 +205,9 @@ def _play(world: World, role: str, size: int) -> Seen:
         finding = asyncio.create_task(until_out(world, honest, culprits)) if is_put_out(role) else None
         await window(WINDOW_SECONDS)
         if finding is not None:
-            await asyncio.wait([finding], timeout=WINDOW_SECONDS)
+            await asyncio.wait([finding], timeout=OUT_SECONDS)
+            made, _ = so_far()  # a round may be under way that was begun with it
+            await world.until(lambda: so_far()[0] > made, WINDOW_SECONDS)
         await window(WINDOW_SECONDS)
         if finding is not None:
             not_out = not finding.done()
