@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.swarm.round.candidates import (
+    DEMOTED_AT,
     DEMOTED_SECONDS,
     FORGIVEN_SECONDS,
+    LONGEST_ROUND_SECONDS,
     LONGEST_SECONDS,
     MAX_DEMERITS,
     Candidates,
@@ -132,6 +134,23 @@ def test_a_round_that_was_agreed_on_or_a_long_time_makes_up_for_it() -> None:
     assert "refuses" not in demotions.demoted(0.0)
     demotions.note("refuses", 0.0)
     assert "refuses" in demotions.demoted(0.0)
+
+
+@pytest.mark.parametrize(
+    ("round_seconds", "first"), [(2.0, DEMOTED_SECONDS), (420.0, 12 * 420.0), (1e6, 12 * LONGEST_ROUND_SECONDS)]
+)
+def test_who_is_demoted_misses_rounds_however_long_they_take(round_seconds: float, first: float) -> None:
+    demotions = Demotions()
+    demotions.rounds_take(round_seconds)
+    now = 0.0
+    for times in range(6):
+        demotions.note("silent", now, DEMOTED_AT)
+        lasts = min(first * 2**times, max(LONGEST_SECONDS, 8 * first))
+        assert demotions.is_demoted("silent", now + lasts - 1)
+        assert not demotions.is_demoted("silent", now + lasts)
+        now += lasts + 1.0
+    demotions.note("silent", now + 2 * max(FORGIVEN_SECONDS, 8 * first), DEMOTED_AT)
+    assert demotions.times() == [1], "what was long ago is forgotten"
 
 
 def test_only_so_many_names_are_remembered() -> None:

@@ -36,9 +36,17 @@ round that was off, and for the other side of a complaint that nobody shares."""
 DEMOTED_AGAIN_AT = 2
 """Who was demoted before has less credit."""
 DEMOTED_SECONDS = 60.0
+DEMOTED_ROUNDS = 12
+"""So long somebody is demoted for the first time, whichever is longer: after a minute it would be back before the next
+round of a run whose rounds take ten."""
+LONGEST_ROUND_SECONDS = 1800.0
+"""A round counts as no longer: who was away for a night has waited longer for its last one."""
 LONGEST_SECONDS = 3600.0
+LONGEST_TIMES = 8
+"""The longest demotion, whichever is longer: so long, or so many times the first one."""
 FORGIVEN_SECONDS = 7200.0
-"""Longer than the longest demotion."""
+FORGIVEN_TIMES = 2
+"""What somebody was demoted for is forgotten after so long, and so many times as long as it was demoted."""
 MAX_DEMERITS = 1024
 """Names."""
 
@@ -124,13 +132,18 @@ class Demotions:
     Of leaders: others lead then. Anybody who leads can say "alive" and nothing else, or send all to a state that nobody
     has. Of members: nobody waits for them. Anybody can be in every round and send nothing. What somebody did as a
     leader is no reason to make rounds without it: two that do not wait for each other make two versions. Lines break
-    as well, so it is not for long at first.
+    as well, so it is not for long at first: a dozen rounds.
     """
 
     def __init__(self) -> None:
+        self._first = DEMOTED_SECONDS
         self._of: dict[str, Demerits] = {}
         self._sent_from: dict[str, str] = {}
         """Leader -> digest of the state from which it has sent us to another one last."""
+
+    def rounds_take(self, seconds: float) -> None:
+        """As long as rounds of ours take now."""
+        self._first = max(DEMOTED_SECONDS, DEMOTED_ROUNDS * min(seconds, LONGEST_ROUND_SECONDS))
 
     def sent_from(self, leader: str, digest: str) -> bool:
         """It sends us to another state than this; returns whether it has done so before."""
@@ -143,11 +156,11 @@ class Demotions:
     def note(self, peer: str, now: float, points: int = 1) -> None:
         """It has wasted a round, or time of one; `points`: how badly."""
         before = self._of.pop(peer, Demerits())
-        if now - before.last > FORGIVEN_SECONDS:
+        if now - before.last > max(FORGIVEN_SECONDS, FORGIVEN_TIMES * (before.until - before.last)):
             before = Demerits()
         demerits = Demerits(before.points + points, before.times, now, before.until)
         if demerits.points >= (DEMOTED_AGAIN_AT if before.times else DEMOTED_AT):
-            lasts = min(DEMOTED_SECONDS * 2.0**demerits.times, LONGEST_SECONDS)
+            lasts = min(self._first * 2.0**demerits.times, max(LONGEST_SECONDS, LONGEST_TIMES * self._first))
             demerits = Demerits(0, demerits.times + 1, now, now + lasts)
         self._of[peer] = demerits
         while len(self._of) > MAX_DEMERITS:

@@ -93,6 +93,7 @@ class Rounds:
         self._questions = Questions(transport, protocol, self._detector, standing, self._whom_we_follow, sealed)
         self._inquiry = Inquiry(transport, run, self._questions, standing)
         self._auditing = Auditing(transport, protocol, run, codec, self._compute, standing)
+        self._lists = self._demotions, self.laggards, self._auditing.hidden
         awake = replace(standing, members_of=self._members_awake, lately=self._lately)
         self._leader = Leader(
             transport,
@@ -148,6 +149,8 @@ class Rounds:
         norm = await self._compute.in_order(self._norm, contribution)
         if not norm <= MAX_NORM:
             return NotAgreed("our own outer gradient is not finite; training has diverged on this machine")
+        for each in self._lists:
+            each.rounds_take(patience)
         group = contribution.group
         key = (group.stage, group.module, contribution.version)
         self._lost[key] = set()
@@ -228,8 +231,7 @@ class Rounds:
 
     def _demoted(self, now: float) -> frozenset[str]:
         """Who does not lead us: it has wasted rounds or keeps them waiting, or does not show what it has reduced."""
-        lists = self._demotions, self.laggards, self._auditing.hidden
-        return frozenset[str]().union(*(each.demoted(now) for each in lists))
+        return frozenset[str]().union(*(each.demoted(now) for each in self._lists))
 
     def _lost_of(self, key: Key) -> frozenset[str]:
         return frozenset(self._lost.get(key, ()))
