@@ -9,6 +9,8 @@ from dipaco_swarm.testing.cast import ROLES, STRANGERS
 
 PACE = 0.9
 """Of the versions a minute before, while the attack goes on and after it."""
+PACE_OF_DEAD = 0.95
+"""... where all that there is are names with nobody behind them."""
 EARLY = 1.6
 """... and no more than that: rounds that come sooner have less training in them. Who plays the role trains as well, a
 third of what the others do in a group of four."""
@@ -112,12 +114,13 @@ class Columns:
         before, during, after = self.versions
         kind, names = kind_of(role)
         is_stranger = kind in STRANGERS
+        pace = PACE_OF_DEAD if kind == "dead" else PACE
         if not is_stranger and self.settled is not None:
             during = self.settled
         found = ["state adopted"] * bool(self.adopted) + ["process ended"] * bool(self.ended)
         found += ["two states of a version"] * bool(self.forks)
         if is_stranger or names < NO_MAJORITY * size:
-            if during + self.grain < PACE * self.processors * before:
+            if during + self.grain < pace * self.processors * before:
                 found.append("slower meanwhile")
             if self.settled is not None and during - self.grain > EARLY * before:
                 found.append("rounds come early")

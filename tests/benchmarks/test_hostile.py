@@ -116,6 +116,8 @@ def test_aims_that_are_missed_are_named() -> None:
         "slower afterwards",
         "a stranger counts",
     ]
+    assert not replace(fine, versions=(4.0, 3.7, 4.0)).missed("tarpit", 4)
+    assert replace(fine, versions=(4.0, 3.7, 4.0)).missed("dead*50", 4) == ["slower meanwhile"]
     settled = replace(bad, adopted=0, ended=0, versions=(4.0, 1.0, 4.0), settled=4.0)
     assert not settled.missed("flip*2", 6), "who takes part has half of the time to be found in"
     assert replace(settled, settled=8.0).missed("mute", 4) == ["rounds come early"]
