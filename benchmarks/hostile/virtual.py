@@ -41,6 +41,8 @@ WARM_UP_SECONDS = 45.0
 """Who takes part does so honestly for so long before it does anything else: it has standing then."""
 WINDOW_SECONDS = 45.0
 """Each half of the attack."""
+ROUND_SECONDS = 9.0
+"""As long as one takes at most, usually."""
 OUT_SECONDS = 180.0
 """Between the two, at most, until somebody who should be out is: who leads one round of eight is seldom met."""
 HEALING_SECONDS = 40.0
@@ -208,6 +210,7 @@ def _play(world: World, role: str, size: int) -> Seen:
             await asyncio.wait([finding], timeout=OUT_SECONDS)
             made, _ = so_far()  # a round may be under way that was begun with it
             await world.until(lambda: so_far()[0] > made, WINDOW_SECONDS)
+            await asyncio.sleep(chance.uniform(0.0, ROUND_SECONDS))  # a window from version to version has one less
         await window(WINDOW_SECONDS)
         if finding is not None:
             not_out = not finding.done()
