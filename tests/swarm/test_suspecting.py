@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dipaco_swarm.swarm.round.suspecting import LONGEST_WAIT, Fit, Patience, fit_of, odd_piece
+from dipaco_swarm.swarm.round.suspecting import LONGEST_WAIT, Fit, Restraint, fit_of, odd_piece
 from dipaco_swarm.testing import sabotage
 
 PIECE = 4096
@@ -69,22 +69,22 @@ def test_who_goes_against_all_others_can_say_nothing() -> None:
 
 
 def test_what_was_suspected_in_vain_waits_longer_and_longer_and_not_for_ever() -> None:
-    patience, looked = Patience(), []
+    restraint, looked = Restraint(), []
     for number in range(100):
-        if patience.round_over():
+        if restraint.next_round():
             looked.append(number)
-            patience.followed()
+            restraint.followed()
     pauses = [after - before - 1 for before, after in itertools.pairwise(looked)]
     assert pauses[:5] == [1, 2, 4, 8, 16]
     assert set(pauses[5:]) <= {LONGEST_WAIT}
 
 
 def test_it_is_ready_again_where_there_was_nothing_odd() -> None:
-    patience = Patience()
+    restraint = Restraint()
     for _ in range(6):
-        while not patience.round_over():
+        while not restraint.next_round():
             pass
-        patience.followed()
+        restraint.followed()
     for _ in range(LONGEST_WAIT):
-        assert not patience.round_over()
-    assert all(patience.round_over() for _ in range(5))
+        assert not restraint.next_round()
+    assert all(restraint.next_round() for _ in range(5))

@@ -25,7 +25,7 @@ from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.showing import TRIES, Round, Showing, most_checked
 from dipaco_swarm.swarm.round.standing import Standing
-from dipaco_swarm.swarm.round.suspecting import Patience
+from dipaco_swarm.swarm.round.suspecting import Restraint
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Transport
@@ -63,7 +63,7 @@ class Auditing:
         """Reducers that did not show what we have asked for: they reduce nothing meanwhile."""
         self.unheard: set[str] = set()
         """Who has said that it is not shown what is shown to us."""
-        self._patience: dict[tuple[int, ModuleId], Patience] = {}
+        self._restraint: dict[tuple[int, ModuleId], Restraint] = {}
         self._tasks = Tasks()
 
     async def stop(self) -> None:
@@ -87,12 +87,12 @@ class Auditing:
 
     async def _odd(self, exchange: PieceExchange, kept: Round) -> int | None:
         """A piece that is looked at for what it is."""
-        patience = self._patience.setdefault((kept.about.stage, kept.about.module), Patience())
-        if not patience.round_over() or not kept.sealed:
+        restraint = self._restraint.setdefault((kept.about.stage, kept.about.module), Restraint())
+        if not restraint.next_round() or not kept.sealed:
             return None
         odd = await exchange.odd_piece()
         if odd is not None:
-            patience.followed()
+            restraint.followed()
         return odd
 
     def _drawn(self, kept: Round) -> list[int]:

@@ -83,15 +83,15 @@ def _oddness(fit: Fit, usual: float) -> float:
     return abs(math.log(fit.share / usual)) if fit.share > 0 else math.inf
 
 
-class Patience:
+class Restraint:
     """Of one module: how soon a suspicion is followed again."""
 
     def __init__(self) -> None:
         self._wait = 0
         self._left = 0
 
-    def round_over(self) -> bool:
-        """Whether what is odd in this round is looked into."""
+    def next_round(self) -> bool:
+        """A round is over. Whether what is odd in it is looked into."""
         self._left = max(-1, self._left - 1)
         return self._left < 0
 
