@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 ODD = 1.6
-"""So many times the usual share, or so many times less, is looked into. Of real outer gradients, a few in a thousand of
-the averages of honest reducers are that far off, a quarter of a piece turned round is in three of five, and all of it,
-or three times as long, always (docs/decisions/0046)."""
+"""So many times the usual share, or so many times less, is looked into. Of real outer gradients, some in a thousand to
+some in a hundred of the averages of honest reducers are that far off; a quarter of a piece turned round is in three of
+five, and all of it, or three times as long, nearly always (docs/decisions/0046)."""
 LONGEST_WAIT = 16
 """Rounds of a module that follow no suspicion, after several that were in vain."""
 
