@@ -16,7 +16,8 @@ sends them to one who comes before it, or whom it has joined itself.
 """
 
 import math
-from collections import Counter, defaultdict
+import statistics
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -39,8 +40,10 @@ DEMOTED_SECONDS = 60.0
 DEMOTED_ROUNDS = 12
 """So long somebody is demoted for the first time, whichever is longer: after a minute it would be back before the next
 round of a run whose rounds take ten."""
+LATELY = 5
+"""Rounds of which the median counts: who was away for a night has waited long for its last one."""
 LONGEST_ROUND_SECONDS = 1800.0
-"""A round counts as no longer: who was away for a night has waited longer for its last one."""
+"""A round counts as no longer."""
 LONGEST_SECONDS = 3600.0
 LONGEST_TIMES = 8
 """The longest demotion, whichever is longer: so long, or so many times the first one."""
@@ -137,13 +140,17 @@ class Demotions:
 
     def __init__(self) -> None:
         self._first = DEMOTED_SECONDS
+        self._rounds: deque[float] = deque(maxlen=LATELY)
+        """Seconds that each of the last ones took."""
         self._of: dict[str, Demerits] = {}
         self._sent_from: dict[str, str] = {}
         """Leader -> digest of the state from which it has sent us to another one last."""
 
-    def rounds_take(self, seconds: float) -> None:
-        """As long as rounds of ours take now."""
-        self._first = max(DEMOTED_SECONDS, DEMOTED_ROUNDS * min(seconds, LONGEST_ROUND_SECONDS))
+    def round_took(self, seconds: float) -> None:
+        """One of ours: so long somebody is demoted from now on is a dozen of what they take lately."""
+        self._rounds.append(seconds)
+        usual = statistics.median_low(self._rounds)
+        self._first = max(DEMOTED_SECONDS, DEMOTED_ROUNDS * min(usual, LONGEST_ROUND_SECONDS))
 
     def sent_from(self, leader: str, digest: str) -> bool:
         """It sends us to another state than this; returns whether it has done so before."""

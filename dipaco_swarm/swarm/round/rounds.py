@@ -150,7 +150,7 @@ class Rounds:
         if not norm <= MAX_NORM:
             return NotAgreed("our own outer gradient is not finite; training has diverged on this machine")
         for each in self._lists:
-            each.rounds_take(patience)
+            each.round_took(patience)
         group = contribution.group
         key = (group.stage, group.module, contribution.version)
         self._lost[key] = set()
