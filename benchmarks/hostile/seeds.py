@@ -1,6 +1,6 @@
 """Many seeds of many rows in virtual time: in parallel, kept as they come, and gone on with where they were left.
 
-A seed of a row costs 1 CPU second with two members, 3 with four, 9 with eight: 300 seeds of all rows are half a day.
+A seed of a row costs 1 CPU second with two members, 2 with four, 5 with eight: 300 seeds of all rows are most of a day.
 What is played is kept in a file, a line each; what is in it for the same code is not played again.
 """
 

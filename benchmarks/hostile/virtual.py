@@ -34,9 +34,12 @@ PLAN = Plan((StagePlan(((0, 0), (0, 1))),), inner_steps=3, overlap=True)
 """Two paths that share their first module."""
 STEP_SECONDS = (2.0, 3.0)
 SHARED = (0, ModuleId(0, 0))
-SELDOM = ((keeping, "CHECKPOINT_SECONDS"), (presenter, "REDRAW_SECONDS"))
-SELDOM_SECONDS = 30.0
-"""Nobody honest is killed and nobody looks, and both took a fifth of the time of a seed."""
+INSTEAD = (
+    (reduction, "MIN_PIECE", PIECE),
+    (keeping, "CHECKPOINT_SECONDS", 30.0),
+    (presenter, "REDRAW_SECONDS", 30.0),
+)
+"""What the product has otherwise: nobody honest is killed and nobody looks, and both took a fifth of a seed's time."""
 WARM_UP_SECONDS = 45.0
 """Who takes part does so honestly for so long before it does anything else: it has standing then."""
 WINDOW_SECONDS = 45.0
@@ -114,8 +117,10 @@ class Seen:
     second: Window
     """The first seconds of the attack and the last ones, when who takes part should be out."""
     after: Window
+    made: int = 0
+    """Versions from the beginning of the attack to its end."""
     made_with: int = 0
-    """Versions made meanwhile that have something of the hostile in them."""
+    """Of these, those that have something of the hostile in them."""
     adopted: int = 0
     """States of an outsider that somebody has, or went on from."""
     ended: int = 0
@@ -123,7 +128,8 @@ class Seen:
     forks: int = 0
     """Versions with a twin, where honest peers made both of the same state."""
     out: int | None = None
-    """Rounds of theirs until most of the honest went on without them, if these did; None: it is not looked for."""
+    """In how many rounds the hostile did so until most of the honest went on without them, or in all; None: it is not
+    looked for."""
     not_out: bool = False
     """They did not."""
 
@@ -148,8 +154,8 @@ def is_put_out(role: str) -> bool:
 def play(role: str, size: int, seed: int) -> Seen:
     """`size` members of one group, some of them hostile if the role is that of members; strangers come besides."""
     prepare()
-    for of, what, value in ((reduction, "MIN_PIECE", PIECE), *((each, what, SELDOM_SECONDS) for each, what in SELDOM)):
-        setattr(of, what, value)  # of this process, for good
+    for module, name, value in INSTEAD:
+        setattr(module, name, value)  # of this process, for good
     with tempfile.TemporaryDirectory(prefix="dipaco-hostile-", dir=workplace()) as folder:
         plan = replace(PLAN, parameters=max(4, size) * PIECE)  # something to reduce for everybody
         return _play(World(seed, plan, Path(folder) / "world"), role, size)
@@ -168,7 +174,9 @@ def _play(world: World, role: str, size: int) -> Seen:
     ]
     most = sum(1 / machine.step_seconds for machine in machines) * world.config.tokens_per_step
     windows: list[Window] = []
-    made_with, not_out = 0, False
+    made: list[bool] = []
+    """Of each version of the attack, whether it has something of the hostile in it."""
+    not_out = False
     adopted: list[str] = []
     out: list[int] = []
 
@@ -187,7 +195,7 @@ def _play(world: World, role: str, size: int) -> Seen:
         windows.append(Window(seconds, now_versions - versions, trained, still.longest))
 
     async def story(world: World) -> None:
-        nonlocal made_with, not_out
+        nonlocal not_out
         for number, (name, machine) in enumerate(zip(honest, machines, strict=True)):
             world.start(name, number % 2, machine)
         culprits = [process for process in hostile if isinstance(process, Saboteur)]
@@ -208,15 +216,15 @@ def _play(world: World, role: str, size: int) -> Seen:
         await window(WINDOW_SECONDS)
         if finding is not None:
             await asyncio.wait([finding], timeout=OUT_SECONDS)
-            made, _ = so_far()  # a round may be under way that was begun with it
-            await world.until(lambda: so_far()[0] > made, WINDOW_SECONDS)
+            then, _ = so_far()  # a round may be under way that was begun with it
+            await world.until(lambda: so_far()[0] > then, WINDOW_SECONDS)
             await asyncio.sleep(chance.uniform(0.0, ROUND_SECONDS))  # a window from version to version has one less
         await window(WINDOW_SECONDS)
         if finding is not None:
             not_out = not finding.done()
             out.append(rounds_of(culprits) if not_out else finding.result())
             finding.cancel()
-        made_with = sum(
+        made.extend(
             any(name.startswith("hostile") for name in version.tokens)
             for digest, version in world.ledger.versions[SHARED].items()
             if digest not in known
@@ -237,7 +245,8 @@ def _play(world: World, role: str, size: int) -> Seen:
         first,
         second,
         after,
-        made_with=made_with,
+        made=len(made),
+        made_with=sum(made),
         adopted=len(adopted),
         ended=len(failures),
         forks=twins(world),
@@ -249,7 +258,6 @@ def _play(world: World, role: str, size: int) -> Seen:
 def columns_of(role: str, alone: Seen, seen: Seen) -> Columns:
     """A row's seed, beside the same members with nobody else."""
     before = statistics.fmean((alone.first.pace, alone.second.pace))
-    made = seen.first.versions + seen.second.versions
     return Columns(
         versions=(before, statistics.fmean((seen.first.pace, seen.second.pace)), seen.after.pace),
         trained=(
@@ -257,7 +265,7 @@ def columns_of(role: str, alone: Seen, seen: Seen) -> Columns:
             statistics.fmean((seen.first.trained, seen.second.trained)),
             seen.after.trained,
         ),
-        counted=seen.made_with / max(1, made),
+        counted=seen.made_with / max(1, seen.made),
         adopted=seen.adopted,
         ended=seen.ended + alone.ended,
         settled=seen.second.pace,
