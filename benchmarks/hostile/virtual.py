@@ -162,97 +162,116 @@ def play(role: str, size: int, seed: int) -> Seen:
 
 
 def _play(world: World, role: str, size: int) -> Seen:
-    count = honest_of(role, size)
-    chance = Random(f"{world.seed}/{count}")  # the same machines with whoever comes besides
-    machines = [Machine(home_line(chance), step_seconds=chance.choice(STEP_SECONDS)) for _ in range(count)]
-    honest = [f"peer-{number}" for number in range(count)]
-    kind, names = kind_of(role)
-    is_dead, is_alone = kind == "dead", role == NOBODY
-    hostile = [
-        enter(world, f"hostile-{n}", kind, (count + n) % 2, Machine(home_line(chance)))
-        for n in range(0 if is_dead or is_alone else names)
-    ]
-    most = sum(1 / machine.step_seconds for machine in machines) * world.config.tokens_per_step
-    windows: list[Window] = []
-    made: list[bool] = []
-    """Of each version of the attack, whether it has something of the hostile in it."""
-    not_out = False
-    adopted: list[str] = []
-    out: list[int] = []
+    row = Row(world, role, honest_of(role, size))
+    world.play(row.story)
+    return row.seen()
 
-    def so_far() -> tuple[int, int]:
-        trained = (
-            tokens for (who, place), tokens in world.ledger.trained.items() if is_honest(who) and place == SHARED
-        )
-        made = sum(any(map(is_honest, version.tokens)) for version in world.ledger.versions[SHARED].values())
-        return made, sum(trained)
 
-    async def window(seconds: float) -> None:
-        (versions, tokens), still = so_far(), StandingStill(world, honest)
-        await still.watch(seconds)
-        now_versions, now_tokens = so_far()
-        trained = (now_tokens - tokens) / (most * seconds)
-        windows.append(Window(seconds, now_versions - versions, trained, still.longest))
+class Row:
+    """One seed of a row, while it is played."""
 
-    async def story(world: World) -> None:
-        nonlocal not_out
-        for number, (name, machine) in enumerate(zip(honest, machines, strict=True)):
+    def __init__(self, world: World, role: str, count: int) -> None:
+        chance = Random(f"{world.seed}/{count}")  # the same machines with whoever comes besides
+        kind, names = kind_of(role)
+        self._world = world
+        self._role = role
+        self._chance = chance
+        self._machines = [Machine(home_line(chance), step_seconds=chance.choice(STEP_SECONDS)) for _ in range(count)]
+        self._honest = [f"peer-{number}" for number in range(count)]
+        self._dead = names if kind == "dead" else 0
+        self._hostile = [
+            enter(world, f"hostile-{n}", kind, (count + n) % 2, Machine(home_line(chance)))
+            for n in range(0 if self._dead or role == NOBODY else names)
+        ]
+        self._saboteurs = [process for process in self._hostile if isinstance(process, Saboteur)]
+        self._windows: list[Window] = []
+        self._made: list[bool] = []
+        """Of each version of the attack, whether it has something of the hostile in it."""
+        self._adopted: list[str] = []
+        self._out: int | None = None
+        self._not_out = False
+
+    async def story(self, world: World) -> None:
+        """The honest, and members who become hostile; the attack; what is after it."""
+        for number, (name, machine) in enumerate(zip(self._honest, self._machines, strict=True)):
             world.start(name, number % 2, machine)
-        culprits = [process for process in hostile if isinstance(process, Saboteur)]
-        for culprit in culprits:
+        for culprit in self._saboteurs:
             culprit.role.active = False
-        for process in hostile:
+        for process in self._hostile:
             if not isinstance(process, Stranger):
                 process.start()
         await asyncio.sleep(WARM_UP_SECONDS)
-        for culprit in culprits:
-            culprit.role.active = True
-        for process in hostile:
-            if isinstance(process, Stranger):
-                process.start()
-        ghosts = asyncio.create_task(haunt(world, names)) if is_dead else None
         known = set(world.ledger.versions[SHARED])
-        finding = asyncio.create_task(until_out(world, honest, culprits)) if is_put_out(role) else None
-        await window(WINDOW_SECONDS)
-        if finding is not None:
-            await asyncio.wait([finding], timeout=OUT_SECONDS)
-            then, _ = so_far()  # a round may be under way that was begun with it
-            await world.until(lambda: so_far()[0] > then, WINDOW_SECONDS)
-            await asyncio.sleep(chance.uniform(0.0, ROUND_SECONDS))  # a window from version to version has one less
-        await window(WINDOW_SECONDS)
-        if finding is not None:
-            not_out = not finding.done()
-            out.append(rounds_of(culprits) if not_out else finding.result())
-            finding.cancel()
-        made.extend(
+        await self._attack()
+        self._made = [
             any(name.startswith("hostile") for name in version.tokens)
             for digest, version in world.ledger.versions[SHARED].items()
             if digest not in known
-        )
-        adopted.extend(forged_states_taken(world, hostile))
-        if ghosts is not None:
-            ghosts.cancel()
-        for process in hostile:
+        ]
+        self._adopted = forged_states_taken(world, self._hostile)
+        for process in self._hostile:
             if process.is_alive:
                 process.kill()
         await asyncio.sleep(HEALING_SECONDS)
-        await window(AFTER_SECONDS)
+        await self._window(AFTER_SECONDS)
 
-    world.play(story)
-    first, second, after = windows
-    failures = [failure for failure in world.failures() if not failure.startswith("hostile")]
-    return Seen(
-        first,
-        second,
-        after,
-        made=len(made),
-        made_with=sum(made),
-        adopted=len(adopted),
-        ended=len(failures),
-        forks=twins(world),
-        out=out[0] if out else None,
-        not_out=not_out,
-    )
+    async def _attack(self) -> None:
+        for culprit in self._saboteurs:
+            culprit.role.active = True
+        for process in self._hostile:
+            if isinstance(process, Stranger):
+                process.start()
+        ghosts = asyncio.create_task(haunt(self._world, self._dead)) if self._dead else None
+        if is_put_out(self._role):
+            await self._until_put_out()
+        else:
+            await self._window(WINDOW_SECONDS)
+            await self._window(WINDOW_SECONDS)
+        if ghosts is not None:
+            ghosts.cancel()
+
+    async def _until_put_out(self) -> None:
+        """A window, the time until somebody is out who should be, and another window."""
+        finding = asyncio.create_task(until_out(self._world, self._honest, self._saboteurs))
+        await self._window(WINDOW_SECONDS)
+        await asyncio.wait([finding], timeout=OUT_SECONDS)
+        then, _ = self._so_far()  # a round may be under way that was begun with it
+        await self._world.until(lambda: self._so_far()[0] > then, WINDOW_SECONDS)
+        await asyncio.sleep(self._chance.uniform(0.0, ROUND_SECONDS))  # a window from version to version has one less
+        await self._window(WINDOW_SECONDS)
+        self._not_out = not finding.done()
+        self._out = rounds_of(self._saboteurs) if self._not_out else finding.result()
+        finding.cancel()
+
+    async def _window(self, seconds: float) -> None:
+        (versions, tokens), still = self._so_far(), StandingStill(self._world, self._honest)
+        await still.watch(seconds)
+        now_versions, now_tokens = self._so_far()
+        most = sum(1 / machine.step_seconds for machine in self._machines) * self._world.config.tokens_per_step
+        trained = (now_tokens - tokens) / (most * seconds)
+        self._windows.append(Window(seconds, now_versions - versions, trained, still.longest))
+
+    def _so_far(self) -> tuple[int, int]:
+        """Versions of the shared module, and tokens, that the honest have made."""
+        ledger = self._world.ledger
+        trained = (tokens for (who, place), tokens in ledger.trained.items() if is_honest(who) and place == SHARED)
+        return sum(any(map(is_honest, version.tokens)) for version in ledger.versions[SHARED].values()), sum(trained)
+
+    def seen(self) -> Seen:
+        """What it came to, once it is over."""
+        first, second, after = self._windows
+        return Seen(
+            first,
+            second,
+            after,
+            made=len(self._made),
+            made_with=sum(self._made),
+            adopted=len(self._adopted),
+            ended=sum(not failure.startswith("hostile") for failure in self._world.failures()),
+            forks=twins(self._world),
+            out=self._out,
+            not_out=self._not_out,
+        )
 
 
 def columns_of(role: str, alone: Seen, seen: Seen) -> Columns:

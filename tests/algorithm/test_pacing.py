@@ -59,13 +59,16 @@ def beside(*others: Other, **changes: object) -> GroupView:
         (beside(replace(REPLICA, speaks=False)), True),
         (beside(replace(REPLICA, version=19 - CATCH_UP_ROUNDS)), True),
         (beside(replace(REPLICA, known=False)), True),
-        # of a stranger's word nothing depends: neither its tokens nor its path count, and its call only at half a round
-        (beside(STRANGER, tokens=99), False),
         # what a round was to have and left out makes the next one due no sooner, and is brought when somebody gathers
         (beside(BESIDE, tokens=1139, carried=1000), False),
         (beside(BESIDE, tokens=1140, carried=1000), True),
         (beside(BESIDE, tokens=1000, carried=1000, gathering=True), True),
+        # of a stranger's word nothing depends: neither its tokens nor its path count, and its call only at nine tenths
+        # of a round, or half of one where nobody is known
+        (beside(STRANGER, tokens=99), False),
         (beside(STRANGER, tokens=100), True),
+        (beside(BESIDE, STRANGER, tokens=119, asked=True), False),
+        (beside(BESIDE, STRANGER, tokens=120, asked=True), True),
         (beside(STRANGER, tokens=49, asked=True), False),
         (beside(STRANGER, tokens=50, asked=True), True),
         (beside(STRANGER, tokens=0, asked=True), False),

@@ -11,8 +11,10 @@ CATCH_UP_ROUNDS = 8
 most this many versions behind."""
 STRANGERS_EVERY = 10 * CATCH_UP_ROUNDS
 """Versions between two that are put off for a stranger's path: who is behind and does not exist costs a tenth."""
-ASKED_SHARE = 0.5
-"""Of its tokens a round must have before strangers can call us to it."""
+ASKED_SHARE = 0.9
+"""Of its tokens a round must have before strangers can call us to it: more often than that they make none."""
+ASKED_SHARE_OF_NEW = 0.5
+"""The same where we know nobody. Members of a new run meet as strangers, and the slowest has half when one has all."""
 RETRY_SHARE = 0.05
 """Share of a round's tokens to train after a failed round, before it is tried again."""
 PATIENCE_FLOOR_SECONDS = 3.0
@@ -41,7 +43,10 @@ def _is_ready(view: GroupView) -> bool:
 
 def _group_has_enough(view: GroupView) -> bool:
     """Whether the group's tokens reach the target, or somebody who sees more than we do says so."""
-    if view.gathering or (view.asked and view.group_tokens >= ASKED_SHARE * view.target):
+    if view.gathering:
+        return True
+    asked_share = ASKED_SHARE if view.known else ASKED_SHARE_OF_NEW
+    if view.asked and view.group_tokens >= asked_share * view.target:
         return True
     waits = _a_path_catches_up(view) or _half_of_us_catch_up(view)
     return view.group_tokens >= view.target * (CATCH_UP_ROUNDS if waits else 1)
