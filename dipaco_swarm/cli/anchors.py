@@ -7,22 +7,21 @@ from pathlib import Path
 
 import typer
 
-from dipaco_swarm.errors import HomeError, UsageError
+from dipaco_swarm.cli.operator_home import folder_of, manifest_in, table
+from dipaco_swarm.errors import UsageError
 from dipaco_swarm.operator.anchors import Anchor, Anchors
 from dipaco_swarm.operator.going_back import anchor_of
 from dipaco_swarm.operator.home import OperatorHome
-from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.orders import Rollback
-from dipaco_swarm.settings import default_home
 
 COLUMNS = ("anchor", "made", "stage", "versions", "tokens", "loss", "held out", "")
 
 
 def list_anchors(run: Path, home: Path | None, *, as_json: bool) -> None:
     """`run`: a run file, or the folder that `serve` keeps. Raises HomeError when there is no run."""
-    folder = home or (run if run.is_dir() else default_home(read_run_file(run).name, "bootstrap"))
-    manifest, anchors = _manifest_in(folder), Anchors(folder).all()
+    folder = folder_of(run, home)
+    manifest, anchors = manifest_in(folder), Anchors(folder).all()
     if as_json:
         typer.echo(json.dumps([_as_values(anchor, manifest) for anchor in anchors], indent=2))
         return
@@ -32,15 +31,15 @@ def list_anchors(run: Path, home: Path | None, *, as_json: bool) -> None:
             "no anchors: [anchors] keep is 0" if every is None else f"no anchors yet; one every {every} versions"
         )
         return
-    for line in _table([COLUMNS, *(_row(anchor, manifest) for anchor in anchors)]):
+    for line in table([COLUMNS, *(_row(anchor, manifest) for anchor in anchors)]):
         typer.echo(line)
 
 
 def tell_to_go_back(run_file: Path, to: int, modules: Sequence[str], home: Path | None) -> None:
     """Raises UsageError when the run cannot go back to that anchor, HomeError when there is no run."""
     _check_names(modules)
-    folder = home or default_home(read_run_file(run_file).name, "bootstrap")
-    manifest = _manifest_in(folder)
+    folder = folder_of(run_file, home)
+    manifest = manifest_in(folder)
     order = Rollback(anchor=to, modules=tuple(dict.fromkeys(modules)))
     anchor, problem = anchor_of(order, Anchors(folder).all(), manifest.stage)
     if anchor is None:
@@ -55,13 +54,6 @@ def tell_to_go_back(run_file: Path, to: int, modules: Sequence[str], home: Path 
         "what was trained since is dropped. The node that serves the run follows within seconds, and so do its peers; "
         "one that is down, when it is up"
     )
-
-
-def _manifest_in(folder: Path) -> Manifest:
-    manifest = OperatorHome(folder).manifest_of_own()
-    if manifest is None:
-        raise HomeError(f"there is no run in {folder}; give the --home that `serve` was given")
-    return manifest
 
 
 def _note(anchor: Anchor, manifest: Manifest) -> str:
@@ -85,11 +77,6 @@ def _row(anchor: Anchor, manifest: Manifest) -> tuple[str, ...]:
 
 def _as_values(anchor: Anchor, manifest: Manifest) -> dict[str, object]:
     return {**anchor.model_dump(mode="json"), "note": _note(anchor, manifest)}
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _check_names(modules: Sequence[str]) -> None:

@@ -162,15 +162,16 @@ HomeOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The folder that `serve` keeps.  [default: as for serve]")
 ]
 RunFileArgument = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run file that is being served.")]
+RunOrFolderArgument = Annotated[
+    Path, typer.Argument(metavar="RUN.toml|DIR", help="The run file, or the folder that `serve` keeps.")
+]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the peer: its screen and `status` say it.")]
 TOLD = "the node that serves the run does it within seconds; one that is down, when it is up"
 
 
 @app.command()
 def anchors(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN.toml|DIR", help="The run file, or the folder that `serve` keeps.")
-    ],
+    run: RunOrFolderArgument,
     home: HomeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
@@ -252,6 +253,19 @@ def forgive(run_file: RunFileArgument, name: NameArgument, home: HomeOption = No
 
         _node_of(run_file, home).order(Forgive(name=_peer_name(name)))
         typer.echo(TOLD)
+
+
+@app.command()
+def bans(
+    run: RunOrFolderArgument,
+    home: HomeOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs: with what proves each.")] = False,
+) -> None:
+    """List who is banned, by you or by the node that serves the run, and why."""
+    with worded_failures():
+        from dipaco_swarm.cli.bans import list_bans
+
+        list_bans(run, home, as_json=as_json)
 
 
 @app.command()

@@ -1,15 +1,15 @@
 """`dipaco-bootstrap shard`: the corpus of a run, split by path, with a line about how far it has come."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from dipaco_swarm.errors import HomeError, SwarmError, UsageError
+from dipaco_swarm.cli.operator_home import blob_in, folder_of, manifest_in
+from dipaco_swarm.errors import SwarmError, UsageError
 from dipaco_swarm.events import words
-from dipaco_swarm.run.file import read_run_file
-from dipaco_swarm.settings import default_home
 
 if TYPE_CHECKING:
     from dipaco_swarm.operator.sharding import SoFar
@@ -19,22 +19,12 @@ LINE_SECONDS = 10.0
 
 def split_corpus(run_file: Path, out: Path, home: Path | None, device: str) -> None:
     """Raises SwarmError."""
-    folder = home or default_home(read_run_file(run_file).name, "bootstrap")
-    from dipaco_swarm.operator.home import OperatorHome
+    folder = folder_of(run_file, home)
     from dipaco_swarm.operator.sharding import Sharding, shares_of
     from dipaco_swarm.training.prepared import INDEX
 
-    manifest = OperatorHome(folder).manifest_of_own()
-    if manifest is None:
-        raise HomeError(f"there is no run in {folder}; give the --home that `serve` was given")
-
-    def fetch(digest: str) -> bytes:
-        try:
-            return (folder / "blobs" / digest).read_bytes()
-        except OSError:
-            raise HomeError(f"{folder} lacks the run's file {digest[:12]}; have `serve` fetch it first") from None
-
-    sharding = Sharding(manifest, fetch, out, device)
+    manifest = manifest_in(folder)
+    sharding = Sharding(manifest, partial(blob_in, folder), out, device)
     if sharding.is_whole:
         typer.echo(f"{out} is whole already, split by the router of stage {manifest.stage.index}; nothing to do")
         return

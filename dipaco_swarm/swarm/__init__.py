@@ -119,7 +119,7 @@ Against whom
     Strangers who send malformed, oversized, non-finite or too long contributions: left out, named in the log. Whatever
     else they send: every number has a range (`fields.py`), and an error in what one peer sent costs that peer its
     stream (`border.py`), whose lines in the log are few. Averages and states that are not numbers: nobody takes them.
-    Who has never contributed: its tokens do not make a round due, its call not before half of one is trained, and it
+    Who has never contributed: its tokens do not make a round due, its call not before nine tenths of one are trained, and it
     is waited for in one of 80 versions at most; it leads only where nobody known can, and is asked where it is for a
     second, and once. A fast line: no reducer has more than twice an equal part. Members
     that send nothing, reducers that do not answer, leaders that stall, or send us to states that nobody sends: after
@@ -142,7 +142,7 @@ What we do not claim
       believed. Majorities were tried: in runs without a fault slow members then lost what they had trained, for
       whoever is fast makes versions alone.
     - Length is held per reducer: against R reducers together a member can send sqrt(R) times what it claimed.
-    - An honest average in every round. Of twenty pieces one is made anew: a reducer may bend some before it is found,
+    - An honest average in every round. Of twenty-five pieces one is made anew: a reducer may bend some before it is found,
       and that version stays. What it could have contributed itself it may choose after it has heard the others. A
       reducer may say that some of them did not come, and the leader may leave members out.
     - Who of two is to blame that complain of each other alone: both are noted. A member can so have others demoted, at

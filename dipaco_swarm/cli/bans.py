@@ -1,0 +1,29 @@
+"""`dipaco-bootstrap bans`: who is out of a run, and why."""
+
+import json
+from pathlib import Path
+
+import typer
+
+from dipaco_swarm.cli.operator_home import blob_in, folder_of, manifest_in, table
+from dipaco_swarm.operator.banned import banned_by_node, banned_by_operator
+from dipaco_swarm.operator.home import OperatorHome
+from dipaco_swarm.run.register import Register
+
+COLUMNS = ("name", "by", "why")
+
+
+def list_bans(run: Path, home: Path | None, *, as_json: bool) -> None:
+    """`run`: a run file, or the folder that `serve` keeps. Raises HomeError when there is no run."""
+    folder = folder_of(run, home)
+    peers, fingerprint = manifest_in(folder).peers, OperatorHome(folder).address().fingerprint
+    register = Register() if peers is None else Register.read(blob_in(folder, peers))
+    found = [*banned_by_operator(register), *banned_by_node(folder, fingerprint)]
+    if as_json:
+        typer.echo(json.dumps([banned.as_values(fingerprint) for banned in found], indent=2))
+        return
+    if not found:
+        typer.echo("nobody is banned, by you or by this node")
+        return
+    for line in table([COLUMNS, *((banned.name, banned.by, banned.why) for banned in found)], left=True):
+        typer.echo(line)
