@@ -11,6 +11,7 @@ from dipaco_swarm.cli.words import EXIT_ERROR, new_app, screen_choice, web_choic
 
 if TYPE_CHECKING:
     from dipaco_swarm.operator.home import OperatorHome
+    from dipaco_swarm.run.orders import Order
 
 MAX_WHY = 200
 
@@ -211,7 +212,7 @@ def invite(
 
         node = _node_of(run_file, home)
         address, codes = node.address(), [new_code() for _ in range(count)]
-        node.order(Invite(digests=tuple(map(digest_of, codes))))
+        _give(node, Invite(digests=tuple(map(digest_of, codes))))
         for code in codes:
             typer.echo(str(address.with_invitation(code)))
 
@@ -222,7 +223,7 @@ def admit(run_file: RunFileArgument, name: NameArgument, home: HomeOption = None
     with worded_failures():
         from dipaco_swarm.run.orders import Admit
 
-        _node_of(run_file, home).order(Admit(name=_peer_name(name)))
+        _give(_node_of(run_file, home), Admit(name=_peer_name(name)))
         typer.echo(TOLD)
 
 
@@ -241,7 +242,7 @@ def ban(
         node, banned = _node_of(run_file, home), _peer_name(name)
         if any(place.endswith(f"/{banned}") for place in node.address().bootstraps):
             raise UsageError(f"{banned} is a bootstrap node of this run: nobody would find the others any more")
-        node.order(Ban(name=banned, why=why[:MAX_WHY]))
+        _give(node, Ban(name=banned, why=why[:MAX_WHY]))
         typer.echo(TOLD)
 
 
@@ -251,7 +252,7 @@ def forgive(run_file: RunFileArgument, name: NameArgument, home: HomeOption = No
     with worded_failures():
         from dipaco_swarm.run.orders import Forgive
 
-        _node_of(run_file, home).order(Forgive(name=_peer_name(name)))
+        _give(_node_of(run_file, home), Forgive(name=_peer_name(name)))
         typer.echo(TOLD)
 
 
@@ -316,7 +317,7 @@ def appoint(
     with worded_failures():
         from dipaco_swarm.cli.standing_by import appointment
 
-        _node_of(run_file, home).order(appointment(node))
+        _give(_node_of(run_file, home), appointment(node))
         typer.echo(TOLD)
 
 
@@ -332,6 +333,12 @@ def promote(
 
         OperatorHome(home_of_standby(run, home)).tell_to_take_over()
         typer.echo("told the standby; its screen says when it leads the run, and one that is down will when it is up")
+
+
+def _give(node: "OperatorHome", order: "Order") -> None:
+    from dipaco_swarm.cli.operator_home import give
+
+    give(node, order)
 
 
 def _node_of(run_file: Path, home: Path | None) -> "OperatorHome":

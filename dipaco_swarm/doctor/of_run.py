@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 LookAtRun = Callable[[RunAddress], tuple["Trial", SwarmStatus]]
 """A guest's look: what is trained, and how far they are. Raises SwarmError."""
 
-BYTES_PER_PARAMETER = 4
+JOINING_BYTES = 8 + 4
+"""A parameter of a path, at most: modules with their outer momentum, and the model that makes a router's features."""
 LONG_ROUND_SECONDS = 600.0
 LONG_JOINING_SECONDS = 3600.0
 TRIAL_SECONDS = 10.0
@@ -77,7 +78,7 @@ def congestion_control() -> str | None:
 
 def joining_check(path: "RunPath", bytes_down: float | None) -> Check:
     """How long this machine's line needs for the modules of a path."""
-    size = BYTES_PER_PARAMETER * path.parameters
+    size = JOINING_BYTES * path.parameters
     fetches = f"fetches up to {words.size(size)}"
     if bytes_down is None:
         return Check("joining", "note", fetches, "how fast this line takes in could not be told: ask again later")

@@ -119,19 +119,18 @@ Against whom
     Strangers who send malformed, oversized, non-finite or too long contributions: left out, named in the log. Whatever
     else they send: every number has a range (`fields.py`), and an error in what one peer sent costs that peer its
     stream (`border.py`), whose lines in the log are few. Averages and states that are not numbers: nobody takes them.
-    Who has never contributed: its tokens do not make a round due, its call not before nine tenths of one are trained, and it
-    is waited for in one of 80 versions at most; it leads only where nobody known can, and is asked where it is for a
-    second, and once. A fast line: no reducer has more than twice an equal part. Members
-    that send nothing, reducers that do not answer, leaders that stall, or send us to states that nobody sends: after
-    two rounds nobody waits for them and others lead, each time for twice as long. A scaled contribution is clipped to
-    `norm_clip` times the median length. What the others of a group of three or more point away from, and noise, does
-    not count (`algorithm/averaging/robust.py`). Claims of tokens: a replica counts for at most four times the median of
-    its path. Different averages to different members: two signatures that prove it, and a ban. Wrong averages:
-    found by who makes a piece anew, with a proof for whoever does the same, and a ban. Who says that it holds
-    another average, or asks in the middle of a round how it ended: the others go on. Versions that nobody else has
-    had: not asked for. Wrong states and blobs: another holder is asked. Records in others' names: refused by every
-    node. Peers that vanish, freeze or crawl at any moment: points 5 and 8. Floods of names: whom we know keeps its
-    place.
+    Who has never contributed: its tokens do not make a round due, its call not before nine tenths of one are trained,
+    and it is waited for in one of 80 versions at most; it leads only where nobody known can, and is asked where it is
+    for a second, and once. A fast line: no reducer has more than twice an equal part. Members that send nothing,
+    reducers that do not answer, leaders that stall, or send us to states that nobody sends: after two rounds nobody
+    waits for them and others lead, each time for twice as long. A scaled contribution is clipped to `norm_clip` times
+    the median length. What the others of a group of three or more point away from, and noise, does not count
+    (`algorithm/averaging/robust.py`). Claims of tokens: a replica counts for at most four times the median of its
+    path. Different averages to different members: two signatures that prove it, and a ban. Wrong averages: found by
+    who makes a piece anew, with a proof for whoever does the same, and a ban. Who says that it holds another average,
+    or asks in the middle of a round how it ended: the others go on. Versions that nobody else has had: not asked for.
+    Wrong states and blobs: another holder is asked. Records in others' names: refused by every node. Peers that
+    vanish, freeze or crawl at any moment: points 5 and 8. Floods of names: whom we know keeps its place.
 
 What we do not claim
     - Truth of a contribution. What points a little with the others, and for the rest anywhere, moves the mean by its
@@ -142,9 +141,9 @@ What we do not claim
       believed. Majorities were tried: in runs without a fault slow members then lost what they had trained, for
       whoever is fast makes versions alone.
     - Length is held per reducer: against R reducers together a member can send sqrt(R) times what it claimed.
-    - An honest average in every round. Of twenty-five pieces one is made anew: a reducer may bend some before it is found,
-      and that version stays. What it could have contributed itself it may choose after it has heard the others. A
-      reducer may say that some of them did not come, and the leader may leave members out.
+    - An honest average in every round. Of twenty-five pieces one is made anew: a reducer may bend some before it is
+      found, and that version stays. What it could have contributed itself it may choose after it has heard the others.
+      A reducer may say that some of them did not come, and the leader may leave members out.
     - Who of two is to blame that complain of each other alone: both are noted. A member can so have others demoted, at
       most half of a roster at a time; these still contribute what is in time.
     - A leader's word. It may leave members out, or send two halves of a group two rosters: they make two versions, and

@@ -1,11 +1,13 @@
 """The operator's orders, the register and invitations, as values and files."""
 
+import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from dipaco_swarm.cli.bootstrap import app
+from dipaco_swarm.cli.operator_home import give
 from dipaco_swarm.errors import AddressError, HomeError, ManifestError
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.run.address import RunAddress
@@ -90,3 +92,15 @@ def test_the_commands_leave_orders_and_print_addresses(tmp_path: Path) -> None:
         Ban(name=SOMEBODY, why="noise"),
         Forgive(name=SOMEBODY),
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files away")
+def test_what_root_orders_can_be_read_by_the_service_s_own_user(tmp_path: Path) -> None:
+    home, service = tmp_path / "home", 12345
+    home.mkdir()
+    (home / "manifest.json").write_bytes(b"")
+    os.chown(home, service, service)
+    give(OperatorHome(home), Ban(name=SOMEBODY, why="noise"))
+    (left_there,) = (home / "orders").iterdir()
+    assert {path.stat().st_uid for path in (home / "orders", left_there)} == {service}
+    assert left_there.stat().st_mode & 0o077 == 0

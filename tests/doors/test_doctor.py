@@ -209,9 +209,9 @@ def test_joining_takes_as_long_as_the_line_takes_in() -> None:
     check = joining_check(LARGE, 1e6)
     assert (check.verdict, check.seen) == (
         "ok",
-        "fetches up to 600 MB: 10 min at the 8.0 Mbit/s that this line takes in now",
+        "fetches up to 1.8 GB: 30 min at the 8.0 Mbit/s that this line takes in now",
     )
-    assert check.figures["joining_seconds"] == 600
+    assert check.figures["joining_seconds"] == 1800
     slow, unknown = joining_check(LARGE, 1e4), joining_check(LARGE, None)
     assert (slow.verdict, unknown.verdict) == ("note", "note")
     assert slow.advice
