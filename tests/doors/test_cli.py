@@ -152,6 +152,7 @@ def test_the_template_explains_every_section() -> None:
         "anchors",
         "admission",
         "router",
+        "early_stopping",
         "rerouting",
         "stages",
     }
