@@ -157,7 +157,7 @@ def test_the_template_explains_every_section() -> None:
         "stages",
     }
     assert sections == {name for name in type(config).model_fields if f"[{name}]" in text}
-    named = [block for block in blocks if block.lstrip("#").lstrip().startswith("[") or "\n[" in block]
+    named = [block for block in blocks if block.lstrip("# ").startswith("[") or "\n[" in block or "\n# [" in block]
     assert sum(block.startswith("#") for block in named) >= len(sections)
 
 
