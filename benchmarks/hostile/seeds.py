@@ -33,6 +33,8 @@ JUDGES = "benchmarks.hostile.columns"
 """What it says of a seed is reckoned anew from what was measured."""
 BY_NAME = ("dipaco_swarm.algorithm", "dipaco_swarm.swarm.round")
 """Packages of which modules are imported by a name in a run file."""
+DRAWN = {f"dipaco_swarm.dashboard.{name}" for name in ("drawing", "fitting", "peer_drawing", "shapes")}
+"""Nobody looks at a screen there."""
 
 
 def plan(roles: Sequence[str], sizes: Sequence[int]) -> list[Row]:
@@ -126,7 +128,7 @@ def _seen(said: Mapping[str, Any]) -> Seen:
 def digest_of_code() -> str:
     """Of all code that a seed's story follows from; words for people are none of it."""
     graph = grimp.build_graph("dipaco_swarm", "benchmarks")
-    modules = {STORIES, *graph.find_upstream_modules(STORIES)} - {JUDGES}
+    modules = {STORIES, *graph.find_upstream_modules(STORIES)} - {JUDGES} - DRAWN
     for package in BY_NAME:
         modules |= {package, *graph.find_descendants(package)}
     whole = hashlib.sha256()

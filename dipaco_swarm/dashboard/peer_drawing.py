@@ -106,9 +106,9 @@ def _due(seconds: float | None) -> str:
 
 def _line_table(sent: LineView, received: LineView) -> Table:
     """What the line is used for."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style=QUIET, width=9)
     purposes = [purpose for purpose in sent.purposes if sent.purposes[purpose] or received.purposes.get(purpose)]
+    table = Table.grid(padding=(0, 2 if len(purposes) < 5 else 1))  # all five fit in 80 columns
+    table.add_column(style=QUIET, width=9)
     columns = ("now", "so far", *purposes)
     for _ in columns:
         table.add_column(justify="right", min_width=8, no_wrap=True)

@@ -87,6 +87,10 @@ def test_a_volunteer_reads_what_the_line_is_used_for() -> None:
     sent, came = line_with(text, "↑ sent"), line_with(text, "↓ came")
     assert "210 kB/s   41.2 MB   38.9 MB    2.1 MB    200 kB" in sent
     assert "1.8 MB/s   57.9 MB   49.3 MB         -    8.6 MB" in came
+    five = dict.fromkeys(("round", "versions", "joining", "reading", "messages"), 999_900_000)
+    narrow = text_of(replace(peer_view(), sent=LineView(five, 9.9e6), received=LineView(five, 9.9e6)), width=80)
+    assert line_with(narrow, "line  ").split()[-2] == "messages"
+    assert line_with(narrow, "↑ sent").count("1.0 GB") == 5
     quiet = text_of(replace(peer_view(), sent=LineView({"round": 10, "versions": 0}), received=LineView({"round": 10})))
     assert "versions" not in line_with(quiet, "line  ")
 
