@@ -6,11 +6,22 @@ from pathlib import Path
 import typer
 
 from dipaco_swarm.cli.operator_home import blob_in, folder_of, manifest_in, table
-from dipaco_swarm.operator.banned import banned_by_node, banned_by_operator
+from dipaco_swarm.operator.banned import banned_by_node, banned_by_operator, file_of_bans
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.run.register import Register
 
 COLUMNS = ("name", "by", "why")
+
+
+def warn_of_own_ban(node: OperatorHome, name: str) -> None:
+    """Say so where the node has banned the name by itself: no order ends that."""
+    fingerprint = node.address().fingerprint
+    for banned in banned_by_node(node.folder, fingerprint):
+        if banned.name == name:
+            typer.echo(
+                f"but that node itself has banned it, as it {banned.why}. No order ends that, here or at peers: where it "
+                f"is a mistake, stop the program and remove {file_of_bans(node.folder, fingerprint)}"
+            )
 
 
 def list_bans(run: Path, home: Path | None, *, as_json: bool) -> None:

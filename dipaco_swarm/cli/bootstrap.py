@@ -221,10 +221,13 @@ def invite(
 def admit(run_file: RunFileArgument, name: NameArgument, home: HomeOption = None) -> None:
     """Admit a peer by its name; a ban of it ends."""
     with worded_failures():
+        from dipaco_swarm.cli.bans import warn_of_own_ban
         from dipaco_swarm.run.orders import Admit
 
-        _give(_node_of(run_file, home), Admit(name=_peer_name(name)))
+        node, named = _node_of(run_file, home), _peer_name(name)
+        _give(node, Admit(name=named))
         typer.echo(TOLD)
+        warn_of_own_ban(node, named)
 
 
 @app.command()
@@ -250,10 +253,13 @@ def ban(
 def forgive(run_file: RunFileArgument, name: NameArgument, home: HomeOption = None) -> None:
     """End a ban. In a run of invited peers the peer needs to be admitted as well."""
     with worded_failures():
+        from dipaco_swarm.cli.bans import warn_of_own_ban
         from dipaco_swarm.run.orders import Forgive
 
-        _give(_node_of(run_file, home), Forgive(name=_peer_name(name)))
+        node, named = _node_of(run_file, home), _peer_name(name)
+        _give(node, Forgive(name=named))
         typer.echo(TOLD)
+        warn_of_own_ban(node, named)
 
 
 @app.command()

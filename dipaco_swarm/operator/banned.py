@@ -38,9 +38,14 @@ def banned_by_operator(register: Register) -> list[Banned]:
     return [Banned(name, "you", why or "-") for name, why in register.banned.items()]
 
 
+def file_of_bans(home: Path, run: str) -> Path:
+    """Where the node keeps whom it has banned by itself. `run`: its fingerprint."""
+    return bans_file(home, run)
+
+
 def banned_by_node(home: Path, run: str) -> list[Banned]:
     """Those whose proof holds, and those whose averages this node has made anew. `run`: its fingerprint."""
-    bans = Bans(bans_file(home, run))
+    bans = Bans(file_of_bans(home, run))
     bans.open(partial(is_proven, run=run, is_signed_by=is_signed_by))
     return [Banned(found.reducer, "this node", _why(found), found) for found in bans.all()]
 

@@ -103,3 +103,15 @@ def test_a_folder_without_a_run_says_so(tmp_path: Path) -> None:
     said = listed(tmp_path)
     assert said.exit_code != 0
     assert str(tmp_path) in said.output.replace("\n", "")
+
+
+def test_whom_the_node_has_banned_by_itself_no_order_lets_in_again(tmp_path: Path) -> None:
+    home, liar = a_home(tmp_path / "home"), load_identity(tmp_path)
+    assert bans_of(home).take(two_averages(liar))
+    run_file = tmp_path / "run.toml"
+    run_file.write_text(GOOD)
+    for order in ("forgive", "admit"):
+        said = CliRunner().invoke(app, [order, str(run_file), liar.peer, "--home", str(home)]).output
+        assert "as it signed two averages of L1M0 v13" in said
+        assert str(bans_file(home, FINGERPRINT)) in said.replace("\n", "")
+        assert "but" not in CliRunner().invoke(app, [order, str(run_file), SPAMMER, "--home", str(home)]).output
