@@ -19,8 +19,8 @@ def warn_of_own_ban(node: OperatorHome, name: str) -> None:
     for banned in banned_by_node(node.folder, fingerprint):
         if banned.name == name:
             typer.echo(
-                f"but that node itself has banned it, as it {banned.why}. No order ends that, here or at peers: where it "
-                f"is a mistake, stop the program and remove {file_of_bans(node.folder, fingerprint)}"
+                f"but that node itself has banned it, as it {banned.why}. No order ends that, here or at peers: where "
+                f"it is a mistake, stop the program and remove {file_of_bans(node.folder, fingerprint)}"
             )
 
 
