@@ -120,6 +120,17 @@ def make_folder(folder: Path, *, durable: bool) -> None:
         _flush_names(each.parent)
 
 
+def give_to_owner_of(home: Path, *made: Path) -> None:
+    """What root makes in a folder of somebody else is theirs from now on: they could not read it. Raises OSError.
+
+    A service often has a user of its own, and orders to it come from root.
+    """
+    owner = home.stat()
+    if os.geteuid() == 0 != owner.st_uid:
+        for path in made:  # a link that they have put there may lead anywhere
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
 @contextmanager
 def passing_file(folder: Path, size: int) -> Iterator[Path]:
     """A file of so many bytes whose name is gone when the block ends; who has it mapped by then keeps it as memory.

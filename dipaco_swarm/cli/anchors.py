@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from dipaco_swarm.cli.operator_home import folder_of, give, manifest_in, table
+from dipaco_swarm.cli.operator_home import folder_of, manifest_in, table
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.operator.anchors import Anchor, Anchors
 from dipaco_swarm.operator.going_back import anchor_of
@@ -44,7 +44,7 @@ def tell_to_go_back(run_file: Path, to: int, modules: Sequence[str], home: Path 
     anchor, problem = anchor_of(order, Anchors(folder).all(), manifest.stage)
     if anchor is None:
         raise UsageError(f"the run cannot go back to anchor {to}: {problem}")
-    give(OperatorHome(folder), order)
+    OperatorHome(folder).order(order)
     names = order.modules or sorted(anchor.modules)
     for name in names[:20]:
         typer.echo(f"{name}: back to version {anchor.modules[name].version}")

@@ -11,7 +11,6 @@ from dipaco_swarm.cli.words import EXIT_ERROR, new_app, screen_choice, web_choic
 
 if TYPE_CHECKING:
     from dipaco_swarm.operator.home import OperatorHome
-    from dipaco_swarm.run.orders import Order
 
 MAX_WHY = 200
 
@@ -119,13 +118,7 @@ def advance(
 ) -> None:
     """End the current stage: the node that serves the run opens the next one when the rounds under way are done."""
     with worded_failures():
-        from dipaco_swarm.run.file import read_run_file
-        from dipaco_swarm.settings import default_home
-
-        folder = home or default_home(read_run_file(run_file).name, "bootstrap")
-        from dipaco_swarm.operator.home import OperatorHome
-
-        OperatorHome(folder).tell_to_advance()
+        _node_of(run_file, home).tell_to_advance()
         typer.echo("told the node; its screen says when the stage ends, and one that is down will do it when it is up")
 
 
@@ -212,7 +205,7 @@ def invite(
 
         node = _node_of(run_file, home)
         address, codes = node.address(), [new_code() for _ in range(count)]
-        _give(node, Invite(digests=tuple(map(digest_of, codes))))
+        node.order(Invite(digests=tuple(map(digest_of, codes))))
         for code in codes:
             typer.echo(str(address.with_invitation(code)))
 
@@ -225,7 +218,7 @@ def admit(run_file: RunFileArgument, name: NameArgument, home: HomeOption = None
         from dipaco_swarm.run.orders import Admit
 
         node, named = _node_of(run_file, home), _peer_name(name)
-        _give(node, Admit(name=named))
+        node.order(Admit(name=named))
         typer.echo(TOLD)
         warn_of_own_ban(node, named)
 
@@ -245,7 +238,7 @@ def ban(
         node, banned = _node_of(run_file, home), _peer_name(name)
         if any(place.endswith(f"/{banned}") for place in node.address().bootstraps):
             raise UsageError(f"{banned} is a bootstrap node of this run: nobody would find the others any more")
-        _give(node, Ban(name=banned, why=why[:MAX_WHY]))
+        node.order(Ban(name=banned, why=why[:MAX_WHY]))
         typer.echo(TOLD)
 
 
@@ -257,7 +250,7 @@ def forgive(run_file: RunFileArgument, name: NameArgument, home: HomeOption = No
         from dipaco_swarm.run.orders import Forgive
 
         node, named = _node_of(run_file, home), _peer_name(name)
-        _give(node, Forgive(name=named))
+        node.order(Forgive(name=named))
         typer.echo(TOLD)
         warn_of_own_ban(node, named)
 
@@ -323,7 +316,7 @@ def appoint(
     with worded_failures():
         from dipaco_swarm.cli.standing_by import appointment
 
-        _give(_node_of(run_file, home), appointment(node))
+        _node_of(run_file, home).order(appointment(node))
         typer.echo(TOLD)
 
 
@@ -341,18 +334,11 @@ def promote(
         typer.echo("told the standby; its screen says when it leads the run, and one that is down will when it is up")
 
 
-def _give(node: "OperatorHome", order: "Order") -> None:
-    from dipaco_swarm.cli.operator_home import give
-
-    give(node, order)
-
-
 def _node_of(run_file: Path, home: Path | None) -> "OperatorHome":
+    from dipaco_swarm.cli.operator_home import folder_of
     from dipaco_swarm.operator.home import OperatorHome
-    from dipaco_swarm.run.file import read_run_file
-    from dipaco_swarm.settings import default_home
 
-    return OperatorHome(home or default_home(read_run_file(run_file).name, "bootstrap"))
+    return OperatorHome(folder_of(run_file, home))
 
 
 def _peer_name(name: str) -> str:

@@ -15,7 +15,6 @@ def tell_to_extend(run_file: Path, home: Path | None) -> None:
     """Raises RunFileError when the run cannot go on by this run file, HomeError when there is no run."""
     config = read_run_file(run_file)
     folder = home or default_home(config.name, "bootstrap")
-    from dipaco_swarm.cli.operator_home import give
     from dipaco_swarm.operator.home import OperatorHome
 
     node = OperatorHome(folder)
@@ -39,7 +38,7 @@ def tell_to_extend(run_file: Path, home: Path | None) -> None:
     if not changes:
         typer.echo("this is the run file that the run goes by already; nothing to do")
         return
-    give(node, Extend(config=config))
+    node.order(Extend(config=config))
     for change in changes:
         typer.echo(str(change))
     typer.echo(

@@ -1,6 +1,5 @@
 """Of commands that look at the folder that `dipaco-bootstrap serve` keeps, whether or not it serves just now."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +7,6 @@ from dipaco_swarm.errors import HomeError
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.run.orders import Order
 from dipaco_swarm.settings import default_home
 
 
@@ -23,18 +21,6 @@ def manifest_in(folder: Path) -> Manifest:
     if manifest is None:
         raise HomeError(f"there is no run in {folder}; give the --home that `serve` was given")
     return manifest
-
-
-def give(node: OperatorHome, order: Order) -> None:
-    """Have the node that serves from there do something. Raises HomeError when there is no run.
-
-    What root leaves for a service that has a user of its own belongs to that user: it could not be read else.
-    """
-    node.order(order)
-    owner = node.folder.stat()
-    if os.geteuid() == 0 != owner.st_uid:
-        for path in ((orders := node.folder / "orders"), *orders.iterdir()):
-            os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def blob_in(folder: Path, digest: str) -> bytes:

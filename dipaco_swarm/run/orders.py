@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from dipaco_swarm.errors import HomeError
-from dipaco_swarm.files import make_folder, replace_whole
+from dipaco_swarm.files import give_to_owner_of, make_folder, replace_whole
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.register import MAX_INVITATIONS, Name, Why
 from dipaco_swarm.run.stage import ModuleName
@@ -74,6 +74,7 @@ def leave(folder: Path, order: Order) -> None:
         make_folder(folder, durable=True)
         file = folder / f"{time.time_ns():020d}-{next(_count):04d}.json"
         replace_whole(file, order.model_dump_json().encode(), durable=True, private=True)
+        give_to_owner_of(folder.parent, folder, file)
     except OSError as error:
         raise HomeError(
             f"{folder} cannot be written: {error.strerror or error}; run this as whoever runs `serve`"

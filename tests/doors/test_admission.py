@@ -7,7 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from dipaco_swarm.cli.bootstrap import app
-from dipaco_swarm.cli.operator_home import give
 from dipaco_swarm.errors import AddressError, HomeError, ManifestError
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.run.address import RunAddress
@@ -100,7 +99,11 @@ def test_what_root_orders_can_be_read_by_the_service_s_own_user(tmp_path: Path) 
     home.mkdir()
     (home / "manifest.json").write_bytes(b"")
     os.chown(home, service, service)
-    give(OperatorHome(home), Ban(name=SOMEBODY, why="noise"))
+    OperatorHome(home).order(Ban(name=SOMEBODY, why="noise"))
     (left_there,) = (home / "orders").iterdir()
+    (somebody_s := tmp_path / "shadow").write_text("")
+    (home / "orders" / "link.json").symlink_to(somebody_s)
+    OperatorHome(home).order(Forgive(name=SOMEBODY))
+    assert somebody_s.stat().st_uid == 0
     assert {path.stat().st_uid for path in (home / "orders", left_there)} == {service}
     assert left_there.stat().st_mode & 0o077 == 0
