@@ -56,9 +56,12 @@ def test_who_flips_is_as_if_it_were_not_there_and_ruins_a_plain_mean(read: Path)
 
 @pytest.mark.parametrize("attack", cases("mixed", long=["stale"]))
 def test_who_is_found_by_trying_is_left_out_and_nobody_honest_is(attack: str, read: Path) -> None:
-    tried = play(Bench(read, seed=0, rounds=6), SETTINGS["1 of 5 paths"], Defence(), attack)
-    assert tried.doubted == {"hostile-0"}
-    assert 1 <= tried.counted["hostile"][0] <= 5  # of six: how soon hangs on the text, that of the Python at hand
+    tried, longer = (
+        play(Bench(read, seed=0, rounds=rounds), SETTINGS["1 of 5 paths"], Defence(), attack) for rounds in (6, 12)
+    )
+    assert tried.doubted == longer.doubted == {"hostile-0"}
+    assert 1 <= longer.counted["hostile"][0] <= 6  # of twelve: in six, how soon hangs on the text of the Python at hand
+    assert 1 <= tried.counted["hostile"][0] <= 5
     assert tried.counted["honest"] == [48, 48]
 
 
