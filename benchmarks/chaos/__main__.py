@@ -12,7 +12,6 @@ checks passed.
 import argparse
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -56,8 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"no network namespaces here: {missing}", file=sys.stderr)
         return 2
     os.chdir(ROOT)
-    for ended in (signal.SIGINT, signal.SIGTERM):  # in the background of a script, the first is ignored else
-        signal.signal(ended, signal.default_int_handler)  # what it has started ends with it
     crews.prepare()
     passed = True
     for name in options.scenario:

@@ -48,7 +48,12 @@ LIBRARIES = ["benchmarks.chaos.loaded"]
 
 
 def prepare() -> None:
-    """Load what all programs need into the server, once. One thread of arithmetic each; call it before any start."""
+    """Load what all programs need into the server, once. One thread of arithmetic each; call it before any start.
+
+    Whoever ends this program from outside interrupts it, so that what it has started ends with it.
+    """
+    for ended in (signal.SIGINT, signal.SIGTERM):  # in the background of a script the first is ignored else
+        signal.signal(ended, signal.default_int_handler)
     os.environ.update(ENVIRONMENT)
     MAKE.set_forkserver_preload(LIBRARIES)
 
