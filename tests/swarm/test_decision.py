@@ -74,6 +74,9 @@ SLOW_PIA = ready(), ready(), waiting("nora ole")
         (view(ready(), ready(), ready(), ready(), dropped=(1, 2)), FRESH, Commit(A, 0)),
         (view(ready(), waiting(moved=1), now=16.0), Memory(moved_since=0.0, moved=2), Abort("nothing moved for 15 s")),
         (view(ready(), MemberView(""), now=16.0), Memory(moved_since=0.0, moved=1), Drop(frozenset({1}), "has said n")),
+        # the others needed ten seconds: it may need thirty, but not without a byte
+        (view(*SLOW_PIA, now=16.0), Memory(0.0, moved=2, few_slow_since=10.0), Drop(frozenset({2}), "was much slower")),
+        (view(*SLOW_PIA, now=16.0), Memory(5.0, moved=2, few_slow_since=10.0), Wait()),
         (view(*SLOW_PIA[:2], MemberView(""), now=1.0, waived=(2,)), FRESH, Commit(A, 0)),
         (view(ready(), ready(B), ready(), now=1.0, waived=(1,)), FRESH, Commit(A, 0)),
         (view(ready(), ready(), dropped=(0,), waived=(1,)), FRESH, Abort("all who are left")),
@@ -134,6 +137,13 @@ def test_a_straggler_is_waited_for_as_long_as_the_others_needed_several_times(
     decided, memory = decide(replace(round_, now=needed + allowed + 0.1), memory, TIMING)
     assert isinstance(decided, Drop)
     assert memory.few_slow_since is None, "who is left has its time anew"
+    left = replace(view(ready(), waiting(averages="nora"), SLOW_PIA[2], dropped=(2,)), patience=patience)
+    since = needed + allowed + 1.1  # they needed another second
+    _, memory = decide(replace(left, now=since), memory, TIMING)
+    memory = replace(memory, moved_since=1000.0)
+    again = max(TIMING.slow_floor, 3 * (needed + 1.0), 0.25 * patience)
+    assert decide(replace(left, now=since + again), memory, TIMING)[0] == Wait(), "and no longer: that was not theirs"
+    assert isinstance(decide(replace(left, now=since + again + 0.1), memory, TIMING)[0], Drop)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ more than half of the roster have left        Abort
 somebody has no average yet:
   nothing has moved for `standstill`:
     half of the members or fewer say nothing  Drop      ... at all about it
+    half of them or fewer are stragglers      Drop      however long the others needed
     else                                      Abort     the round is tried again; after the patience, where the round
                                                         waits for everybody
   else                                        Wait
@@ -87,6 +88,8 @@ class Memory:
     moved: int = 0
     few_slow_since: float | None = None
     """Since when there have been stragglers, and no more than half of the members; None: there are none such."""
+    waited: float = 0.0
+    """Seconds that those who were dropped have cost: the others did not need them."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +146,8 @@ def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, M
         memory = replace(memory, few_slow_since=None)
     elif memory.few_slow_since is None:
         memory = replace(memory, few_slow_since=view.now)
-    elif view.now - memory.few_slow_since > _allowed(view, memory.few_slow_since, timing):
-        why = "was much slower than the others; the next round counts its progress"
-        return Drop(slow, why, late=True, apart=held_up.apart), replace(memory, few_slow_since=None)
+    elif view.now - memory.few_slow_since > _allowed(view, memory, memory.few_slow_since, timing):
+        return _drop_slow(view, memory, memory.few_slow_since, held_up)
 
     if 2 * len(view.alive) < len(view.members):
         return Abort("more than half of the peers left in the middle of it"), memory
@@ -159,6 +161,8 @@ def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, M
             silent = frozenset(i for i in view.awaited if view.members[i].report is None and view.ready(i) is None)
             if silent and 2 * len(silent) <= len(view.awaited) and not view.whole:
                 return Drop(silent, "has said nothing about it", late=True), replace(memory, moved_since=view.now)
+            if memory.few_slow_since is not None and view.now - memory.few_slow_since > timing.slow_floor:
+                return _drop_slow(view, memory, memory.few_slow_since, held_up)
             return Abort(f"nothing moved for {standstill:.0f} s; the round is tried again"), memory
         return Wait(), memory
     if len({average.digest for average in ready}) > 1:
@@ -168,9 +172,15 @@ def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, M
     return Commit(ready[0].digest, view.generation), memory
 
 
-def _allowed(view: RoundView, few_slow_since: float, timing: Timing) -> float:
+def _drop_slow(view: RoundView, memory: Memory, since: float, held_up: "Stragglers") -> tuple[Decision, Memory]:
+    why = "was much slower than the others; the next round counts its progress"
+    remembered = replace(memory, moved_since=view.now, few_slow_since=None, waited=memory.waited + view.now - since)
+    return Drop(held_up.slow, why, late=True, apart=held_up.apart), remembered
+
+
+def _allowed(view: RoundView, memory: Memory, since: float, timing: Timing) -> float:
     """Seconds that the others wait for stragglers: several times as long as they needed themselves."""
-    needed_by_others = few_slow_since - view.began
+    needed_by_others = since - view.began - memory.waited
     return max(timing.slow_floor, 3 * needed_by_others, SLOW_SHARE * view.patience)
 
 
