@@ -16,6 +16,7 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kind.add_argument("--cost", action="store_true", help="signatures and averages, when nobody attacks")
     kind.add_argument("--list", action="store_true", help="the roles, and nothing else")
     parser.add_argument("--quick", action="store_true", help="the worst ones")
-    parser.add_argument("--seeds", type=int, default=2, help="of --poison and --virtual")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=2,
+        help="of --poison; of --virtual: of each role, shared among the sizes of its groups",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="of --poison and --virtual: processes")
     parser.add_argument("--seconds", type=float, help="of --virtual: no seed begins after that (--quick: 540)")
     parser.add_argument("--members", type=int, nargs="+", help="sizes of groups, of --virtual; honest peers, else")
@@ -100,17 +106,21 @@ def virtual(options: argparse.Namespace) -> int:
     kept = Kept(options.out / "virtual.jsonl")
     limit = QUICK_SECONDS if quick and options.seconds is None else options.seconds
     tell = lambda said: print(said, flush=True)  # noqa: E731
-    found = sweep(wanted, range(options.seeds), options.jobs, kept, seconds=limit, tell=tell)
+    found = sweep(wanted, options.seeds, options.jobs, kept, seconds=limit, tell=tell)
     seeds = sorted({columns.seeds for columns in found.values()})
+    of_role = Counter[str]()
+    for (role, _), row in found.items():
+        of_role[role] += row.seeds
     about = (
         f"`python -m benchmarks.hostile --virtual --seeds {options.seeds}`: two paths that share a module, members in "
         f"overlapped rounds of 6 to 9 s; {2 * WINDOW_SECONDS:.0f} s of an attack of one of them, or of a stranger "
         f"beside them, its second half once the others go on without it ({OUT_SECONDS:.0f} s later at most), and "
         f"{AFTER_SECONDS:.0f} s once it is over. Before: the same honest members and machines of that "
-        f"seed with nobody else. Of {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} seeds a row: versions are "
-        "means, the rest is medians; twins, ended programs and states of an outsider are of all, and so is in how many "
-        "rounds somebody did what it does until most others went on without it. Pace is judged by these means, and one "
-        f"version in {AFTER_SECONDS:.0f} s ({60 / AFTER_SECONDS:.0f} a minute), divided by the root of the number of "
+        f"seed with nobody else. Of {min(of_role.values(), default=0)} seeds of each role, shared among the sizes of "
+        f"its groups, {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} a row: versions are means, the rest is "
+        "medians; twins, ended programs and states of an outsider are of all, and so is in how many rounds somebody "
+        "did what it does until most others went on without it. Pace is judged by these means, and one version in "
+        f"{AFTER_SECONDS:.0f} s ({60 / AFTER_SECONDS:.0f} a minute), divided by the root of the number of "
         "seeds, is missed by nobody."
     )
     text = columns.page(f"Hostile peers in virtual time: {hardware()}", about, found)

@@ -1,7 +1,8 @@
 """Many seeds of many rows in virtual time: in parallel, kept as they come, and gone on with where they were left.
 
-A seed of a row costs 1 CPU second with two members, 2 with four, 5 with eight: 300 seeds of all rows are most of a day.
-What is played is kept in a file, a line each; what is in it for the same code is not played again.
+A seed of a row costs 1 CPU second with two members, 2 with four, 5 with eight; so many of each role, in its sizes by
+turns, that 300 are ten hours of two processors. What is played is kept in a file, a line each; what is in it for the
+same code is not played again.
 """
 
 import ast
@@ -47,6 +48,21 @@ def plan(roles: Sequence[str], sizes: Sequence[int]) -> list[Row]:
     return [(role, size) for role in names for size in sizes or own[role]]
 
 
+def turns(wanted: Sequence[Row], seeds: int) -> Iterator[Played]:
+    """So many seeds of each role, in all its sizes by turns; and before each, what it is compared with."""
+    sizes: dict[str, list[int]] = {}
+    for role, size in wanted:
+        sizes.setdefault(role, []).append(size)
+    told = set[Played]()
+    for turn in range(seeds):
+        for role, of in sizes.items():
+            seed, which = divmod(turn, len(of))
+            alone = (*baseline(role, of[which]), seed)
+            yield from () if alone in told else (alone,)
+            told.add(alone)
+            yield role, of[which], seed
+
+
 class Kept:
     """Seeds that were played, in a file."""
 
@@ -82,17 +98,16 @@ class Kept:
 
 def sweep(
     wanted: Sequence[Row],
-    seeds: Sequence[int],
+    seeds: int,
     jobs: int,
     kept: Kept,
     *,
     seconds: float | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> dict[Row, Columns]:
-    """Play what was not played yet, seed by seed over all rows; `seconds`: no seed begins after that."""
+    """Play what was not played yet of so many seeds of each role; `seconds`: none begins after that."""
     began = time.monotonic()
-    rows = [*dict.fromkeys(baseline(*row) for row in wanted), *wanted]
-    left = [(role, size, seed) for seed in seeds for role, size in rows if (role, size, seed) not in kept.found]
+    left = (played for played in turns(wanted, seeds) if played not in kept.found)
     in_time = (each for each in left if seconds is None or time.monotonic() - began < seconds)
     for played, seen in _played(in_time, jobs):
         kept.add(played, seen)

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -187,17 +188,28 @@ def test_what_was_played_is_kept_and_not_played_again(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(seeds, "play", play)
     rows, file = [("far", 4), ("mute", 2)], tmp_path / "kept" / "virtual.jsonl"
-    alone = [(NOBODY, 4), (NOBODY, 1)]
-    assert seeds.sweep(rows, range(2), 1, Kept(file))["far", 4].adopted == 1
-    again = seeds.sweep(rows, range(3), 1, Kept(file))
-    assert played == [(*row, seed) for seed in range(3) for row in alone + rows], (
-        "all rows have as many seeds, if it is stopped"
+    far, mute = ([(NOBODY, alone), row] for alone, row in zip((4, 1), rows, strict=True))
+    assert seeds.sweep(rows, 2, 1, Kept(file))["far", 4].adopted == 1
+    again = seeds.sweep(rows, 3, 1, Kept(file))
+    assert played == [(*row, seed) for seed in range(3) for row in far + mute], (
+        "all roles have as many seeds, if it is stopped"
     )
     assert again["mute", 2].adopted == 3
     assert again["mute", 2].seeds == 3
-    assert not seeds.sweep(rows, range(9), 1, Kept(tmp_path / "other"), seconds=0.0)
+    assert not seeds.sweep(rows, 9, 1, Kept(tmp_path / "other"), seconds=0.0)
     monkeypatch.setattr(seeds, "digest_of_code", lambda: "another")
     assert not Kept(file).found
+
+
+def test_the_sizes_of_a_role_share_its_seeds_by_turns() -> None:
+    rows = [("mute", 2), ("mute", 4), ("far", 4), ("flip*2", 6)]
+    of = [one for one in seeds.turns(rows, 4) if one[0] != NOBODY]
+    assert of[:6] == [("mute", 2, 0), ("far", 4, 0), ("flip*2", 6, 0), ("mute", 4, 0), ("far", 4, 1), ("flip*2", 6, 1)]
+    assert of[6:8] == [("mute", 2, 1), ("far", 4, 2)]
+    assert Counter(role for role, _, _ in of) == {"mute": 4, "far": 4, "flip*2": 4}
+    every = [*seeds.turns(rows, 4)]
+    assert len(every) == len({*every}), "what is compared with several is played once"
+    assert all(every.index((*virtual.baseline(*one[:2]), one[2])) < every.index(one) for one in of)
 
 
 def test_rows_of_a_table() -> None:
