@@ -460,8 +460,8 @@ class Story:
         for (name, life), seen in self._samples[what].items():
             rest = [(at, value) for at, value in seen if at - seen[0][0] > SETTLED_SECONDS]
             rest = rest[int(len(rest) * (1 - last)) :]
-            if len(rest) > 10:
-                settled[f"{name}.{life}"] = at_rest(rest)
+            if len(rest) > 10 and len(low := at_rest(rest)) > 2:  # minutes: of fewer there is no slope
+                settled[f"{name}.{life}"] = low
         longest = sorted(settled, key=lambda key: settled[key][0][0] - settled[key][-1][0])[:4]
         return [(key, growth(settled[key], MEASURES[what].unit)) for key in longest]
 
