@@ -136,23 +136,6 @@ def test_a_round_that_was_agreed_on_or_a_long_time_makes_up_for_it() -> None:
     assert "refuses" in demotions.demoted(0.0)
 
 
-def test_what_others_do_about_somebody_counts_where_it_was_late_here_as_well() -> None:
-    demotions = Demotions()
-    for _ in range(5):
-        demotions.confirm("unknown", 0.0)
-    assert not demotions.demoted(0.0)
-    demotions.note("late", 0.0, 2)
-    demotions.confirm("late", 1.0)
-    assert demotions.demoted(1.0) == {"late"}
-    for _ in range(5):  # others go on to do so: that alone does not make it last longer
-        demotions.confirm("late", 2.0)
-    assert demotions.demoted(DEMOTED_SECONDS + 2.0) == set()
-    demotions.note("in time since", 0.0, 2)
-    demotions.forgive("in time since")
-    demotions.confirm("in time since", 1.0)
-    assert "in time since" not in demotions.demoted(1.0)
-
-
 @pytest.mark.parametrize(
     ("round_seconds", "first"), [(2.0, DEMOTED_SECONDS), (420.0, 12 * 420.0), (1e6, 12 * LONGEST_ROUND_SECONDS)]
 )

@@ -33,8 +33,7 @@ REFUSAL_SECONDS = 10.0
 DEMOTED_AT = 3
 """Points. As many for a leader that is alive and does not begin. Two for one that was lost after it had answered, for
 one that sends us again to a state that nobody sends, and for a member that was late. One for doing so first, for a
-round that was off, for the other side of a complaint that nobody shares, and for a member that was late and for whom
-another leader does not wait."""
+round that was off, and for the other side of a complaint that nobody shares."""
 DEMOTED_AGAIN_AT = 2
 """Who was demoted before has less credit."""
 DEMOTED_SECONDS = 60.0
@@ -173,11 +172,6 @@ class Demotions:
         self._of[peer] = demerits
         while len(self._of) > MAX_DEMERITS:
             del self._of[next(iter(self._of))]
-
-    def confirm(self, peer: str, now: float) -> None:
-        """Another has demoted it: a point, if it has some of ours. Hearsay alone would go round for ever."""
-        if self._of.get(peer, Demerits()).points:
-            self.note(peer, now)
 
     def forgive(self, peer: str) -> None:
         """It has done well in a round that is agreed on. What it was demoted for before is remembered."""

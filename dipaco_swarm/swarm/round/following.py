@@ -219,9 +219,6 @@ class Follower:
         awaited = {member.peer for member in roster.members if member.awaited}
         for peer in awaited & {*agreed.contributors} - {*agreed.left_out} - exchange.blamed:
             self.laggards.forgive(peer)
-        if channel.peer != self.transport.peer:
-            for peer in {member.peer for member in roster.members} - awaited:
-                self.laggards.confirm(peer, self._now())
         return agreed
 
     async def _somebody_is_convicted(self, exchange: PieceExchange, others_go_on: bool) -> bool:
