@@ -1,8 +1,8 @@
 """Many seeds of many rows in virtual time: in parallel, kept as they come, and gone on with where they were left.
 
-A seed of a row costs 1 CPU second with two members, 2 with four, 5 with eight; so many of each role, in its sizes by
-turns, that 300 are ten hours of two processors. What is played is kept in a file, a line each; what is in it for the
-same code is not played again.
+A seed of a row costs 1 CPU second with two members, 2 with four, 5 with eight. Each role has its seeds in the sizes
+of its groups by turns: 300 are 15,000 stories, eight hours of two processors. What is played is kept in a file, a line
+each; what is in it for the same code is not played again.
 """
 
 import ast
@@ -53,13 +53,14 @@ def turns(wanted: Sequence[Row], seeds: int) -> Iterator[Played]:
     sizes: dict[str, list[int]] = {}
     for role, size in wanted:
         sizes.setdefault(role, []).append(size)
-    told = set[Played]()
+    compared = set[Played]()
     for turn in range(seeds):
         for role, of in sizes.items():
             seed, which = divmod(turn, len(of))
             alone = (*baseline(role, of[which]), seed)
-            yield from () if alone in told else (alone,)
-            told.add(alone)
+            if alone not in compared:
+                compared.add(alone)
+                yield alone
             yield role, of[which], seed
 
 
