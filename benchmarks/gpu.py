@@ -29,10 +29,12 @@ from dipaco_swarm.dashboard.metrics import Following, metrics_file
 from dipaco_swarm.demo.processes import Process, Troupe, tail
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.operator import Serving
-from dipaco_swarm.events.training import Round, RoundFailed, Steps
+from dipaco_swarm.events.training import Doubted, Round, RoundFailed, Steps
 from dipaco_swarm.events.usage import Usage
+from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import read_run_file
+from dipaco_swarm.swarm.bans import Bans, bans_file
 from dipaco_swarm.training.modules import build_network
 
 START_SECONDS = 240.0
@@ -210,6 +212,17 @@ def digests(peers: Sequence[Watched]) -> tuple[int, int]:
     return len(made), sum(len(each) > 1 for each in made.values())
 
 
+def accused(members: Sequence[Watched], run: str) -> list[str]:
+    """Whom members have banned or doubted. `run`: its fingerprint."""
+    lines = list[str]()
+    for member in members:
+        bans = Bans(bans_file(member.home, run))
+        bans.open(lambda proof: True)
+        lines += [f"{name} is banned" for name in bans.names()]
+        lines += [event.line for event in member.events() if isinstance(event, Doubted)]
+    return lines
+
+
 def play(options: argparse.Namespace, folder: Path) -> list[str]:
     """The story; returns the lines of the report."""
     config = run_of(options.peers, options.inner_steps, small=options.small)
@@ -223,7 +236,7 @@ def play(options: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def _play(scene: Scene, config: RunConfig, options: argparse.Namespace) -> list[str]:
-    _, address = scene.bootstrap(config)
+    node, address = scene.bootstrap(config)
     peers = [scene.peer(number, address) for number in range(options.peers)]
     scene.until(lambda: all(any(isinstance(e, Steps) for e in peer.events()) for peer in peers), "all train")
     scene.until(lambda: len(rounds(peers, 0)) >= 2 * options.peers, "the dense stage has two versions")
@@ -237,6 +250,7 @@ def _play(scene: Scene, config: RunConfig, options: argparse.Namespace) -> list[
     scene.until(lambda: all(peer.process.code is not None for peer in peers), "all have left", LEAVE_SECONDS)
     made, parted = digests(peers)
     usage = [peer.usage() for peer in peers]
+    found = accused([node, *peers], RunAddress.parse(address).fingerprint)
     losses = [over.loss for over in rounds(peers, 1) if over.loss is not None]
     lines = [
         f"# Paths of {parameters(config) / 1e6:.0f} million parameters on one device",
@@ -250,6 +264,7 @@ def _play(scene: Scene, config: RunConfig, options: argparse.Namespace) -> list[
         "",
         f"{made} versions were made of modules, {parted} of them with more than one state; {len(failed)} rounds failed"
         + "".join(f" ({event.module}: {event.reason})" for event in failed[:3]),
+        f"Banned or doubted, of honest peers all: {'; '.join(found) or 'nobody'}.",
         f"Loss: {losses[0]:.2f} in the first round with paths, {losses[-1]:.2f} in the last." if losses else "No loss.",
         f"Memory of a peer: {memory / 1e9:.1f} GB; of the device, all together: {device_memory / 1e9:.1f} GB. A peer "
         f"sent {max(sum(each.sent.values()) for each in usage) / 1e6:,.0f} MB in "

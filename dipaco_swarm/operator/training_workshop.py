@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
 from dipaco_swarm.algorithm.routers.router import Sample, kind_of, path_shares, router_from_bytes, router_to_bytes
@@ -31,10 +31,11 @@ from dipaco_swarm.training.bank import load_path
 from dipaco_swarm.training.documents import Document, read_documents, split_of
 from dipaco_swarm.training.early import Snapshot, load_into, loss_on
 from dipaco_swarm.training.encoding import Indices
-from dipaco_swarm.training.features import prefix_features
+from dipaco_swarm.training.features import Floats, prefix_features
 from dipaco_swarm.training.inner import learning_rate_ratios
 from dipaco_swarm.training.modules import PathModel, build_network, decay_places
 from dipaco_swarm.training.pieces import EvaluationSet, routing_pieces, routing_prefixes, text_characters
+from dipaco_swarm.training.placing import where_fast
 from dipaco_swarm.training.pretrained import existing_tokenizer, pretrained_network
 from dipaco_swarm.training.routed import feature_network, load_routing
 from dipaco_swarm.training.scoring import (
@@ -112,7 +113,7 @@ class TrainingWorkshop:
             sample = sample_from_bytes(fetch(manifest.scoring), vocabulary_size(tokenizer), config.data.sequence_length)
         prefixes = sample.tokens[:, : config.router.prefix_tokens]
         network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
-        features = prefix_features(network, prefixes)
+        features = _features(network, prefixes)
         kind, kept_because = kind_of(stage.router), None
         try:
             before, known = None, None
@@ -120,7 +121,7 @@ class TrainingWorkshop:
                 assert manifest.stage.router is not None, "there are several paths, so there is a router"
                 before = router_from_bytes(fetch(manifest.stage.router), len(manifest.stage.table))
                 of_before = _sample(self._config.at(index - 1), tokenizer).tokens[:, : config.router.prefix_tokens]
-                known = prefix_features(network, of_before)
+                known = _features(network, of_before)
             router = kind.fit(Sample(features, scores, before, known), table, config.router, config.seed)
             blob = router_to_bytes(kind, router)
         except DataError as error:
@@ -159,13 +160,18 @@ class TrainingWorkshop:
 
         config, table = manifest.rules, PathTable(manifest.stage.table)
         tokenizer = load_tokenizer(fetch(manifest.tokenizer))
-        network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
-        router = WindowRouter(network, table.num_paths)
-        model = self._model(tokenizer)
         sample = _sample(config, tokenizer, stop)
-        load = lambda path: load_path(model, table, path, states)  # noqa: E731
-        right = train_window_router(router, sample, load, config, and_stop)
-        return TrainedWindowRouter(window_router_to_bytes(router), right)
+
+        def train(device: str) -> TrainedWindowRouter:
+            network = feature_network(config, vocabulary_size(tokenizer), manifest.feature_seeds, fetch)
+            router = WindowRouter(network, table.num_paths).to(device)
+            model = self._model(tokenizer)
+            model.to(device)
+            load = lambda path: load_path(model, table, path, states)  # noqa: E731
+            right = train_window_router(router, sample, load, config, and_stop)
+            return TrainedWindowRouter(window_router_to_bytes(router), right)
+
+        return where_fast(train)
 
     def _model(self, tokenizer: Tokenizer) -> PathModel:
         network = build_network(self._config.model, vocabulary_size(tokenizer), self._config.seed)
@@ -191,8 +197,12 @@ class SampleScorer:
         return int(self._sample.lengths.sum())
 
     def score(self, path: PathIndex, states: States, pieces: range) -> Scores:
-        network = load_path(self._model, self._table, path, states)
-        return score_sample(network, rows_of(self._sample, np.array(pieces)), self._prefix_tokens)
+        def score(device: str) -> Scores:
+            self._model.to(device)
+            network = load_path(self._model, self._table, path, states)
+            return score_sample(network, rows_of(self._sample, np.array(pieces)), self._prefix_tokens)
+
+        return where_fast(score)
 
     def believes(self, path: PathIndex, states: States, scores: Scores, rows: Rows) -> bool:
         network = load_path(self._model, self._table, path, states)
@@ -244,6 +254,11 @@ def sample_by_path(manifest: Manifest, fetch: Fetch) -> Callable[[PathIndex], Ev
         return rows_of(pieces, np.flatnonzero(paths == path)[:AUDITED_PIECES])
 
     return of_path
+
+
+def _features(network: nn.Module, prefixes: Indices) -> Floats:
+    """`prefix_features`, on the GPU where there is one."""
+    return where_fast(lambda device: prefix_features(network.to(device), prefixes))
 
 
 def _sample(config: RunConfig, tokenizer: Tokenizer, stop: Callable[[], bool] = lambda: False) -> EvaluationSet:

@@ -49,6 +49,11 @@ class WindowRouter(nn.Module):
     def num_paths(self) -> int:
         return len(self.head.bias)
 
+    @property
+    def device(self) -> torch.device:
+        bias: Tensor = self.head.bias
+        return bias.device
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens int64 (n, T) -> logits (n, T, paths): at position t, of the path for what follows token t."""
         logits: Tensor = self.head(self.body(input_ids=tokens, use_cache=False).last_hidden_state)
@@ -56,8 +61,10 @@ class WindowRouter(nn.Module):
 
     @torch.inference_mode()
     def choices(self, tokens: Tensor) -> Tensor:
-        """The path for what follows each token, having read up to and with it: int64 (n, T), for tokens (n, T)."""
-        return torch.cat([self(rows).argmax(-1) for rows in torch.split(tokens, SEQUENCES_PER_BATCH)])
+        """The path for what follows each token, having read up to and with it: int64 (n, T) on the CPU, for tokens
+        (n, T)."""
+        at_once = torch.split(tokens, SEQUENCES_PER_BATCH)
+        return torch.cat([self(rows.to(self.device)).argmax(-1).cpu() for rows in at_once])
 
     def choose(self, ids: Sequence[int]) -> PathIndex:
         """The path for what follows a text; of one longer than the model's positions, for what follows its end."""
@@ -110,9 +117,10 @@ def train_window_router(
 ) -> float:
     """Score the sample under every path, then fine-tune the router on nine tenths of it, in place.
 
-    Returns the share of its choices that are right on the last tenth. `load_path` is called once for each path, in
-    order; its network is not used after the next call. `on_progress` sees the share of the work that is done, every few
-    sequences, and may raise to interrupt. Raises TrainingError when the loss is no longer finite.
+    Returns the share of its choices that are right on the last tenth. Each network works on its own device. `load_path`
+    is called once for each path, in order; its network is not used after the next call. `on_progress` sees the share of
+    the work that is done, every few sequences, and may raise to interrupt. Raises TrainingError when the loss is no
+    longer finite.
     """
     rules = config.rerouting
     assert rules is not None, "a run without [rerouting] has no window router"
@@ -168,8 +176,9 @@ def _fit(
         batch = known[torch.randint(len(known), (rules.batch_sequences,), generator=generator)]
         asked = (targets[batch] != IGNORED).sum()
         for rows in torch.split(batch, _at_once(tokens)):
-            logits = router(tokens[rows]).flatten(0, 1)
-            loss = F.cross_entropy(logits, targets[rows].flatten(), ignore_index=IGNORED, reduction="sum") / asked
+            logits = router(tokens[rows].to(router.device)).flatten(0, 1)
+            wanted = targets[rows].flatten().to(router.device)
+            loss = F.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum") / asked
             loss.backward()  # type: ignore[no-untyped-call]
             worked(len(rows))
         norm = float(nn.utils.clip_grad_norm_(router.parameters(), inner.gradient_clip))
@@ -216,7 +225,7 @@ def _at_once(tokens: Tensor) -> int:
 
 def window_router_to_bytes(router: WindowRouter) -> bytes:
     """The router as safetensors: what the run publishes. The same router gives the same bytes."""
-    return save({name: tensor.contiguous() for name, tensor in router.state_dict().items()})
+    return save({name: tensor.contiguous().cpu() for name, tensor in router.state_dict().items()})
 
 
 def window_router_from_bytes(data: bytes, config: RunConfig, vocabulary: int, num_paths: int) -> WindowRouter:

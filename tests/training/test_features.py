@@ -1,3 +1,4 @@
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,14 @@ def test_another_batch_size_changes_no_more_than_rounding(network: LlamaForCausa
     documents = prefixes(40)
     one, other = prefix_features(network, documents, batch=7), prefix_features(network, documents, batch=64)
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_changes_no_more_than_rounding(network: LlamaForCausalLM) -> None:
+    documents = prefixes(40)
+    on_gpu = prefix_features(deepcopy(network).to("cuda"), documents)
+    np.testing.assert_allclose(prefix_features(network, documents), on_gpu, rtol=1e-3, atol=1e-4)
 
 
 def test_no_documents_have_no_features(network: LlamaForCausalLM) -> None:

@@ -33,6 +33,7 @@ from dipaco_swarm.training.window_router import (
 )
 
 VOCABULARY, LENGTH, PREFIX, WINDOW = 20, 24, 4, 3
+WITH_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def config(**rerouting: float) -> RunConfig:
@@ -106,20 +107,21 @@ def sample(texts: int, seed: int) -> EvaluationSet:
 PATHS = {PathIndex(0): range(10), PathIndex(1): range(10, 20)}
 
 
-def trained(**rerouting: float) -> WindowRouter:
+def trained(device: str = "cpu", **rerouting: float) -> WindowRouter:
     settings = config(**rerouting)
-    router = untrained(settings)
-    train_window_router(router, sample(64, seed=0), lambda path: specialist(PATHS[path]), settings)
+    router = untrained(settings).to(device)
+    train_window_router(router, sample(64, seed=0), lambda path: specialist(PATHS[path]).to(device), settings)
     return router
 
 
-def test_the_router_learns_which_path_likes_what_comes_next() -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, WITH_CUDA])])
+def test_the_router_learns_which_path_likes_what_comes_next(device: str) -> None:
     new = sample(50, seed=1)
     tokens = torch.from_numpy(new.tokens)
     followed_by_itself = np.arange(LENGTH) % 8 < 5  # where the next three tokens are of the run's class
     asked = followed_by_itself & (np.arange(LENGTH) >= PREFIX) & (np.arange(LENGTH) < new.lengths[:, None] - 1)
     best = new.tokens >= 10
-    right = (trained().choices(tokens).numpy() == best)[asked].mean()
+    right = (trained(device).choices(tokens).numpy() == best)[asked].mean()
     assert right > 0.97
     assert ((untrained().choices(tokens).numpy() == best)[asked]).mean() < 0.7
 
