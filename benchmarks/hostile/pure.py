@@ -119,6 +119,7 @@ class Said:
     norm: float
     decay: float
     doubts: tuple[str, ...] = ()
+    laggards: tuple[str, ...] = ()
     reduces: bool = True
     nonce: bytes = bytes(16)
 

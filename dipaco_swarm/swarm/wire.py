@@ -49,6 +49,10 @@ MAX_SPANS = 1 << 14
 Doubts = Annotated[tuple[Peer, ...], Field(max_length=MAX_DOUBTS)]
 """Whose contributions have done harm, as the member finds that says it (`algorithm/doubts.py`)."""
 
+MAX_LAGGARDS = 16
+Laggards = Annotated[tuple[Peer, ...], Field(max_length=MAX_LAGGARDS)]
+"""Who has kept rounds of the member waiting lately that says so."""
+
 
 # rounds: a member and the leader -------------------------------------------------------------------------------------
 
@@ -71,6 +75,7 @@ class Join(Message):
     decay: Share = 0.0
     """Amount of weight decay that is not in the outer gradient (`algorithm/weight_decay.py`)."""
     doubts: Doubts = ()
+    laggards: Laggards = ()
     parameters: Parameters
     reduces: bool
     nonce: Nonce
@@ -104,6 +109,7 @@ class RosterEntry(Message):
     norm: Norm
     decay: Share = 0.0
     doubts: Doubts = ()
+    laggards: Laggards = ()
     scale: Scale
     """Norm clipping: what this contribution is multiplied with."""
     reduces: bool

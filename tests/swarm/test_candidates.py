@@ -17,6 +17,7 @@ from dipaco_swarm.swarm.round.candidates import (
     Candidates,
     Demotions,
     may_redirect,
+    most_joined,
     next_leader,
     outnumbered,
 )
@@ -166,3 +167,24 @@ def test_nobody_is_sent_to_a_demoted_leader_that_fewer_have_joined_than_are_here
     assert outnumbered(some(FIRST), alone, here=2) == {FIRST}
     assert not outnumbered(some(FIRST), with_two, here=2), "two that do not go there would make another version"
     assert not outnumbered(some(), alone, here=2)
+
+
+def test_more_elsewhere_are_more_than_here_and_a_tie_is_broken_by_name() -> None:
+    follows = {"a": FIRST, "b": FIRST, "c": SECOND, "d": SECOND, "e": THIRD}
+    assert most_joined(follows, here=1) == min(FIRST, SECOND)
+    assert most_joined(follows, here=2) is None
+    assert most_joined({}, here=0) is None
+
+
+def test_what_most_others_say_of_somebody_counts_for_a_while_and_is_not_said_on() -> None:
+    demotions = Demotions()
+    demotions.believe("late", 10.0)
+    demotions.note("later", 20.0, DEMOTED_AT)
+    assert demotions.demoted(20.0) == {"late", "later"}
+    assert demotions.found(20.0) == ["later"], "else what nobody has seen would never end"
+    assert demotions.is_demoted("late", 10.0 + DEMOTED_SECONDS - 1.0)
+    assert not demotions.is_demoted("late", 10.0 + DEMOTED_SECONDS)
+    assert demotions.times() == [1], "nor does it count the next time"
+    demotions.believe("late", 100.0)
+    demotions.forgive("late")
+    assert not demotions.is_demoted("late", 100.0), "it was in time"

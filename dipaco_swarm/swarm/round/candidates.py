@@ -106,6 +106,16 @@ def outnumbered(demoted: AbstractSet[str], follows: Mapping[str, str], here: int
     return frozenset(leader for leader in demoted if joined[leader] < here)
 
 
+def most_joined(follows: Mapping[str, str], here: int) -> str | None:
+    """The leader that more than `here` have joined; of several the one that most have, and of those the first by name.
+
+    `follows`: as for `outnumbered`.
+    """
+    joined = Counter(follows.values())
+    most = min(joined, key=lambda leader: (-joined[leader], leader), default=None)
+    return most if most is not None and joined[most] > here else None
+
+
 class LeaderFailures:
     """How often each leader has refused or aborted the round that we are about to make of a module."""
 
@@ -143,6 +153,8 @@ class Demotions:
         self._rounds: deque[float] = deque(maxlen=LATELY)
         """Seconds that each of the last ones took."""
         self._of: dict[str, Demerits] = {}
+        self._believed: dict[str, float] = {}
+        """Of whom most others say so -> until when it counts."""
         self._sent_from: dict[str, str] = {}
         """Leader -> digest of the state from which it has sent us to another one last."""
 
@@ -175,8 +187,16 @@ class Demotions:
 
     def forgive(self, peer: str) -> None:
         """It has done well in a round that is agreed on. What it was demoted for before is remembered."""
+        self._believed.pop(peer, None)
         if peer in self._of:
             self._of[peer] = replace(self._of[peer], points=0)
+
+    def believe(self, peer: str, now: float) -> None:
+        """Most others have demoted it: it is here as well, for as long as it is at first."""
+        self._believed.pop(peer, None)
+        self._believed[peer] = now + self._first
+        while len(self._believed) > MAX_DEMERITS:
+            del self._believed[next(iter(self._believed))]
 
     def times(self) -> list[int]:
         """How often each was demoted that is remembered."""
@@ -184,10 +204,15 @@ class Demotions:
 
     def is_demoted(self, peer: str, now: float) -> bool:
         """From any thread."""
-        return now < self._of.get(peer, Demerits()).until
+        return now < max(self._of.get(peer, Demerits()).until, self._believed.get(peer, -math.inf))
 
     def demoted(self, now: float) -> frozenset[str]:
-        return frozenset(leader for leader, demerits in self._of.items() if now < demerits.until)
+        believed = frozenset(peer for peer, until in self._believed.items() if now < until)
+        return frozenset(self.found(now)) | believed
+
+    def found(self, now: float) -> list[str]:
+        """Whom we have demoted for what it has done to us; the last one first."""
+        return [peer for peer, demerits in reversed(self._of.items()) if now < demerits.until]
 
 
 @dataclass(frozen=True)

@@ -42,13 +42,13 @@ from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reducer import Shown
-from dipaco_swarm.swarm.round.roster import our_index
+from dipaco_swarm.swarm.round.roster import laggards_of_most, our_index
 from dipaco_swarm.swarm.round.seals import Subject
 from dipaco_swarm.swarm.round.standing import Key, Member, Standing
 from dipaco_swarm.swarm.round.verdicts import Verdicts
 from dipaco_swarm.swarm.tasks import to_its_end
 from dipaco_swarm.swarm.transport import Executor, Transport
-from dipaco_swarm.swarm.wire import Abort, Commit, Join, Ready, Reassign, Refuse, Roster
+from dipaco_swarm.swarm.wire import MAX_LAGGARDS, Abort, Commit, Join, Ready, Reassign, Refuse, Roster
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +101,7 @@ class Follower:
             norm=norm,
             decay=contribution.decay,
             doubts=contribution.doubts,
+            laggards=tuple(self.laggards.found(self._now())[:MAX_LAGGARDS]),
             parameters=len(contribution.gradient),
             nonce=self.transport.random.randbytes(16),
             reduces=self.transport.reachable,
@@ -167,6 +168,9 @@ class Follower:
         """From the roster to the outcome."""
         group = contribution.group
         me = our_index(roster, join, self.transport.peer, group, self.norm_clip, channel.peer)
+        known = {self.transport.peer, *self.standing.known_of(group.stage, group.module)}
+        for laggard in laggards_of_most(roster.members, known) - {self.transport.peer}:
+            self.laggards.believe(laggard, self._now())
         residual = await self.compute.aside(self.feedback.room_for, contribution)
         exchange = PieceExchange(
             self.transport,

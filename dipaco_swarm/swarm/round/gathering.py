@@ -3,7 +3,7 @@
 import asyncio
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +12,7 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.addresses import site_of
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.proofs import Proof
+from dipaco_swarm.swarm.round.candidates import most_joined
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
 from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.questions import Questions
@@ -51,6 +52,7 @@ class Gathering:
     """Somebody joined, left, or said something."""
     closed: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    _most_joined: str | None = field(default=None, init=False)
 
     def is_crowded(self, channel: Channel, is_strange: Callable[[str], bool]) -> bool:
         """Whether as many strangers are here as are let in from where this one comes from."""
@@ -84,6 +86,15 @@ class Gathering:
         """Seats of those who are gone."""
         for peer in [peer for peer, seat in self.seats.items() if seat.gone]:
             self.leave(peer)
+
+    def more_elsewhere(self, follows: Mapping[str, str]) -> str | None:
+        """Another leader, whom more have joined than are here: now, and when we asked before.
+
+        Once is not enough: whoever comes after us may be about to send them here.
+        """
+        most = None if self.group.whole else most_joined(follows, len(self.seats))
+        before, self._most_joined = self._most_joined, most
+        return most if most == before else None
 
     async def pulse(self) -> None:
         """Who waits is told that we are alive, whatever else we wait for; until cancelled."""

@@ -6,7 +6,7 @@ last; every decision is made from the seats, whenever one changes and at least o
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
@@ -21,6 +21,7 @@ from dipaco_swarm.swarm.round.deciding import RunningRound
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.gathering import Gathering, ahead_of, unconfirmed
 from dipaco_swarm.swarm.round.inquiry import Inquiry
+from dipaco_swarm.swarm.round.meeting import where_all_meet
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reduction import leader_order
 from dipaco_swarm.swarm.round.seats import Seat, or_a_pulse, tell
@@ -102,6 +103,10 @@ class Leader:
 
     def gathers(self, key: Key) -> bool:
         return key in self._gatherings and not self._gatherings[key].closed
+
+    def leads(self, key: Key) -> bool:
+        """Whether we gather that round, or it has begun: we need not be in it ourselves."""
+        return key in self._gatherings
 
     def admit(self, join: Join, channel: Channel) -> Gathering | Refuse:
         """Let a member into the gathering of its round, opening it if it is the first."""
@@ -271,10 +276,14 @@ class Leader:
         demoted = frozenset[str]() if gathering.group.whole else self._demoted(now)
         here, time = len(gathering.seats), view.patience - view.waited
         gathering.elsewhere |= {peer for peer in outnumbered(demoted, follows, here) if follows.get(peer) == peer}
-        here += undecided if time > LAST_WORD * self._timing.ask_again else 0
-        left = outnumbered(demoted, follows, here) | self._lost(key)
+        is_last_word = time <= LAST_WORD * self._timing.ask_again
+        left = outnumbered(demoted, follows, here if is_last_word else here + undecided) | self._lost(key)
         rivals = {peer: leader for peer, leader in follows.items() if leader not in left}
-        return None, await self._who_comes_first(gathering, rivals)
+        strange = self._standing.is_strange
+        known = {peer: leader for peer, leader in rivals.items() if not (strange(peer) or strange(leader))}
+        more = gathering.more_elsewhere(known)
+        ask, order = partial(self._questions.follows, key=key, base=base), partial(leader_order, *key)
+        return None, await where_all_meet(self._transport.peer, rivals, more if is_last_word else None, order, ask)
 
     async def _where_they_are(self, peers: Sequence[str], gathering: Gathering, seconds: float) -> list[Here | None]:
         """The answers of all, asked at once; None for those who have not answered by then."""
@@ -299,18 +308,3 @@ class Leader:
             return [question.result() if question.done() else None for question in asking]
         finally:
             await end_all(*asking)
-
-    async def _who_comes_first(self, gathering: Gathering, follows: Mapping[str, str]) -> str | None:
-        """Another leader, which says itself that it gathers the round: the one that we have joined, or comes before us.
-
-        `follows`: whom the missing have joined.
-        """
-        us, order = self._transport.peer, partial(leader_order, *gathering.key)
-        joined = follows.get(us, us)
-        first = order(sorted({*follows.values(), us}))[0] if joined == us else joined
-        answer = None if first == us else await self._questions.where(first, gathering.key, gathering.base)
-        if answer is None:
-            return None
-        if answer.follows == us:  # where each has joined the other, one of the two goes back to lead all
-            return first if joined == first == order(sorted({first, us}))[0] else None
-        return first if answer.follows == first else None

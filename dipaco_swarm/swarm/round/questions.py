@@ -90,6 +90,11 @@ class Questions:
             self._standing.heard(peer, stage, module, Member(answer.path, claim))
         return answer
 
+    async def follows(self, peer: str, key: Key, base: Claim) -> str | None:
+        """Whom a peer has joined for this round, as it says; None: nobody, or it does not answer."""
+        answer = await self.where(peer, key, base)
+        return None if answer is None else answer.follows
+
     async def is_there(self, peer: str, key: Key, base: Claim) -> bool:
         """Ask a peer that is silent where it stands; False when it is gone, and not only slow."""
         return await self.where(peer, key, base) is not None or not self._detector.is_gone(peer)

@@ -40,6 +40,9 @@ class Joined(Protocol):
     def doubts(self) -> tuple[str, ...]: ...
 
     @property
+    def laggards(self) -> tuple[str, ...]: ...
+
+    @property
     def reduces(self) -> bool: ...
 
     @property
@@ -62,6 +65,7 @@ def roster_of(joins: Mapping[str, Joined], norm_clip: float, waived: Collection[
                 norm=join.norm,
                 decay=join.decay,
                 doubts=join.doubts,
+                laggards=join.laggards,
                 scale=max(scale, MIN_SCALE),
                 reduces=join.reduces,
                 nonce=join.nonce,
@@ -104,8 +108,8 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
         raise RemoteDataError(leader, "sends a roster without us, or with somebody twice")
     me, waived = said[us], {member.peer for member in roster.members if not member.awaited}
     if not (
-        (me.path, me.tokens, me.norm, me.decay, me.doubts, me.nonce)
-        == (join.path, join.tokens, join.norm, join.decay, join.doubts, join.nonce)
+        (me.path, me.tokens, me.norm, me.decay, me.doubts, me.laggards, me.nonce)
+        == (join.path, join.tokens, join.norm, join.decay, join.doubts, join.laggards, join.nonce)
         and roster.members == roster_of(said, norm_clip, waived)
         and 2 * len(waived) <= len(said)
         and all(member.path in group.path_weights for member in roster.members)
@@ -116,6 +120,18 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
     ):
         raise RemoteDataError(leader, "sends a roster that does not follow from what its members said")
     return roster.members.index(me)
+
+
+def laggards_of_most(members: Sequence[RosterEntry], group: AbstractSet[str]) -> frozenset[str]:
+    """Who has kept most of a group waiting lately, as those say who are in a round of it.
+
+    Who was not in the rounds in which somebody was late would follow it, or wait for it, while the others do not. Most
+    of the group, not of the round: two who say so to a third alone are not believed.
+    """
+    said = Counter(
+        laggard for member in members if member.peer in group for laggard in {*member.laggards} - {member.peer}
+    )
+    return frozenset(peer for peer, voices in said.items() if 2 * voices > len(group - {peer}))
 
 
 def _is_shared(roster: Roster) -> bool:

@@ -258,7 +258,7 @@ class Rounds:
 
     def _whom_we_follow(self, key: Key) -> str | None:
         # whom we have joined, also where others have joined us: they find each other there
-        return self._following.get(key) or (self._transport.peer if self._leader.gathers(key) else None)
+        return self._following.get(key) or (self._transport.peer if self._leader.leads(key) else None)
 
     # ------------------------------------------------------------------------------------------------ asked by others
 

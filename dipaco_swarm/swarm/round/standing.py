@@ -66,6 +66,10 @@ class Standing:
     ask_about: Callable[[int, ModuleId, Claim, Claim], Coroutine[Any, Any, bool]]
     """The same, once others have been asked."""
 
+    def known_of(self, stage: int, module: ModuleId) -> list[str]:
+        """Live members that are no strangers."""
+        return [peer for peer in self.members_of(stage, module) if not self.is_strange(peer)]
+
     def is_whole(self, stage: int, module: ModuleId) -> bool:
         """Whether the rounds of a module wait for everybody."""
         group = self.group_of(stage, module)
