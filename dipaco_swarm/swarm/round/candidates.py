@@ -11,8 +11,7 @@ is of the group
 nobody                                                the round is not made
 
 Lost leaders, and who still waits for one of them, are in none of them. Among those of a row, `leader_order` says who:
-the same one to everybody who knows the same candidates. Members that know different ones meet by redirects: a leader
-sends them to one who comes before it, or whom it has joined itself.
+the same one to everybody who knows the same candidates. Members that know different ones meet (`meeting.py`).
 """
 
 import math

@@ -3,8 +3,8 @@
 situation (the first row that fits)            what the leader does
 ---------------------------------------------------------------------------------------------------
 somebody missing has a better state            CatchUpFirst    whoever is here fetches that state
-another leader gathers the same round          JoinThere       members that had not heard of each other meet: there
-                                                               if it comes first, or we have joined it ourselves
+another leader has the same round              JoinThere       members that had not heard of each other meet: meeting.py
+                                                               says where
 nobody is missing                              Begin           or nobody is there any more
 the members' patience is over                  Begin           the next round counts the progress of the missing
 else                                           Wait            the missing are asked again where they are
@@ -51,7 +51,7 @@ class GatheringView:
     ahead: tuple[Claim, str] | None = None
     """A better state than that of the round, and who has it."""
     first: str | None = None
-    """A leader that comes before this one, or that this one has joined, and that gathers the same round."""
+    """Another leader of the same round, to whom all go (`meeting.py`)."""
 
     @property
     def missing(self) -> frozenset[str]:
