@@ -22,7 +22,6 @@ from benchmarks.hostile.virtual import NOBODY, SIZES, WORST, Seen, Window
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.repeats import Earlier, repeated
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.swarm.round import reduction
 from dipaco_swarm.testing.cast import ROLES
 from tests.long import cases
 
@@ -30,7 +29,8 @@ from tests.long import cases
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The benchmark sets its process up for itself: other tests want their log, their threads and their collector."""
-    monkeypatch.setattr(reduction, "MIN_PIECE", reduction.MIN_PIECE)
+    for module, name, _ in virtual.INSTEAD:
+        monkeypatch.setattr(module, name, getattr(module, name))
     threads, thresholds = torch.get_num_threads(), gc.get_threshold()
     yield
     logging.disable(logging.NOTSET)
