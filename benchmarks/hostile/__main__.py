@@ -9,7 +9,11 @@
 
 `flip*2` is a role played by two names at once; the roles are those of `dipaco_swarm/testing/cast.py`. What --virtual
 has played is kept below --out, and not played again by the same code: it may be stopped and gone on with (--seconds 0
-only prints the table). Prints a table and writes it to benchmarks/results/. Exit status 1 where an aim is missed.
+only prints the table). What the table in results/ is of lies packed beside it; to go on from there:
+
+    xz -dc benchmarks/results/hostile-virtual.jsonl.xz > bench-out/hostile/virtual.jsonl
+
+Prints a table and writes it to benchmarks/results/. Exit status 1 where an aim is missed.
 """
 
 import argparse

@@ -94,6 +94,14 @@ def test_a_stranger_who_claims_tokens_changes_nothing() -> None:
     assert found.versions[1] > 0
 
 
+@pytest.mark.parametrize("seed", cases(149, long=[160]))
+def test_two_silent_members_of_six_part_nobody_from_the_others(seed: int) -> None:
+    """Who had come too late to the rounds in which they were found followed one of them, and made another version."""
+    seen = virtual.play("mute*2", 6, seed)
+    assert not seen.forks
+    assert seen.second.versions >= 3
+
+
 @pytest.mark.parametrize("role", cases("wrong-flipped", long=["mute", "mute-reducer", "equivocator", "staller"]))
 def test_who_does_harm_in_rounds_is_out_after_few_of_them(role: str) -> None:
     seen = virtual.play(role, 4, seed=1)
