@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from benchmarks.chaos.facts import banned_by
 from benchmarks.chaos.story import toml_of
 from benchmarks.inner import RUNS, hardware
 from dipaco_swarm.dashboard.metrics import Following, metrics_file
@@ -34,7 +35,6 @@ from dipaco_swarm.events.usage import Usage
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import read_run_file
-from dipaco_swarm.swarm.bans import Bans, bans_file
 from dipaco_swarm.training.modules import build_network
 
 START_SECONDS = 240.0
@@ -216,9 +216,7 @@ def accused(members: Sequence[Watched], run: str) -> list[str]:
     """Whom members have banned or doubted. `run`: its fingerprint."""
     lines = list[str]()
     for member in members:
-        bans = Bans(bans_file(member.home, run))
-        bans.open(lambda proof: True)
-        lines += [f"{name} is banned" for name in bans.names()]
+        lines += [f"{name} is banned" for name in banned_by(member.home, run)]
         lines += [event.line for event in member.events() if isinstance(event, Doubted)]
     return lines
 

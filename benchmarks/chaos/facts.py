@@ -7,6 +7,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.chaos.crew import Member
 from dipaco_swarm.events.training import Doubted, Round
@@ -159,7 +160,7 @@ def culprits(members: Iterable[Member], run: str) -> list[str]:
     is left out for what one member finds. `run`: its fingerprint.
     """
     everybody = list(members)
-    banned = [f"{member.name} has banned {name}" for member in everybody for name in _banned_by(member, run)]
+    banned = [f"{member.name} has banned {name}" for member in everybody for name in banned_by(member.home, run)]
     by: dict[tuple[str, str], dict[str, str]] = {}
     for name, doubt in doubts(everybody):
         by.setdefault((doubt.module, doubt.peer), {})[name] = f"{name}: {doubt.line}"
@@ -176,8 +177,9 @@ def doubts(members: Iterable[Member]) -> list[tuple[str, Doubted]]:
     ]
 
 
-def _banned_by(member: Member, run: str) -> tuple[str, ...]:
-    bans = Bans(bans_file(member.home, run))
+def banned_by(home: Path, run: str) -> tuple[str, ...]:
+    """Whom the peer has banned whose folder this is. `run`: its fingerprint."""
+    bans = Bans(bans_file(home, run))
     bans.open(lambda proof: True)
     return bans.names()
 

@@ -197,16 +197,25 @@ class SampleScorer:
         return int(self._sample.lengths.sum())
 
     def score(self, path: PathIndex, states: States, pieces: range) -> Scores:
-        def score(device: str) -> Scores:
-            self._model.to(device)
-            network = load_path(self._model, self._table, path, states)
-            return score_sample(network, rows_of(self._sample, np.array(pieces)), self._prefix_tokens)
-
-        return where_fast(score)
+        sample = rows_of(self._sample, np.array(pieces))
+        return where_fast(
+            lambda device: score_sample(self._on(device, path, states).network, sample, self._prefix_tokens)
+        )
 
     def believes(self, path: PathIndex, states: States, scores: Scores, rows: Rows) -> bool:
-        network = load_path(self._model, self._table, path, states)
-        return audit(scores, network, rows_of(self._sample, rows), self._prefix_tokens, self._audit_seed)
+        sample = rows_of(self._sample, rows)
+
+        def judge(device: str) -> bool:
+            network = self._on(device, path, states).network
+            return audit(scores, network, sample, self._prefix_tokens, self._audit_seed)
+
+        return where_fast(judge)
+
+    def _on(self, device: str, path: PathIndex, states: States) -> PathModel:
+        """The model as a path; it stays on that device until it is asked for on another."""
+        self._model.to(device)
+        load_path(self._model, self._table, path, states)
+        return self._model
 
 
 class SnapshotAudit:

@@ -14,8 +14,8 @@ Result = TypeVar("Result")
 def where_fast(work: Callable[[str], Result]) -> Result:
     """`work` on the GPU where there is one, else on the CPU; there too when a GPU, which a peer may use, has no room.
 
-    `work`: gets what torch calls the device, and may be called anew after it has failed in the middle. The GPU's memory
-    is given back afterwards. CUDA_VISIBLE_DEVICES says which GPU, and empty that there is none.
+    `work`: gets what torch calls the device, and may be called anew after it has failed in the middle. What it leaves
+    of the GPU's memory is given back. CUDA_VISIBLE_DEVICES says which GPU, and empty that there is none.
     """
     if torch.cuda.is_available():
         try:
