@@ -232,7 +232,7 @@ def test_an_averaging_rule_knows_whole_contributions() -> None:
         RosterEntry(peer=f"Qm{i}", path=i, tokens=1, norm=norm, scale=1.0, reduces=True, nonce=bytes(16))
         for i, norm in enumerate([1.0, 9.0, 2.0])
     ]
-    average = piece_average(roster, group)
+    average = piece_average(roster, (), group)
     # the longest as a whole is left out of this piece, where it is the shortest
     piece = {0: torch.tensor([1.0]), 1: torch.tensor([0.1]), 2: torch.tensor([2.0])}
     assert torch.equal(average(piece).average, torch.tensor([1.5]))

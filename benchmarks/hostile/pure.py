@@ -36,7 +36,7 @@ from dipaco_swarm.swarm.round.reduction import (
     piece_average,
     piece_bounds,
 )
-from dipaco_swarm.swarm.round.roster import Joined, roster_of
+from dipaco_swarm.swarm.round.roster import Joined, named_in, roster_of
 from dipaco_swarm.testing.poison import POISONS, Poison, Seen
 from dipaco_swarm.training.bending import TRIED, bends
 from dipaco_swarm.training.evaluation import evaluate
@@ -119,7 +119,6 @@ class Said:
     norm: float
     decay: float
     doubts: tuple[str, ...] = ()
-    laggards: tuple[str, ...] = ()
     reduces: bool = True
     nonce: bytes = bytes(16)
 
@@ -372,7 +371,7 @@ def _round(
     is_honest = [entry.peer.startswith("honest") for entry in roster]
     count = len(state.params)
     size = count  # one piece, which is as long as those of larger modules are
-    average = piece_average(roster, group)
+    average = piece_average(roster, named_in([members[entry.peer][0].doubts for entry in roster]), group)
     codec = codec_of(defence.codec)
     pieces = []
     spans = []

@@ -15,7 +15,7 @@ rises or falls nobody is judged: a path's step may well be against the documents
 What one member finds is its word, and counts in a group as its word about directions does.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -100,20 +100,16 @@ class Doubts:
         return tuple(sorted(peer for _, peer in sorted(now)[:MAX_DOUBTS]))
 
 
-def left_out(members: Sequence[str], doubts: Sequence[Iterable[str]], voices: Sequence[float]) -> frozenset[int]:
+def left_out(members: Sequence[str], doubts: Mapping[str, Collection[int]], voices: Sequence[float]) -> frozenset[int]:
     """Members of a round, by index, whom more than half of the others doubt by voice.
 
-    `doubts`: of each member; `voices`: what the word of each counts; both in the order of `members`.
+    `doubts`: peer -> the indices of those who doubt it; `voices`: what the word of each member counts.
     """
     if len(members) < FEWEST:
         return frozenset()
-    doubted_by: dict[str, list[int]] = {}
-    for j, names in enumerate(doubts):
-        for peer in {*names}:
-            doubted_by.setdefault(peer, []).append(j)
     found = set()
     for i, peer in enumerate(members):
-        against = sum(voices[j] for j in doubted_by.get(peer, ()) if j != i)
+        against = sum(voices[j] for j in doubts.get(peer, ()) if j != i)
         if 2 * against > sum(voices[j] for j in range(len(members)) if j != i):
             found.add(i)
     return frozenset(found)

@@ -14,6 +14,8 @@ from dipaco_swarm.swarm.cards import MAX_NICKNAME, is_nickname
 MAX_MEMBERS = 1024
 """More than a module group has; larger masks and rosters are refused."""
 
+MAX_MASK_BYTES = MAX_MEMBERS // 8
+
 MAX_STATE_PARAMETERS = 1 << 32
 """Of one module."""
 
@@ -76,6 +78,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """Of a state or a blob, in hexadecimal."""
 Hash = Annotated[bytes, Field(min_length=32, max_length=32)]
 RoundId = Annotated[bytes, Field(min_length=16, max_length=16)]
+Mask = Annotated[bytes, Field(min_length=1, max_length=MAX_MASK_BYTES)]
+"""Little-endian bits: some members of a roster, by index."""
 Nonce = Annotated[bytes, Field(min_length=16, max_length=16)]
 """Drawn anew by who says it."""
 Signature = Annotated[bytes, Field(min_length=64, max_length=64)]

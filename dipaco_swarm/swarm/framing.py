@@ -12,17 +12,16 @@ from pydantic import ValidationError
 
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm import checks, greetings, parts, proofs, questions, wire
-from dipaco_swarm.swarm.fields import MAX_MEMBERS, MAX_PIECES, Message
+from dipaco_swarm.swarm.fields import MAX_PIECES, Message
 
 MAX_MESSAGE_BYTES = 1 << 20
-"""Large enough for a roster of 256 members and a decision about 10,000 pieces; a longer message is refused."""
+"""Large enough for a roster of MAX_MEMBERS who name all whom they may, and MAX_PIECES; a longer message is refused."""
 
 MAX_FIELDS = 64
 """Of a message."""
 
 LENGTH = struct.Struct("<I")
 PIECE = struct.Struct("<IIII")
-MAX_MASK_BYTES = MAX_MEMBERS // 8
 SEAL = (1 << 32) - 1
 """The index of what is no piece, but a reducer's signature under all pieces that it made in that generation."""
 SIGNATURE_BYTES = 64

@@ -22,6 +22,7 @@ from dipaco_swarm.swarm.fields import (
     Digest,
     Hash,
     Index,
+    Mask,
     Message,
     ModuleName,
     Nonce,
@@ -108,14 +109,20 @@ class RosterEntry(Message):
     tokens: Tokens
     norm: Norm
     decay: Share = 0.0
-    doubts: Doubts = ()
-    laggards: Laggards = ()
     scale: Scale
     """Norm clipping: what this contribution is multiplied with."""
     reduces: bool
     nonce: Nonce
     awaited: bool = True
     """False: it has kept others waiting lately. It reduces nothing, and counts where it is in time."""
+
+
+class Named(Message):
+    """Somebody whom members of a roster name in their Joins. Once, however many they are: a roster goes to all."""
+
+    peer: Peer
+    by: Mask
+    """Who names it."""
 
 
 class Roster(Message):
@@ -127,6 +134,10 @@ class Roster(Message):
     piece_parameters: Parameters
     owners: tuple[Index, ...] = Field(min_length=1, max_length=MAX_PIECES)
     """For each piece of the vector, the index in `members` of its reducer."""
+    doubts: tuple[Named, ...] = Field(default=(), max_length=MAX_MEMBERS)
+    """Of the members, who is doubted."""
+    laggards: tuple[Named, ...] = Field(default=(), max_length=MAX_MEMBERS)
+    """Here or not. Where these are all that there may be, others that are named less often are not among them."""
 
 
 class Reassign(Message):

@@ -26,6 +26,7 @@ from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round import deciding
 from dipaco_swarm.swarm.round.decision import Commit, Decision, Drop, Memory, RoundView, Wait, decide
 from dipaco_swarm.swarm.round.reduction import leader_order, piece_average
+from dipaco_swarm.swarm.round.roster import named_in
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.wire import RosterEntry
 from tests.hub import until
@@ -184,15 +185,13 @@ def test_whom_most_others_doubt_is_left_out_of_the_average(make_swarms: MakeSwar
 
 def test_a_rule_that_counts_all_hears_no_doubts() -> None:
     said = RosterEntry(peer="a", path=0, tokens=1, norm=1e6, scale=1.0, reduces=True, nonce=bytes(16))
-    roster = [
-        said.model_copy(update={"peer": peer, "path": path, "doubts": () if peer == "d" else ("d",)})
-        for path, peer in enumerate("abcd")
-    ]
+    roster = [said.model_copy(update={"peer": peer, "path": path}) for path, peer in enumerate("abcd")]
+    doubts = named_in([() if peer == "d" else ("d",) for peer in "abcd"])
     contributions = {i: torch.full((5000,), float(i + 1)) for i in range(4)}
     for averaging, members in (("mean", (0, 1, 2, 3)), ("robust", (0, 1, 2))):
         rule = replace(group(0.25, 0.25, 0.25, 0.25), averaging=averaging)
-        assert tuple(piece_average(roster, rule)(contributions).members) == members
-        assert tuple(piece_average(roster, rule)({3: contributions[3]}).members) == (3,)  # there is nobody else
+        assert tuple(piece_average(roster, doubts, rule)(contributions).members) == members
+        assert tuple(piece_average(roster, doubts, rule)({3: contributions[3]}).members) == (3,)  # there is nobody else
 
 
 @pytest.mark.parametrize("codec", ["fp32", "int8"])

@@ -65,7 +65,7 @@ def shown(
     vectors = {i: common + torch.randn(STOP - START, generator=random) for i in present}
     inputs = {i: memoryview(bytearray(encoder.encode(vector))) for i, vector in vectors.items()}
     decoded = {i: encoder.decode(data, STOP - START) for i, data in inputs.items()}
-    counted = piece_average(ROSTER.members, group(averaging))(decoded)
+    counted = piece_average(ROSTER.members, ROSTER.doubts, group(averaging))(decoded)
     mask = mask_of(counted.members) if mask is None else mask
     average = memoryview(bytearray(encoder.encode(bend(counted.average))))
     pieces = ((PIECE, digest_of_piece(mask, average)),)

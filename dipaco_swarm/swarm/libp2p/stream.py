@@ -1,8 +1,8 @@
 """A libp2p stream: framed messages and raw runs of bytes over a pipe to our daemon."""
 
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.fields import Message
-from dipaco_swarm.swarm.framing import LENGTH, MAX_MASK_BYTES, MAX_MESSAGE_BYTES, PIECE, PieceHeader, decode, encode
+from dipaco_swarm.swarm.fields import MAX_MASK_BYTES, Message
+from dipaco_swarm.swarm.framing import LENGTH, MAX_MESSAGE_BYTES, PIECE, PieceHeader, decode, encode
 from dipaco_swarm.swarm.libp2p.pipe import Pipe
 from dipaco_swarm.swarm.libp2p.rate_limit import RateLimit
 from dipaco_swarm.swarm.timing import Timing

@@ -169,7 +169,7 @@ class Follower:
         group = contribution.group
         me = our_index(roster, join, self.transport.peer, group, self.norm_clip, channel.peer)
         known = {self.transport.peer, *self.standing.known_of(group.stage, group.module)}
-        for laggard in laggards_of_most(roster.members, known) - {self.transport.peer}:
+        for laggard in laggards_of_most(roster, known) - {self.transport.peer}:
             self.laggards.believe(laggard, self._now())
         residual = await self.compute.aside(self.feedback.room_for, contribution)
         exchange = PieceExchange(

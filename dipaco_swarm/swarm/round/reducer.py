@@ -75,7 +75,7 @@ class Reducer:
         self._group = group
         self._codec = codec
         self._average = average
-        self._mean_of = piece_average(roster.members, group)
+        self._mean_of = piece_average(roster.members, roster.doubts, group)
         self._compute = compute
         self._tasks = tasks
         self._border = transport.border

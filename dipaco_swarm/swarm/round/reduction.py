@@ -19,7 +19,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.weight_decay import usual_amount
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK, Codec
-from dipaco_swarm.swarm.wire import RosterEntry
+from dipaco_swarm.swarm.wire import Named, RosterEntry
 
 MIN_PIECE = 64 * BLOCK  # 256 KB of fp32: below that, messages cost more than bytes
 MAX_PIECE = 256 * BLOCK  # 1 MB of fp32: above that, arithmetic leaves the cache and nothing overlaps
@@ -119,15 +119,18 @@ def _equally_long(speeds: Mapping[int, float], rest: float, members: int) -> dic
     return {i: max(0.0, (time * speeds[i] - 1) / (members - 2)) for i in speeds}
 
 
-def piece_average(roster: Sequence[RosterEntry], group: ModuleGroup) -> PieceAverage:
+def piece_average(roster: Sequence[RosterEntry], doubts: Sequence[Named], group: ModuleGroup) -> PieceAverage:
     """The group's averaging rule, ready for the pieces of one round: a piece's contributions -> their average.
 
-    Whom most others doubt is left out, where the rule says so, unless nobody else has contributed.
+    Whom most others doubt (`Roster.doubts`) is left out, where the rule says so, unless nobody else has contributed.
+    Raises ValueError when somebody doubts who is not there.
     """
     rule, members = averaging_of(group.averaging), _members(roster, group)
     average = rule.prepare(members, group.round_tokens)
-    names, doubts = [member.peer for member in roster], [member.doubts for member in roster]
-    doubted = left_out(names, doubts, voices(range(len(members)), members)) if rule.hears_doubts else frozenset()
+    by = {doubt.peer: present_in(doubt.by, len(roster)) for doubt in doubts}
+    doubted = frozenset[int]()
+    if rule.hears_doubts:
+        doubted = left_out([member.peer for member in roster], by, voices(range(len(members)), members))
 
     def without_them(contributions: Mapping[int, Tensor]) -> Counted:
         return average({i: part for i, part in contributions.items() if i not in doubted} or contributions)

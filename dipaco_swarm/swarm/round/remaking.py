@@ -68,7 +68,7 @@ def is_wrong(
         if not is_acceptable(length_of(contribution) / LONGER, entry):
             return True
         contributions[given.member] = contribution
-    counted = piece_average(said.roster.members, group)(contributions)
+    counted = piece_average(said.roster.members, said.roster.doubts, group)(contributions)
     if mask_of(counted.members) != said.mask:
         return True
     try:

@@ -5,17 +5,20 @@ from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
+from dipaco_swarm.algorithm.doubts import MAX_DOUBTS
 from dipaco_swarm.algorithm.outer import clip_factors
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.fields import MAX_MEMBERS
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.reduction import (
     MOST_OF_A_REDUCER,
+    mask_of,
     piece_owners,
     piece_parameters,
     reducer_shares,
     roster_order,
 )
-from dipaco_swarm.swarm.wire import Join, Roster, RosterEntry
+from dipaco_swarm.swarm.wire import MAX_LAGGARDS, Join, Named, Roster, RosterEntry
 
 MIN_SCALE = 1e-30
 """A scale is above zero, however long an outer gradient claims to be."""
@@ -35,12 +38,6 @@ class Joined(Protocol):
 
     @property
     def decay(self) -> float: ...
-
-    @property
-    def doubts(self) -> tuple[str, ...]: ...
-
-    @property
-    def laggards(self) -> tuple[str, ...]: ...
 
     @property
     def reduces(self) -> bool: ...
@@ -64,8 +61,6 @@ def roster_of(joins: Mapping[str, Joined], norm_clip: float, waived: Collection[
                 tokens=join.tokens,
                 norm=join.norm,
                 decay=join.decay,
-                doubts=join.doubts,
-                laggards=join.laggards,
                 scale=max(scale, MIN_SCALE),
                 reduces=join.reduces,
                 nonce=join.nonce,
@@ -94,7 +89,22 @@ def make_roster(
         members=members,
         piece_parameters=size,
         owners=piece_owners(parameters, size, shares),
+        doubts=named_in([joins.keys() & joins[member.peer].doubts for member in members]),
+        laggards=named_in([joins[member.peer].laggards for member in members]),
     )
+
+
+def named_in(words: Sequence[Collection[str]]) -> tuple[Named, ...]:
+    """Whom members name and which of them do so: whom most name first, and MAX_MEMBERS at most.
+
+    `words`: the names that each says, in the order of the roster.
+    """
+    by: dict[str, list[int]] = {}
+    for i, names in enumerate(words):
+        for peer in {*names}:
+            by.setdefault(peer, []).append(i)
+    first = sorted(by, key=lambda peer: (-len(by[peer]), peer))[:MAX_MEMBERS]
+    return tuple(Named(peer=peer, by=mask_of(by[peer])) for peer in first)
 
 
 def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip: float, leader: str) -> int:
@@ -106,10 +116,10 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
     said = {member.peer: member for member in roster.members}
     if us not in said or len(said) < len(roster.members):
         raise RemoteDataError(leader, "sends a roster without us, or with somebody twice")
-    me, waived = said[us], {member.peer for member in roster.members if not member.awaited}
+    me, index = said[us], roster.members.index(said[us])
+    waived = {member.peer for member in roster.members if not member.awaited}
     if not (
-        (me.path, me.tokens, me.norm, me.decay, me.doubts, me.laggards, me.nonce)
-        == (join.path, join.tokens, join.norm, join.decay, join.doubts, join.laggards, join.nonce)
+        (me.path, me.tokens, me.norm, me.decay, me.nonce) == (join.path, join.tokens, join.norm, join.decay, join.nonce)
         and roster.members == roster_of(said, norm_clip, waived)
         and 2 * len(waived) <= len(said)
         and all(member.path in group.path_weights for member in roster.members)
@@ -117,21 +127,45 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
         and len(roster.owners) == -(-join.parameters // roster.piece_parameters)
         and max(roster.owners) < len(roster.members)
         and _is_shared(roster)
+        and _has_our_word(roster.doubts, roster, index, said.keys() & join.doubts, MAX_DOUBTS)
+        and _has_our_word(roster.laggards, roster, index, {*join.laggards}, MAX_LAGGARDS)
     ):
         raise RemoteDataError(leader, "sends a roster that does not follow from what its members said")
-    return roster.members.index(me)
+    return index
 
 
-def laggards_of_most(members: Sequence[RosterEntry], group: AbstractSet[str]) -> frozenset[str]:
+def laggards_of_most(roster: Roster, group: AbstractSet[str]) -> frozenset[str]:
     """Who has kept most of a group waiting lately, as those say who are in a round of it.
 
     Who was not in the rounds in which somebody was late would follow it, or wait for it, while the others do not. Most
     of the group, not of the round: two who say so to a third alone are not believed.
     """
-    said = Counter(
-        laggard for member in members if member.peer in group for laggard in {*member.laggards} - {member.peer}
+    voices = {member.peer: 1 << i for i, member in enumerate(roster.members) if member.peer in group}
+    known = sum(voices.values())
+    return frozenset(
+        late.peer
+        for late in roster.laggards
+        if 2 * (_bits(late.by) & known & ~voices.get(late.peer, 0)).bit_count() > len(group - {late.peer})
     )
-    return frozenset(peer for peer, voices in said.items() if 2 * voices > len(group - {peer}))
+
+
+def _has_our_word(found: Sequence[Named], roster: Roster, us: int, names: AbstractSet[str], most: int) -> bool:
+    """Whether this has what we said, nobody twice, and no more than members can have said, each of `most` names.
+
+    Where it is full, some of our names may not be in it.
+    """
+    masks = {each.peer: _bits(each.by) for each in found}
+    ours = {peer for peer, mask in masks.items() if mask >> us & 1}
+    return (
+        len(masks) == len(found)
+        and all(0 < mask < 1 << len(roster.members) for mask in masks.values())
+        and sum(mask.bit_count() for mask in masks.values()) <= most * len(roster.members)
+        and (ours <= names if len(found) == MAX_MEMBERS else ours == names)
+    )
+
+
+def _bits(mask: bytes) -> int:
+    return int.from_bytes(mask, "little")
 
 
 def _is_shared(roster: Roster) -> bool:
