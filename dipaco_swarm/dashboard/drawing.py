@@ -36,7 +36,7 @@ from dipaco_swarm.dashboard.views import (
     plural,
     version_range,
 )
-from dipaco_swarm.events.words import size
+from dipaco_swarm.events.words import company, size
 
 MAX_ROWS = 12  # longer tables become a map, or the rows that need a look
 
@@ -56,7 +56,7 @@ def draw(view: View | Evaluation, look: Look | None = None) -> RenderableType:
 
 def draw_status(status: SwarmStatus) -> RenderableType:
     """The run as a whole: how far, how fast, who is where, what is in danger."""
-    title = titled(status.run, _stage(status.stage, status.stages), "finished" if status.finished else None)
+    title = titled(status.run, _stage(status.stage, status.stages), company(status.admission), _finished(status))
     return frame(title, _status_body(status))
 
 
@@ -72,7 +72,7 @@ def draw_bootstrap(view: BootstrapView) -> RenderableType:
         doing.add_row(_dot(view.activity), Bar(view.progress, f"{view.progress:.0%}"))
     traffic = _traffic(view.bytes_sent, view.bytes_received)
     head = Group(doing, _about(status, traffic))
-    title = titled(status.run, _stage(status.stage, status.stages), "bootstrap node")
+    title = titled(status.run, _stage(status.stage, status.stages), "bootstrap node", company(status.admission))
     body = Fitted(head, _tables(status), view.events, above=lambda width: 1 - (-len(view.address) // width))
     return Group(
         Text(" give this run address to volunteers:", QUIET),
@@ -205,6 +205,10 @@ def _pace(round_seconds: float | None) -> Text:
 
 def _traffic(sent: int, received: int) -> tuple[str, str, RenderableType]:
     return "traffic", f"↑ {size(sent)}", Text(f"↓ {size(received)}", BOLD)
+
+
+def _finished(status: SwarmStatus) -> str | None:
+    return "finished" if status.finished else None
 
 
 def _stage(index: int, stages: int) -> str:

@@ -11,7 +11,7 @@ from rich.text import Text
 from dipaco_swarm.dashboard.fitting import FEWEST_EVENTS, Fitted, Rows
 from dipaco_swarm.dashboard.shapes import BOLD, GOOD, QUIET, WARN, Bar, Sparkline, bar, facts, frame, table_of, titled
 from dipaco_swarm.dashboard.views import LineView, ModuleView, PeerView, TimeView, duration, plural
-from dipaco_swarm.events.words import count, percent, size
+from dipaco_swarm.events.words import company, count, percent, size
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def draw_peer(view: PeerView, look: Look) -> RenderableType:
     modules = Rows(len(view.modules), partial(_module_table, view.modules), "modules")
     tables = [modules] if view.modules else []
     fewest = 1 if look.details else FEWEST_EVENTS
-    title = titled(view.run, f"stage {view.stage} (of {view.stages})", where)
+    title = titled(view.run, f"stage {view.stage} (of {view.stages})", where, company(view.admission))
     return frame(title, Fitted(head, tables, view.events, fewest), _foot(view, look), airy=False)
 
 

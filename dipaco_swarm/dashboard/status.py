@@ -55,6 +55,7 @@ def status_of(swarm: Swarm, manifest: Manifest, roots: Collection[str] = ()) -> 
         loss=_loss_of(paths),
         target_version=stage.rounds,
         round_seconds=_round_seconds(manifest, len(of_path), speed),
+        admission=manifest.config.admission.kind,
         members=members,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dipaco_swarm.events.words import percent, size
+from dipaco_swarm.events.words import Admission, company, percent, size
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ class PeerView:
     """How much of the work until the next round is done, 0 to 1."""
     next_round_seconds: float | None = None
     """Until the next round at the present pace; None when nobody can say."""
+    admission: Admission = "open"
     events: tuple[Happened, ...] = ()
 
     def summary(self) -> str:
@@ -220,6 +221,7 @@ class SwarmStatus:
     """Seconds per outer round at the present pace; None when nobody can say."""
     min_holders: int = 2
     """How many holders the newest version of every module should have."""
+    admission: Admission = "open"
     members: tuple[MemberStatus, ...] = ()
     """The peers that train, sorted by name."""
 
@@ -265,7 +267,8 @@ class SwarmStatus:
     def summary(self) -> str:
         """All of it as one line for a log."""
         parts = [
-            f"stage {self.stage} (of {self.stages}): {self.peers} {plural(self.peers, 'peer')}",
+            f"stage {self.stage} (of {self.stages}), {company(self.admission)}: "
+            f"{self.peers} {plural(self.peers, 'peer')}",
             f"{self.staffed} of {len(self.paths)} {plural(len(self.paths), 'path')} staffed",
             f"versions {self.version_min}-{self.version_max}",
             f"{self.tokens_per_second:,.0f} tokens/s",

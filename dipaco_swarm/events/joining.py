@@ -1,10 +1,9 @@
 """What a volunteer is told before it takes part in a run."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from dipaco_swarm.events.event import Event
-from dipaco_swarm.events.words import count, counted, percent, size
+from dipaco_swarm.events.words import Admission, company, count, counted, percent, size
 
 PASSED_ON = ", and has your machine send texts of these documents, as tokens, to other peers"
 
@@ -23,16 +22,15 @@ class Terms(Event):
     """Beside what documents may take."""
     sends: int
     """In a round of all its modules."""
-    admission: Literal["open", "invited"]
+    admission: Admission
     passes_on: bool = False
     """Whether texts of the documents, as tokens, are sent to other peers."""
 
     @property
     def line(self) -> str:
-        who = "open to all, unchecked" if self.admission == "open" else "invited peers"
         takes = f"up to {size(self.memory)} of memory, {size(self.disk)} of disk, {size(self.sends)} sent a round"
         reads = "passes on" if self.passes_on else "reads"
-        return f"a path takes {takes}; {reads} {self.source}; {who}"
+        return f"a path takes {takes}; {reads} {self.source}; {company(self.admission)}"
 
     @property
     def whole(self) -> str:

@@ -1,8 +1,12 @@
 """Numbers and lists as people read them in a line."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 NAMED = 4
+
+Admission = Literal["open", "invited"]
+"""Who may take part in a run."""
 
 
 def how_long(seconds: float) -> str:
@@ -17,6 +21,11 @@ def some(modules: Sequence[str]) -> str:
     named = modules if len(modules) <= NAMED else modules[: NAMED - 1]
     more = "" if len(named) == len(modules) else f" and {len(modules) - len(named)} more"
     return ", ".join(named) + more
+
+
+def company(admission: Admission) -> str:
+    """With whom one trains there, and what that means."""
+    return "open to all, unchecked" if admission == "open" else "invited peers"
 
 
 def counted(number: int, word: str) -> str:

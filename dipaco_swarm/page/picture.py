@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dipaco_swarm.dashboard.views import ModuleStatus, PathStatus, SwarmStatus
+from dipaco_swarm.events.words import company
 from dipaco_swarm.page.history import Contributor, Noted
 from dipaco_swarm.page.pace import Pace, progress_of
 from dipaco_swarm.run.config import RunConfig
@@ -39,6 +40,7 @@ def about_of(manifest: Manifest, address: str | None, since: float | None, *, gu
         "overlap": manifest.stage.overlap,
         "codec": manifest.rules.wire.codec,
         "pacing": manifest.rules.rounds.pacing,
+        "company": company(config.admission.kind),
         "stages": [_stage_row(config, index, manifest) for index in range(len(config.stages))],
     }
 

@@ -110,6 +110,7 @@ class PeerPresenter:
                 run=self._run,
                 stage=peer.stage,
                 stages=len(manifest.config.stages),
+                admission=manifest.config.admission.kind,
                 path=peer.path,
                 num_paths=peer.table.num_paths,
                 activity=self._paused or activity or _activity(peer),

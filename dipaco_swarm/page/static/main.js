@@ -73,7 +73,7 @@ const drawnEnd = (now, about) => {
 const drawFigures = () => {
   const { about, now } = state, held = perplexity(now.heldout), stage = about.stages[now.stage] || {};
   $("subtitle").textContent = [now.finished ? "finished" : `stage ${now.stage} of ${about.stages.length}`, stage.router,
-    plural(now.paths, "path"), `${about.codec} on the wire`].join(" · ");
+    plural(now.paths, "path"), `${about.codec} on the wire`, about.company].join(" · ");
   const empty = now.paths - now.staffed;
   $("figures").replaceChildren(
     figure("training loss", fixed(now.loss, 3), now.loss === null ? "nobody has trained yet" : "mean of the paths, nats a token"),
