@@ -30,6 +30,7 @@ OUT_WITHIN: Mapping[str, int] = {
     "wrong-partly": FOUND_WITHIN,
     "wrong-hidden": FOUND_WITHIN,
     "staller": FOUND_WITHIN,
+    "freezer": FOUND_WITHIN,
     "refuser": FOUND_WITHIN,
 }
 """Roles against which there is a list of names."""

@@ -61,6 +61,7 @@ CROWDS = {
     "mute-reducer*2": (6,),
     "equivocator*2": (6,),
     "staller*2": (6,),
+    "freezer*2": (6,),
     "refuser*2": (6,),
     "takeover*10": (4,),
     "is-there*10": (4,),

@@ -68,7 +68,8 @@ def _trimmed(text: str) -> str:
 
 
 Printable = AfterValidator(_printable)
-Peer = Annotated[str, Field(min_length=1, max_length=80), Printable]
+Peer = Annotated[str, Field(pattern=r"^[!-~]{1,80}$")]
+"""ASCII: what else can be printed hangs on the version of Python, and all must agree on what others say of it."""
 Reason = Annotated[str, Field(max_length=200), Printable]
 Word = Annotated[str, Field(max_length=80), Printable]
 Nickname = Annotated[str, Field(max_length=MAX_NICKNAME), Printable, AfterValidator(_trimmed)]
@@ -78,8 +79,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """Of a state or a blob, in hexadecimal."""
 Hash = Annotated[bytes, Field(min_length=32, max_length=32)]
 RoundId = Annotated[bytes, Field(min_length=16, max_length=16)]
-Mask = Annotated[bytes, Field(min_length=1, max_length=MAX_MASK_BYTES)]
-"""Little-endian bits: some members of a roster, by index."""
+Mask = Annotated[bytes, Field(max_length=MAX_MASK_BYTES)]
+"""Little-endian bits: members of a roster, by index."""
 Nonce = Annotated[bytes, Field(min_length=16, max_length=16)]
 """Drawn anew by who says it."""
 Signature = Annotated[bytes, Field(min_length=64, max_length=64)]

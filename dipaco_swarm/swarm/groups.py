@@ -44,9 +44,6 @@ class Groups:
         def is_believed(stage: int, module: ModuleId, ours: Claim, claim: Claim) -> bool:
             return claim in vouching.believed(stage, module, ours, [claim])
 
-        async def ask_about(stage: int, module: ModuleId, ours: Claim, claim: Claim) -> bool:
-            return claim in await vouching.check(stage, module, ours, [claim])
-
         return Standing(
             ours=self._ours,
             holds=self._holds,
@@ -67,7 +64,7 @@ class Groups:
             others=self._directory.peers,
             has_had=vouching.had.has,
             is_believed=is_believed,
-            ask_about=ask_about,
+            ask_about=vouching.check,
         )
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
@@ -129,6 +126,8 @@ class Groups:
         return [said.peer for said in members if said.trains and said.reduces and said.peer != self._peer]
 
     def _heard(self, peer: str, stage: int, module: ModuleId, there: Member) -> None:
+        if (stage, module) not in self._groups and self._holds(stage, module) is None:
+            return  # none of our business, and there is no end of such modules
         claim, path = there.claim, PathIndex(there.path)
         self._directory.heard_directly(
             Announcement(PeerName(peer), stage, module, path, claim.version, claim.digest, claim.work)

@@ -184,12 +184,12 @@ class Abort(Message):
 
 
 class Alive(Message):
-    """Either way on a quiet control stream, a few times a second. Members add whom they still wait for."""
+    """Either way on a quiet control stream, a few times a second. Members of a round add whom they still wait for."""
 
     kind: Literal["alive"] = "alive"
-    awaits_contributions: tuple[Peer, ...] = Field(default=(), max_length=MAX_MEMBERS)
+    awaits_contributions: Mask = b""
     """To the pieces that we reduce."""
-    awaits_averages: tuple[Peer, ...] = Field(default=(), max_length=MAX_MEMBERS)
+    awaits_averages: Mask = b""
     moved: Size = 0
     """Bytes of pieces received in this round so far."""
 

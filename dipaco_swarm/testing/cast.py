@@ -50,6 +50,7 @@ SABOTEURS: dict[str, Role] = {
     "other-digest": Role("says that it holds another average than it does", sabotage.OtherDigest),
     "asker": Role("asks in the middle of a round how it ended", sabotage.Asker),
     "staller": Role("gathers a round and never begins it (dishonest leader)", sabotage.StallingLeader),
+    "freezer": Role("begins a round and never ends it (dishonest leader)", sabotage.FreezingLeader),
     "refuser": Role("sends all to a state that there is not (dishonest leader)", sabotage.RefusingLeader),
 }
 """Who takes part and makes rounds fail, or last; poison below."""

@@ -15,12 +15,13 @@ from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.framing import SEAL, PieceHeader
 from dipaco_swarm.swarm.round.reducer import Reducer
 from dipaco_swarm.swarm.round.seals import digest_of_pieces
-from dipaco_swarm.swarm.wire import Abort, Commit, Join, NotHere, Ready, Reassign, Refuse, Roster
+from dipaco_swarm.swarm.wire import Abort, Alive, Commit, Join, NotHere, Ready, Reassign, Refuse, Roster
 from dipaco_swarm.testing.saboteur import BentStream, Role
 
 A_LOT = 1 << 40
 """Tokens."""
 ASKED_TIMES = 5
+PULSE = 0.5
 
 
 class OtherDigest(Role):
@@ -176,6 +177,34 @@ class StallingLeader(Role):
         if isinstance(message, Roster):
             self.did(message.round_id, stream.module)
         return None
+
+
+class FreezingLeader(Role):
+    """Begins rounds, sends nobody an average of its own, and says that it is alive, and nothing else, for ever."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._frozen: set[bytes] = set()
+
+    def says(self, stream: BentStream, message: Message) -> Message | None:
+        if stream.dialled or stream.kind != "round":
+            return message
+        if isinstance(message, Roster):
+            self._frozen.add(message.round_id)
+            self.did(message.round_id, stream.module)
+        return None if isinstance(message, Reassign | Commit | Abort) else message
+
+    def gives(self, stream: BentStream, header: PieceHeader, data: memoryview) -> memoryview | None:
+        return None if not stream.dialled and stream.round_id in self._frozen else data
+
+    def keeps(self, stream: BentStream) -> bool:
+        return stream.kind == "round" and stream.round_id in self._frozen
+
+    async def done(self, stream: BentStream) -> None:
+        with contextlib.suppress(ConnectionError):
+            while self.keeps(stream):
+                await stream.send(Alive())
+                await asyncio.sleep(PULSE)
 
 
 class RefusingLeader(Role):

@@ -67,6 +67,10 @@ class BentStream:
         self.round_id = getattr(message, "round_id", self.round_id)
         self.module = getattr(message, "module", self.module)
 
+    def close(self) -> None:
+        if not (self._role.active and self._role.keeps(self)):
+            self._stream.close()
+
     async def receive_piece_header(self) -> PieceHeader | None:
         header = await self._stream.receive_piece_header()
         if self._role.active:
@@ -111,6 +115,13 @@ class Role:
     async def hears(self, stream: BentStream, message: Message) -> None:
         """Something was said to it. EOFError: its program does not hear that."""
 
+    def keeps(self, stream: BentStream) -> bool:
+        """Whether it keeps a stream open that its program is done with."""
+        return False
+
+    async def done(self, stream: BentStream) -> None:
+        """Its program is done with a stream to it, which is closed after this."""
+
     def takes(self, stream: BentStream) -> None:
         """A contribution comes to it, or an average."""
 
@@ -129,7 +140,10 @@ class _BentTransport:
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         async def bent(stream: Stream) -> None:
-            await handler(cast(Stream, BentStream(stream, self._role, protocol, dialled=False)))
+            bent_stream = BentStream(stream, self._role, protocol, dialled=False)
+            await handler(cast(Stream, bent_stream))
+            if self._role.active:
+                await self._role.done(bent_stream)
 
         await self._transport.serve(protocol, bent)
 

@@ -102,7 +102,9 @@ def test_two_silent_members_of_six_part_nobody_from_the_others(seed: int) -> Non
     assert seen.second.versions >= 3
 
 
-@pytest.mark.parametrize("role", cases("wrong-flipped", long=["mute", "mute-reducer", "equivocator", "staller"]))
+@pytest.mark.parametrize(
+    "role", cases("wrong-flipped", "freezer", long=["mute", "mute-reducer", "equivocator", "staller"])
+)
 def test_who_does_harm_in_rounds_is_out_after_few_of_them(role: str) -> None:
     seen = virtual.play(role, 4, seed=1)
     assert not seen.not_out

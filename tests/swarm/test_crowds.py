@@ -11,7 +11,6 @@ from dipaco_swarm.swarm.interface import Swarm
 from dipaco_swarm.swarm.local import LocalNetwork, LocalTransport
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.gathering import NEWCOMERS_OF_A_SITE
-from dipaco_swarm.swarm.round.leader import MAX_GATHERINGS
 from dipaco_swarm.swarm.states.store import store_protocol
 from dipaco_swarm.swarm.wire import Alive, AskManifest, Join, ManifestIs, Refuse
 
@@ -81,14 +80,17 @@ def test_where_nobody_is_known_yet_all_are_let_in(leader: NetworkedSwarm) -> Non
     assert answers(leader, [(f"first-{n}", HERE, join()) for n in range(20)]) == [None] * 20
 
 
-def test_strangers_open_half_of_the_rounds_that_a_peer_leads(
-    leader: NetworkedSwarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dipaco_swarm.swarm.round.leader.MAX_GATHERINGS", 4)
-    assert MAX_GATHERINGS > 4
-    many = [(f"made-up-{n}", f"/ip4/11.0.{n}.1/tcp/1", join(n)) for n in range(3)]
-    found = answers(leader, [*many, ("friend", HERE, join(7))])
-    assert found == [None, None, "too many peers at once; trying the next round", None]
+def test_strangers_open_no_round_of_a_state_that_nobody_has_confirmed(leader: NetworkedSwarm) -> None:
+    unconfirmed = "nobody has confirmed the state that this peer goes on from"
+    many = [(f"made-up-{n}", f"/ip4/11.0.{n}.1/tcp/1", join(n)) for n in range(4)]
+    assert answers(leader, [*many, ("friend", HERE, join(7))]) == [None, unconfirmed, unconfirmed, unconfirmed, None]
+
+
+def test_no_more_rounds_are_led_than_there_is_room_for(leader: NetworkedSwarm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dipaco_swarm.swarm.round.leader.MAX_GATHERINGS", 2)
+    leader._vouching.circle.meet(friends := ["friend", "another", "a-third"])
+    found = answers(leader, [(name, HERE, join(n)) for n, name in enumerate(friends)])
+    assert found == [None, None, "too many peers at once; trying the next round"]
 
 
 @pytest.mark.swarm

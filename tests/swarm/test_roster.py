@@ -12,7 +12,7 @@ from dipaco_swarm.swarm.framing import MAX_MESSAGE_BYTES, encode
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.codecs.codec import BLOCK
 from dipaco_swarm.swarm.round.reduction import mask_of
-from dipaco_swarm.swarm.round.roster import laggards_of_most, make_roster, our_index
+from dipaco_swarm.swarm.round.roster import at_most_half, laggards_of_most, make_roster, our_index
 from dipaco_swarm.swarm.wire import MAX_LAGGARDS, Join, Named, Roster
 
 GROUP = frozenset({"anna", "bert", "cora", "dirk", "late"})
@@ -44,7 +44,7 @@ def roster(joins: Mapping[str, Join]) -> Roster:
 
 
 def said(**of: Collection[str]) -> frozenset[str]:
-    return laggards_of_most(roster({peer: join(laggards) for peer, laggards in of.items()}), GROUP)
+    return laggards_of_most(roster({peer: join(laggards) for peer, laggards in of.items()}), GROUP, GROUP)
 
 
 def test_who_has_kept_most_of_the_group_waiting_is_late_for_all() -> None:
@@ -59,6 +59,17 @@ def test_two_who_say_so_to_a_third_alone_are_not_believed() -> None:
 
 def test_nobody_speaks_twice_nor_of_itself_nor_where_it_is_a_stranger() -> None:
     assert not said(anna=["late"] * 9, late=["late"], zora=["late"], yoko=["late"])
+
+
+def test_what_a_leader_says_that_others_have_said_counts_where_they_have_signed_for_it() -> None:
+    made = roster({peer: join(["late"]) for peer in ("anna", "bert", "cora", "dirk")})
+    assert laggards_of_most(made, GROUP, {"anna", "bert", "cora"}) == {"late"}
+    assert not laggards_of_most(made, GROUP, {"anna", "bert"})
+
+
+def test_more_than_half_are_waited_for() -> None:
+    assert at_most_half({"a", "b", "c"}, {"a", "b", "x", "y"}) == {"a", "b"}
+    assert not at_most_half({"a", "b", "x"}, {"a", "b", "x", "y"})
 
 
 def name(i: int) -> str:

@@ -49,6 +49,8 @@ LONGEST_TIMES = 8
 FORGIVEN_SECONDS = 7200.0
 FORGIVEN_TIMES = 2
 """What somebody was demoted for is forgotten after so long, and so many times as long as it was demoted."""
+STRANGERS = "any stranger"
+"""Instead of a peer's name, which has no blanks: a stranger has wasted a round that we went to, and names are free."""
 MAX_DEMERITS = 1024
 """Names."""
 

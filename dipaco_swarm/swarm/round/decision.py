@@ -25,11 +25,16 @@ contributions of these members to the pieces that I reduce", "I miss the average
 of a complaint, the one with more complaints about or by it is the straggler. `stragglers` has the rule.
 """
 
-from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.wire import Alive, Ready
+
+Flags = NDArray[np.bool_]
 
 SLOW_SHARE = 0.25
 """Stragglers are given at least this share of the median patience."""
@@ -194,33 +199,36 @@ class Stragglers:
 def stragglers(view: RoundView) -> Stragglers:
     """The members that a round waits for; nobody before everybody has reported.
 
-    A reducer that misses contributions is not to blame for its averages. A member that has no average yet and waits for
-    nobody is slow itself.
+    A member that has no average yet and waits for nobody is slow itself.
     """
-    reports = {i: report for i in view.awaited if (report := view.members[i].report) is not None}
-    if len(reports) < len(view.awaited):
+    of = sorted(view.awaited)
+    if any(view.members[i].report is None for i in of):
         return Stragglers()
-    index = {view.members[i].peer: i for i in view.awaited}
-    unready = {i: report for i, report in reports.items() if view.ready(i) is None}
-    reducing = {i for i, report in unready.items() if report.awaits_contributions}
-    complaints = {
-        (i, index[peer], True) for i in unready for peer in unready[i].awaits_contributions if peer in index
-    } | {
-        (i, index[peer], False)
-        for i in unready
-        for peer in unready[i].awaits_averages
-        if peer in index and index[peer] not in reducing
-    }
-    by = Counter(i for i, _, _ in complaints)
-    about = Counter(j for _, j, _ in complaints)
-    slow = {i for i, report in unready.items() if not report.awaits_contributions and not report.awaits_averages}
-    apart = set[int]()
-    for i, j, contribution in complaints:
-        if by[i] == about[j]:
-            # a sender has one link that many share; a receiver of averages has company if there is any
-            sender_is = contribution or len(view.awaited) == 2
-            slow.add(j if sender_is else i)
-            apart.add(i if sender_is else j)
-        else:
-            slow.add(i if by[i] > about[j] else j)
-    return Stragglers(frozenset(slow), frozenset(apart - slow))
+    is_ready = np.array([view.ready(i) is not None for i in of], bool)
+    contributions = _awaited(view, of, lambda report: report.awaits_contributions) & ~is_ready[:, None]
+    averages = _awaited(view, of, lambda report: report.awaits_averages) & ~is_ready[:, None]
+    waits_for_nobody = ~is_ready & ~contributions.any(1) & ~averages.any(1)
+    # of whom the round still depends on; a reducer that misses contributions is not to blame for its averages
+    is_reducing = contributions.any(1)
+    contributions, averages = contributions[:, of], averages[:, of] & ~is_reducing
+    # a complaint is a pair: who has it, by row, and whom it is about
+    complaints = contributions.astype(int) + averages
+    by, about = complaints.sum(1)[:, None], complaints.sum(0)[None, :]
+    shared = (contributions | averages) & (by != about)
+    alone = by == about
+    # a sender has one link that many share; a receiver of averages has company if there is any
+    of_sender = alone & (contributions | averages if len(of) == 2 else contributions)
+    of_receiver = alone & (averages if len(of) > 2 else np.zeros_like(averages))
+    slow = waits_for_nobody | (shared & (by > about)).any(1) | (shared & (by < about)).any(0)
+    slow |= of_sender.any(0) | of_receiver.any(1)
+    apart = (of_sender.any(1) | of_receiver.any(0)) & ~slow
+    return Stragglers(frozenset(of[i] for i in np.flatnonzero(slow)), frozenset(of[i] for i in np.flatnonzero(apart)))
+
+
+def _awaited(view: RoundView, of: Sequence[int], mask: Callable[[Alive], bytes]) -> Flags:
+    """Who waits for whom, (n, members) of bool: a row for each of these, as it has said last."""
+    size = -(-len(view.members) // 8)
+    reports = [view.members[i].report for i in of]
+    masks = b"".join((b"" if said is None else mask(said))[:size].ljust(size, b"\0") for said in reports)
+    bits = np.unpackbits(np.frombuffer(masks, np.uint8).reshape(len(of), size), axis=1, bitorder="little")
+    return bits[:, : len(view.members)].astype(bool)

@@ -28,6 +28,7 @@ from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
 from dipaco_swarm.swarm.round.reducer import Input, Reducer, Shown
+from dipaco_swarm.swarm.round.reduction import mask_of
 from dipaco_swarm.swarm.round.seals import Subject
 from dipaco_swarm.swarm.round.suspecting import Fit, fit_of, odd_piece
 from dipaco_swarm.swarm.traffic import Purpose
@@ -108,14 +109,26 @@ class PieceExchange:
     def progress(self) -> float:
         """How much of it is done, 0 to 1: our pieces with other reducers, and pieces of the average that are here."""
         elsewhere = sum(owner != self._me for owner in self.average.owners)
-        return (len(self._sent) + self.average.pieces_here) / (elsewhere + len(self.average.owners))
+        return self.pieces_moved / (elsewhere + len(self.average.owners))
+
+    @property
+    def pieces_moved(self) -> int:
+        """Our pieces with other reducers, and pieces of the average that are here."""
+        return len(self._sent) + self.average.pieces_here
+
+    def attested(self) -> frozenset[str]:
+        """Who has signed something about this round, and so has seen this roster: reducers, and who gave us something.
+
+        Once the average is complete.
+        """
+        sealed = {seal.reducer for seal in self.average.seals()}
+        return frozenset(self.roster.members[i].peer for i in sealed | self._reducer.contributors() | {self._me})
 
     def report(self) -> Alive:
         """Whose bytes we still miss, and how much has moved so far."""
-        name = [member.peer for member in self.roster.members]
         return Alive(
-            awaits_contributions=tuple(name[i] for i in sorted(self._reducer.awaited())),
-            awaits_averages=tuple(name[i] for i in sorted(self.average.awaited() - {self._me})),
+            awaits_contributions=mask_of(self._reducer.awaited()),
+            awaits_averages=mask_of(self.average.awaited() - {self._me}),
             moved=sum(stream.arrived for stream in self._streams),
         )
 
@@ -158,6 +171,8 @@ class PieceExchange:
         for piece, owner in pieces.items():
             if piece >= len(self.average.owners) or owner >= len(self.roster.members):
                 raise RemoteDataError("leader", f"reassigns piece {piece} to member {owner}; there is no such thing")
+        if not {*order.late} <= {*order.gone}:
+            raise RemoteDataError("leader", "says that members were late, and goes on with them")
         index_of = {member.peer: i for i, member in enumerate(self.roster.members)}
         gone = {index_of[peer] for peer in order.gone if peer in index_of} - {self._me}
         self._dropped |= gone

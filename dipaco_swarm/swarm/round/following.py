@@ -32,7 +32,7 @@ from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcom
 from dipaco_swarm.swarm.reduced import Reduced, ReducedPiece
 from dipaco_swarm.swarm.round.attempt import LeaderLost, MadeAgain, Redirected
 from dipaco_swarm.swarm.round.auditing import Auditing
-from dipaco_swarm.swarm.round.candidates import DEMOTED_AT, REFUSAL_SECONDS, Demotions, LeaderFailures
+from dipaco_swarm.swarm.round.candidates import DEMOTED_AT, REFUSAL_SECONDS, STRANGERS, Demotions, LeaderFailures
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.entrance import Entrance, NeverBeginsError
@@ -40,6 +40,7 @@ from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.inquiry import Inquiry
+from dipaco_swarm.swarm.round.overdue import Overdue
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reducer import Shown
 from dipaco_swarm.swarm.round.roster import laggards_of_most, our_index
@@ -51,9 +52,7 @@ from dipaco_swarm.swarm.transport import Executor, Transport
 from dipaco_swarm.swarm.wire import MAX_LAGGARDS, Abort, Commit, Join, Ready, Reassign, Refuse, Roster
 
 log = logging.getLogger(__name__)
-
 MISTAKE = "a mistake in this program ended it here"
-
 
 Decision = Commit | Abort | NotAgreed | LeaderLost
 
@@ -138,6 +137,8 @@ class Follower:
             self.following.pop(key, None)
         if answered and leader != self.transport.peer:
             self.demotions.note(leader, self._now(), points)
+            if self.standing.is_strange(leader):  # nobody is sent to another one for a while
+                self.demotions.note(STRANGERS, self._now(), DEMOTED_AT)
         return outcome if isinstance(outcome, LeaderLost) else LeaderLost(leader, answered)
 
     async def _refused(self, message: Refuse, leader: str, contribution: Contribution) -> NotAgreed | Redirected:
@@ -168,9 +169,6 @@ class Follower:
         """From the roster to the outcome."""
         group = contribution.group
         me = our_index(roster, join, self.transport.peer, group, self.norm_clip, channel.peer)
-        known = {self.transport.peer, *self.standing.known_of(group.stage, group.module)}
-        for laggard in laggards_of_most(roster, known) - {self.transport.peer}:
-            self.laggards.believe(laggard, self._now())
         residual = await self.compute.aside(self.feedback.room_for, contribution)
         exchange = PieceExchange(
             self.transport,
@@ -190,13 +188,13 @@ class Follower:
             exchange.waive({i for i, member in enumerate(roster.members) if member.peer in demoted})
         outcome: Decision
         try:
-            key = group.stage, group.module, join.version
+            overdue = Overdue(self._now(), join.patience, self.transport.timing, whole=group.whole)
             for member in roster.members:  # our leader may not have heard of it
                 if (proof := self.standing.proof_of(member.peer)) is not None:
                     await channel.send(proof)
             self.auditing.accusing.show(channel.peer, [member.peer for member in roster.members])
             outcome = await self.transport.border.guarded(
-                channel.peer, self._exchange_until_decided(channel, ears, exchange, key), NotAgreed(MISTAKE)
+                channel.peer, self._exchange_until_decided(channel, ears, exchange, overdue), NotAgreed(MISTAKE)
             )
         except asyncio.CancelledError:
             outcome = NotAgreed("interrupted")
@@ -216,6 +214,9 @@ class Follower:
         if not isinstance(outcome, Commit):
             return replace(outcome, given=exchange.given)
         await to_its_end(self.auditing.check(exchange))
+        known = {self.transport.peer, *self.standing.known_of(group.stage, group.module)}
+        for laggard in laggards_of_most(roster, known, exchange.attested()) - {self.transport.peer}:
+            self.laggards.believe(laggard, self._now())
         if residual is not None:
             self.feedback.keep(contribution, residual)
         agreed = _agreed(exchange, contribution, self.codec.name, self.auditing.showing.made(roster.round_id))
@@ -230,14 +231,14 @@ class Follower:
         return not others_go_on and exchange.average.complete.is_set() and await self.inquiry.look_into(exchange)
 
     async def _exchange_until_decided(
-        self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, key: Key
+        self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, overdue: Overdue
     ) -> Decision:
         """The exchange works and others find it until there is a decision."""
-        stage, module, _ = key
+        stage, module, _ = exchange.average.about.key
         async with self.verdicts.round_of(exchange):
             self.exchanges[stage, module] = exchange
             work = asyncio.create_task(exchange.run())
-            decision = asyncio.create_task(self._until_decided(channel, ears, exchange, key))
+            decision = asyncio.create_task(self._until_decided(channel, ears, exchange, overdue))
             try:
                 await self.verdicts.say_started(exchange)
                 await asyncio.wait({work, decision}, return_when=asyncio.FIRST_COMPLETED)
@@ -252,11 +253,10 @@ class Follower:
                 del work, decision  # an error of theirs holds this frame, and with it the exchange
 
     async def _until_decided(
-        self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, key: Key
+        self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, overdue: Overdue
     ) -> Decision:
         """Keep the leader informed until it decides; when it is lost, ask the others."""
         reporter = asyncio.create_task(_report(channel, exchange, self.transport.timing.pulse))
-        began, ready_at = self._now(), float("inf")
         try:
             while True:
                 message = await ears.hear()
@@ -267,13 +267,10 @@ class Follower:
                     return message
                 elif isinstance(message, Commit):
                     return self.verdicts.take(message, exchange)
-                now = self._now()
-                ready_at = min(ready_at, now) if exchange.average.complete.is_set() else float("inf")
-                if now - ready_at > max(10 * (ready_at - began) + self.transport.timing.leader_grace, ears.patience):
-                    raise TimeoutError  # alive, and decides nothing
+                overdue.check(self._now(), exchange.pieces_moved, is_ready=exchange.average.complete.is_set())
         except (EOFError, TimeoutError, ConnectionError):
             # while we ask about, nobody should be sent to a leader that is lost
-            self.following.pop(key, None)
+            self.following.pop(exchange.average.about.key, None)
             return await self._outcome_without_leader(channel.peer, exchange)
         finally:
             reporter.cancel()
@@ -282,6 +279,8 @@ class Follower:
     def _note_blame(self, order: Reassign, exchange: PieceExchange) -> None:
         """Some have kept us waiting. Who is in time in the next round is forgiven, so one leader's word is not much."""
         members = {member.peer for member in exchange.roster.members} - {self.transport.peer}
+        if 2 * len(order.late) > len(members) + 1:  # it may be its own line
+            return
         for names, points in (order.late, 2), (order.apart, 1):
             for peer in members & {*names} - exchange.blamed:
                 exchange.blamed.add(peer)

@@ -103,12 +103,17 @@ class Gathering:
             await asyncio.sleep(self.transport.timing.pulse)
 
     async def seats_of_one_size(self) -> list[Seat]:
-        """The members that agree on the length of the vector; the others are sent away."""
+        """The members that agree on the length of the vector; the others are sent away.
+
+        We know it ourselves, if we are one of them; else most do.
+        """
         seats = [seat for seat in self.seats.values() if not seat.gone]
         if not seats:
             return []
         lengths = Counter(seat.join.parameters for seat in seats)
-        parameters = max(lengths, key=lambda length: (lengths[length], length))
+        ours = self.seats.get(self.transport.peer)
+        most = max(lengths, key=lambda length: (lengths[length], length))
+        parameters = most if ours is None else ours.join.parameters
         others = [seat for seat in seats if seat.join.parameters != parameters]
         reason = "the group's module has another size than ours; is it the same run?"
         await tell(others, Refuse(reason=reason, version=self.key[2]), self.transport.timing)

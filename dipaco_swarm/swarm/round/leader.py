@@ -6,15 +6,17 @@ last; every decision is made from the seats, whenever one changes and at least o
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from functools import partial
+from typing import Any, TypeVar
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.fields import MAX_MEMBERS
 from dipaco_swarm.swarm.round import closing
-from dipaco_swarm.swarm.round.candidates import Demotions, outnumbered
+from dipaco_swarm.swarm.round.calling import where_they_are
+from dipaco_swarm.swarm.round.candidates import STRANGERS, Demotions, outnumbered
 from dipaco_swarm.swarm.round.channels import Channel
 from dipaco_swarm.swarm.round.closing import GatheringView, close
 from dipaco_swarm.swarm.round.deciding import RunningRound
@@ -24,16 +26,17 @@ from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.meeting import where_all_meet
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reduction import leader_order
+from dipaco_swarm.swarm.round.roster import at_most_half
 from dipaco_swarm.swarm.round.seats import Seat, or_a_pulse, tell
 from dipaco_swarm.swarm.round.standing import Key, Member, Standing
-from dipaco_swarm.swarm.tasks import Tasks, end_all
+from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.transport import Transport
 from dipaco_swarm.swarm.wire import Here, Join, Refuse
 
+Answer = TypeVar("Answer")
+
 MAX_GATHERINGS = 1024
-"""Rounds that one peer leads at once; strangers open no more than half of them."""
-STRANGERS_SECONDS = 1.0
-"""So long a stranger's answer is waited for; whoever has contributed before has all the time that answers take."""
+"""Rounds that one peer leads at once."""
 LAST_WORD = 2
 """So many questions before their patience is over, members are sent even to a leader that is demoted here, if not more
 have come here than to it: two rounds of one version would be worse than one that is lost."""
@@ -126,8 +129,10 @@ class Leader:
         if join.path not in group.path_weights:
             return Refuse(reason=f"path {join.path} does not use {module}", version=version)
         if gathering is None:
-            room = MAX_GATHERINGS // 2 if self._standing.is_strange(channel.peer) else MAX_GATHERINGS
-            if len(self._gatherings) >= room:
+            # for every gathering we ask all who are there, again and again
+            if self._standing.is_strange(channel.peer) and not group.whole and not self._is_real(stage, module, theirs):
+                return unconfirmed(version)
+            if len(self._gatherings) >= MAX_GATHERINGS:
                 return Refuse(reason="too many peers at once; trying the next round", version=version)
             now = self._clock.monotonic()
             gathering = Gathering(key, group, theirs, self._transport, self._questions, self._inquiry, now)
@@ -148,6 +153,13 @@ class Leader:
                 other.leave(channel.peer)
         gathering.take(Seat(join, channel))
         return gathering
+
+    def _is_real(self, stage: int, module: ModuleId, claim: Claim) -> bool:
+        """Whether we have that state, or believe that somebody has it."""
+        ours = self._standing.ours(stage, module)
+        return ours is not None and (
+            ours.claim == claim or self._standing.is_believed(stage, module, ours.claim, claim)
+        )
 
     def _settle_base(self, gathering: Gathering, theirs: Claim, peer: str) -> Refuse | None:
         """Who comes goes on from another state than those who are here: one of them is told to fetch the better one.
@@ -229,6 +241,7 @@ class Leader:
         stage, module, _ = gathering.key
         now = self._clock.monotonic()
         live, lately = self._standing.members_of(stage, module), self._standing.lately(stage, module)
+        demoted = frozenset[str]() if gathering.group.whole else self._laggards.demoted(now)
         return GatheringView(
             seated=frozenset(gathering.seats),
             live=frozenset(live),
@@ -239,7 +252,7 @@ class Leader:
             unanswered=gathering.unanswered,
             gone=frozenset(peer for peer in (*live, *lately) if self._detector.is_gone(peer)),
             whole=gathering.group.whole,
-            waived=frozenset() if gathering.group.whole else self._laggards.demoted(now),
+            waived=at_most_half(demoted, {*live, *gathering.seats}),
             ahead=ahead,
             first=first,
         )
@@ -249,7 +262,11 @@ class Leader:
         key, base = gathering.key, gathering.base
         # who did not come may do so by now; who is not waited for is called like all others
         missing = sorted(view.missing | (gathering.elsewhere | view.waived) & view.live - view.seated)
-        answers = await self._where_they_are(missing, gathering, max(self._timing.answer, view.patience - view.waited))
+        seconds = max(self._timing.answer, view.patience - view.waited)
+        answers = await where_they_are(missing, gathering, seconds, self._standing, self._detector)
+        better = {peer: _better(answer, base) for peer, answer in zip(missing, answers, strict=True)}
+        claims = [claim for claim in better.values() if claim is not None]
+        believed = await _within(seconds, self._standing.ask_about(*key[:2], base, claims), []) if claims else []
         if gathering.base != base:
             return None, None
         follows, undecided = dict[str, str](), 0
@@ -258,8 +275,8 @@ class Leader:
                 gathering.unanswered[peer] += 1
             elif answer.version is None or answer.digest is None:
                 gathering.elsewhere.add(peer)
-            elif (claim := Claim(answer.version, answer.digest, answer.work)).beats(base):
-                if await self._standing.ask_about(*key[:2], base, claim):
+            elif (claim := better[peer]) is not None:
+                if claim in believed:
                     self._doubts.note(key, base, peer)
                     if self._doubts.believes(key, base, peer):
                         return (claim, peer), None
@@ -278,33 +295,28 @@ class Leader:
         gathering.elsewhere |= {peer for peer in outnumbered(demoted, follows, here) if follows.get(peer) == peer}
         is_last_word = time <= LAST_WORD * self._timing.ask_again
         left = outnumbered(demoted, follows, here if is_last_word else here + undecided) | self._lost(key)
-        rivals = {peer: leader for peer, leader in follows.items() if leader not in left}
         strange = self._standing.is_strange
+        left |= {*filter(strange, follows.values())} if STRANGERS in demoted else set()
+        rivals = {peer: leader for peer, leader in follows.items() if leader not in left}
         known = {peer: leader for peer, leader in rivals.items() if not (strange(peer) or strange(leader))}
         more = gathering.more_elsewhere(known)
         ask, order = partial(self._questions.follows, key=key, base=base), partial(leader_order, *key)
-        return None, await where_all_meet(self._transport.peer, rivals, more if is_last_word else None, order, ask)
+        meeting = where_all_meet(self._transport.peer, rivals, more if is_last_word else None, order, ask)
+        return None, await _within(self._timing.max_answer, meeting, None)
 
-    async def _where_they_are(self, peers: Sequence[str], gathering: Gathering, seconds: float) -> list[Here | None]:
-        """The answers of all, asked at once; None for those who have not answered by then."""
-        where = self._questions.where
-        strangers = not any(self._standing.heeds(*gathering.key[:2], peer) for peer in gathering.seats)
-        asking = [
-            asyncio.create_task(where(peer, gathering.key, gathering.base, for_strangers=strangers)) for peer in peers
-        ]
-        known = [
-            question
-            for peer, question in zip(peers, asking, strict=True)
-            if gathering.group.whole or not self._standing.is_strange(peer)
-        ]
-        asked = self._clock.monotonic()
-        try:
-            await asyncio.wait(asking, timeout=min(seconds, STRANGERS_SECONDS))
-            if known:
-                await asyncio.wait(known, timeout=max(0.0, seconds - STRANGERS_SECONDS))
-            for peer, question in zip(peers, asking, strict=True):
-                if question not in known and not question.done():
-                    self._detector.silent(peer, asked)
-            return [question.result() if question.done() else None for question in asking]
-        finally:
-            await end_all(*asking)
+
+def _better(answer: Here | None, base: Claim) -> Claim | None:
+    """The state that somebody says it has, where that is a better one."""
+    if answer is None or answer.version is None or answer.digest is None:
+        return None
+    claim = Claim(answer.version, answer.digest, answer.work)
+    return claim if claim.beats(base) else None
+
+
+async def _within(seconds: float, question: Coroutine[Any, Any, Answer], otherwise: Answer) -> Answer:
+    """The members have only so much patience, however many have to be asked."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await question
+    except TimeoutError:
+        return otherwise

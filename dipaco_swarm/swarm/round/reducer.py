@@ -109,6 +109,10 @@ class Reducer:
         """Whether somebody has our average of a piece, as far as we can tell."""
         return piece in self._told
 
+    def contributors(self) -> set[int]:
+        """Members of whom we have made something, which they have signed."""
+        return {member for inputs in self._made_from.values() for member in inputs}
+
     def awaited(self) -> set[int]:
         """Members whose contributions to our pieces we still miss."""
         missing: set[int] = set()

@@ -7,7 +7,7 @@ the average    contributions that arrived completely, summed in roster order, th
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -197,9 +197,9 @@ def claimed_norm(codec: Codec, gradient: Vector, left_over: Tensor | None) -> fl
     return math.hypot(*lengths) * codec.lengthens
 
 
-def mask_of(present: Sequence[int]) -> bytes:
-    """Roster indices as little-endian bits."""
-    return sum(1 << i for i in present).to_bytes((max(present) + 8) // 8, "little")
+def mask_of(present: Collection[int]) -> bytes:
+    """Roster indices as little-endian bits; no bytes for nobody."""
+    return sum(1 << i for i in present).to_bytes((max(present, default=-8) + 8) // 8, "little")
 
 
 def present_in(mask: bytes, members: int) -> tuple[int, ...]:

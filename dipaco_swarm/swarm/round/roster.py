@@ -78,7 +78,7 @@ def make_roster(
 
     `waived`: nobody waits for these, unless they are more than half: then it may be us who is slow.
     """
-    waived = waived & joins.keys() if 2 * len(waived & joins.keys()) <= len(joins) else frozenset()
+    waived = at_most_half(waived, joins.keys())
     members = roster_of(joins, norm_clip, waived)
     parameters = joins[members[0].peer].parameters
     reducers = _reducers(members)
@@ -92,6 +92,12 @@ def make_roster(
         doubts=named_in([joins.keys() & joins[member.peer].doubts for member in members]),
         laggards=named_in([joins[member.peer].laggards for member in members]),
     )
+
+
+def at_most_half(waived: AbstractSet[str], there: AbstractSet[str]) -> frozenset[str]:
+    """Whom of some members nobody waits for: nobody, where they are more than half, as it may be us who is slow."""
+    found = frozenset(waived & there)
+    return found if 2 * len(found) <= len(there) else frozenset()
 
 
 def named_in(words: Sequence[Collection[str]]) -> tuple[Named, ...]:
@@ -134,13 +140,14 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
     return index
 
 
-def laggards_of_most(roster: Roster, group: AbstractSet[str]) -> frozenset[str]:
+def laggards_of_most(roster: Roster, group: AbstractSet[str], attested: AbstractSet[str]) -> frozenset[str]:
     """Who has kept most of a group waiting lately, as those say who are in a round of it.
 
     Who was not in the rounds in which somebody was late would follow it, or wait for it, while the others do not. Most
-    of the group, not of the round: two who say so to a third alone are not believed.
+    of the group, not of the round: two who say so to a third alone are not believed. `attested`: who has signed that
+    it has seen this roster; what others have said in it, the leader may have made up.
     """
-    voices = {member.peer: 1 << i for i, member in enumerate(roster.members) if member.peer in group}
+    voices = {m.peer: 1 << i for i, m in enumerate(roster.members) if m.peer in group & attested}
     known = sum(voices.values())
     return frozenset(
         late.peer

@@ -43,6 +43,11 @@ class Subject:
     def of(cls, run: str, stage: int, module: ModuleId, version: int, roster: Roster) -> "Subject":
         return cls(run, stage, module, version, hashlib.sha256(encode(roster)).digest())
 
+    @property
+    def key(self) -> tuple[int, ModuleId, int]:
+        """Stage, module and version."""
+        return self.stage, self.module, self.version
+
     def statement(self, generation: int, digest: bytes) -> bytes:
         """What a reducer signs. `digest`: of its pieces of that generation."""
         return self._statement("seal", generation, digest)

@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.framing import encode
 from dipaco_swarm.swarm.round.channels import Channel
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.wire import Alive, Join, Ready
+
+SLOWEST_LINE = 125_000
+"""Bytes a second that a leader's line takes: a roster of 256 goes to 256, and is 11 MB."""
 
 
 @dataclass(eq=False)
@@ -23,11 +27,12 @@ class Seat:
 
 
 async def tell(seats: Sequence[Seat], message: Message, timing: Timing) -> None:
-    """Send to all at once; who does not take it in time is gone."""
+    """Send to all at once; who does not take it in time is gone: in more time where all of it is long for our line."""
+    allowed = timing.silence / 2 + len(seats) * len(encode(message)) / SLOWEST_LINE
 
     async def send(seat: Seat) -> None:
         try:
-            async with asyncio.timeout(timing.silence / 2):
+            async with asyncio.timeout(allowed):
                 await seat.channel.send(message)
         except (ConnectionError, TimeoutError):
             seat.gone = True

@@ -63,8 +63,8 @@ class Standing:
     """Whether we have had this state, not long ago."""
     is_believed: Callable[[int, ModuleId, Claim, Claim], bool]
     """Whether somebody's claim, the last argument, is known by now to be better than the state before it."""
-    ask_about: Callable[[int, ModuleId, Claim, Claim], Coroutine[Any, Any, bool]]
-    """The same, once others have been asked."""
+    ask_about: Callable[[int, ModuleId, Claim, Sequence[Claim]], Coroutine[Any, Any, list[Claim]]]
+    """Which of several claims are, once others have been asked."""
 
     def known_of(self, stage: int, module: ModuleId) -> list[str]:
         """Live members that are no strangers."""
