@@ -9,14 +9,13 @@ from statistics import fmean, median, median_low
 
 from dipaco_swarm.algorithm.generations import tokens_of
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
+from dipaco_swarm.algorithm.plausible import plausible
 from dipaco_swarm.algorithm.stages import trained_modules
 from dipaco_swarm.dashboard.views import MemberStatus, ModuleStatus, PathStatus, SwarmStatus
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.swarm.cards import NO_CARD, Card
 from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
 
-AHEAD = 2
-"""Versions that one peer may be ahead of a node of the operator's, which fetches every one within seconds."""
 FASTER = 100.0
 """Times as fast as half of the others a peer may count: a large GPU among laptops."""
 MOST_LOSS = 25.0
@@ -61,13 +60,9 @@ def status_of(swarm: Swarm, manifest: Manifest, roots: Collection[str] = ()) -> 
 
 
 def _plausible(swarm: Swarm, roots: Collection[str], announced: Sequence[Announcement]) -> tuple[Announcement, ...]:
-    """Without a version that a single peer is far ahead with, where a node of the operator's is heard of."""
-    ours = [s.version for s in announced if s.peer in roots or (s.peer == swarm.peer and s.role is Role.KEEPS)]
-    if not ours:
-        return tuple(announced)
-    others = sorted(s.version for s in announced if s.known)
-    most = max(max(ours) + AHEAD, others[-2] if len(others) > 1 else 0)
-    return tuple(s for s in announced if s.version <= most)
+    """Without versions that nobody can have; a node of the operator's may look at its own."""
+    keeps = any(said.peer == swarm.peer and said.role is Role.KEEPS for said in announced)
+    return plausible(announced, {*roots, swarm.peer} if keeps else roots)
 
 
 def _members(said: Mapping[ModuleId, Sequence[Announcement]], num_paths: int) -> tuple[MemberStatus, ...]:

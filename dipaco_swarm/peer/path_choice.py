@@ -4,11 +4,12 @@ The rule is `algorithm/assignment.py`; this file gathers what the rule looks at.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from dipaco_swarm.algorithm.assignment import Staffing, neediest_path, path_to_be_on
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
+from dipaco_swarm.algorithm.plausible import plausible
 from dipaco_swarm.algorithm.stages import covering_modules
 from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement, Role, Swarm
@@ -20,10 +21,12 @@ STAY_FACTOR = 5.0
 class PathChoice:
     """The path of one peer, and where it should go next. Looks at the swarm only when asked."""
 
-    def __init__(self, swarm: Swarm, told: int | None, home: Path) -> None:
+    def __init__(self, swarm: Swarm, told: int | None, home: Path, operators: Collection[str] = ()) -> None:
+        """`operators`: names of the operator's nodes, beside whose versions those of others are held."""
         self._swarm = swarm
         self._told = told
         self._home = home
+        self._operators = operators
         self._path: PathIndex | None = None
         """The current path, or the one to move to; None before a stage with several paths."""
         self._stays: Counter[PathIndex] = Counter()
@@ -79,7 +82,7 @@ class PathChoice:
         staffing = Staffing(
             staying=staying,
             moving=moving | {self._swarm.peer: path},
-            versions={m: max((s.version for s in said if s.module == m), default=0) for m in table.modules},
+            versions={m: self._version([s for s in said if s.module == m]) for m in table.modules},
             last_version=stage.rounds,  # also where a stage trains on: paths that lack some of them come first
             resting=stage.resting,
         )
@@ -93,6 +96,10 @@ class PathChoice:
     def stay(self, path: PathIndex) -> None:
         """Not to go where we chose to."""
         self._path = path
+
+    def _version(self, said: Sequence[Announcement]) -> int:
+        """The newest of a module; a path is not done because somebody says so."""
+        return max((each.version for each in plausible(said, self._operators)), default=0)
 
     def _path_at_home(self, stage: int) -> PathIndex | None:
         """The path of the newest checkpoint of this stage."""

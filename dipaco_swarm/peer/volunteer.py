@@ -50,6 +50,7 @@ from dipaco_swarm.peer.workbench import Workbench
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.settings import PeerSettings
+from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.interface import Agreed, Swarm
 from dipaco_swarm.training.early import run_of
 from dipaco_swarm.training.inner import StepReport
@@ -88,7 +89,7 @@ class Volunteer:
         usage = usage or UsageMeter(swarm.clock)
         usage.joined(swarm.traffic)
         self._show = PeerPresenter(screen, swarm, settings.address.name, notices, usage, Life(settings.home))
-        self._choice = PathChoice(swarm, settings.path, settings.home)
+        self._choice = PathChoice(swarm, settings.path, settings.home, [*map(name_in, settings.address.bootstraps)])
         self._keeping = Keeping(self._around)
         self._next_stage = NextStage(self._around, self._choice, beside)
         self._moving = StageMove(self._around, self._keeping)
