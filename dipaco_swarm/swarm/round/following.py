@@ -40,7 +40,7 @@ from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.feedback import ErrorFeedback
 from dipaco_swarm.swarm.round.inquiry import Inquiry
-from dipaco_swarm.swarm.round.overdue import Overdue
+from dipaco_swarm.swarm.round.overdue import NeverEndsError, Overdue
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.reducer import Shown
 from dipaco_swarm.swarm.round.roster import laggards_of_most, our_index
@@ -262,29 +262,21 @@ class Follower:
                 message = await ears.hear()
                 if isinstance(message, Reassign):
                     exchange.reassign(message)
-                    self._note_blame(message, exchange)
+                    _note_blame(message, exchange, self.laggards, self.transport.peer, self._now())
                 elif isinstance(message, Abort):
                     return message
                 elif isinstance(message, Commit):
                     return self.verdicts.take(message, exchange)
                 overdue.check(self._now(), exchange.pieces_moved, is_ready=exchange.average.complete.is_set())
-        except (EOFError, TimeoutError, ConnectionError):
+        except (EOFError, TimeoutError, ConnectionError) as error:
+            if isinstance(error, NeverEndsError):  # worse than to be lost
+                self.demotions.note(channel.peer, self._now())
             # while we ask about, nobody should be sent to a leader that is lost
             self.following.pop(exchange.average.about.key, None)
             return await self._outcome_without_leader(channel.peer, exchange)
         finally:
             reporter.cancel()
             await asyncio.gather(reporter, return_exceptions=True)
-
-    def _note_blame(self, order: Reassign, exchange: PieceExchange) -> None:
-        """Some have kept us waiting. Who is in time in the next round is forgiven, so one leader's word is not much."""
-        members = {member.peer for member in exchange.roster.members} - {self.transport.peer}
-        if 2 * len(order.late) > len(members) + 1:  # it may be its own line
-            return
-        for names, points in (order.late, 2), (order.apart, 1):
-            for peer in members & {*names} - exchange.blamed:
-                exchange.blamed.add(peer)
-                self.laggards.note(peer, self._now(), points)
 
     async def _outcome_without_leader(self, leader: str, exchange: PieceExchange) -> Commit | NotAgreed | LeaderLost:
         """The leader is lost. If any other member committed, we do too.
@@ -308,6 +300,17 @@ class Follower:
 
     def _now(self) -> float:
         return self.transport.clock.monotonic()
+
+
+def _note_blame(order: Reassign, exchange: PieceExchange, laggards: Demotions, us: str, now: float) -> None:
+    """Some have kept us waiting. Who is in time in the next round is forgiven, so one leader's word is not much."""
+    members = {member.peer for member in exchange.roster.members}
+    if 2 * len(order.late) > len(members):  # it may be its own line
+        return
+    for names, points in (order.late, 2), (order.apart, 1):
+        for peer in (members & {*names}) - exchange.blamed - {us}:
+            exchange.blamed.add(peer)
+            laggards.note(peer, now, points)
 
 
 def _agreed(exchange: PieceExchange, contribution: Contribution, codec: str, ours: Mapping[int, Shown]) -> Agreed:

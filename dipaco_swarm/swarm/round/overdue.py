@@ -7,6 +7,10 @@ WHEN_READY, WHEN_NOT = 10.0, 4.0
 waits three times as long for stragglers as all the others needed (`decision.py`)."""
 
 
+class NeverEndsError(TimeoutError):
+    """A leader is alive, and does not end a round that an honest one would have ended."""
+
+
 class Overdue:
     """One round, as a member sees it that hears its leader."""
 
@@ -23,7 +27,7 @@ class Overdue:
         self._moved, self._moved_at = 0, began
 
     def check(self, now: float, moved: int, *, is_ready: bool) -> None:
-        """`moved`: pieces that have come or gone, by now. Raises TimeoutError when it is overdue.
+        """`moved`: pieces that have come or gone, by now. Raises NeverEndsError when it is overdue.
 
         Pieces, of which there is an end, and not bytes: who sends one now and then would hold us for ever.
         """
@@ -37,4 +41,4 @@ class Overdue:
             since = self._ready_at = now if self._ready_at is None else self._ready_at
             allowed = max(WHEN_READY * (since - self._began) + self._grace, self._patience_when_ready)
         if now - since > allowed:
-            raise TimeoutError(f"alive for {now - since:.0f} s, and decides nothing")
+            raise NeverEndsError(f"alive for {now - since:.0f} s, and decides nothing")
