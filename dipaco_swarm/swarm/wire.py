@@ -50,6 +50,8 @@ MAX_SPANS = 1 << 14
 Doubts = Annotated[tuple[Peer, ...], Field(max_length=MAX_DOUBTS)]
 """Whose contributions have done harm, as the member finds that says it (`algorithm/doubts.py`)."""
 
+MAX_MANIFEST_BYTES = 1 << 20
+
 MAX_LAGGARDS = 16
 Laggards = Annotated[tuple[Peer, ...], Field(max_length=MAX_LAGGARDS)]
 """Who has kept rounds of the member waiting lately that says so."""
@@ -387,7 +389,7 @@ class ManifestIs(Message):
     """The manifest as the operator signed it; None: we have none, or the same."""
 
     kind: Literal["manifest"] = "manifest"
-    signed: Annotated[bytes, Field(max_length=1 << 20)] | None
+    signed: Annotated[bytes, Field(max_length=MAX_MANIFEST_BYTES)] | None
     same: bool = False
 
 

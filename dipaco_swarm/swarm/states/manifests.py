@@ -13,6 +13,7 @@ from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.states.store import Store
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.transport import NotOfThisRun, Transport
+from dipaco_swarm.swarm.wire import MAX_MANIFEST_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ FIRST_PAUSE_SECONDS = 0.1
 """Between two looks while we have none at all."""
 FIRST_PEERS = 4
 """So many peers besides the bootstrap nodes are asked for the first manifest."""
+MOST_NAMED = 4
+"""So many that the directory names are fetched at once."""
 
 
 class Manifests:
@@ -125,8 +128,7 @@ class Manifests:
         if found and self._store.manifest is None and all(isinstance(answer, NotOfThisRun) for answer in found):
             raise UnreachableError(self._address.nobody_knows_it)
         answers = [answer for answer in found if isinstance(answer, bytes)]
-        if not answers and (signed := await self._from_directory()) is not None:
-            answers.append(signed)
+        answers = answers or await self._from_directory()
         self._store.manifest = self._best_of(answers)
         return self._store.manifest
 
@@ -159,8 +161,19 @@ class Manifests:
             log.debug("peer %s does not send the manifest: %s", peer[-8:], error)
             return None
 
-    async def _from_directory(self) -> bytes | None:
+    async def _from_directory(self) -> list[bytes]:
+        """Of those that the directory names a few, which anybody may write there: the operator's nodes' words first."""
         found = await self._transport.records.read(records.manifest_key(self._address.fingerprint))
-        said = [records.decode(records.ManifestRecord, record.payload) for record in found.values()]
-        best = max((each for each in said if each is not None), key=lambda each: each.revision, default=None)
-        return None if best is None else await self._store.fetch_blob(self._known_peers(), best.digest)
+        said = {peer: records.decode(records.ManifestRecord, record.payload) for peer, record in found.items()}
+        nodes = [name_in(place) for place in self._address.bootstraps]
+        named = [
+            (peer not in nodes, -each.revision, peer, each.digest) for peer, each in said.items() if each is not None
+        ]
+        others, fetch, patience = self._known_peers(), self._store.fetch_blob, self._transport.timing.answer
+        fetched = await asyncio.gather(
+            *(
+                fetch([peer, *others], digest, MAX_MANIFEST_BYTES, patience)
+                for *_, peer, digest in sorted(named)[:MOST_NAMED]
+            )
+        )
+        return [signed for signed in fetched if signed is not None]
