@@ -123,7 +123,7 @@ class Columns:
         if is_stranger or names < NO_MAJORITY * size:
             if during + self.grain < pace * self.processors * before:
                 found.append("slower meanwhile")
-            if self.settled is not None and during - self.grain > EARLY * before:
+            if during - self.grain > EARLY * before:
                 found.append("rounds come early")
             if after + self.grain < PACE * before:
                 found.append("slower afterwards")

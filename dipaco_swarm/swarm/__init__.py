@@ -91,9 +91,9 @@ Promises
       who is in it and not on times of arrival.
     - A round ends with `Agreed` or `NotAgreed`. The latter changed nothing here; the gradient is never written to.
     - No wait is without bound: for a stranger's message 8 s, for an answer 4 to 20 s, as recent answers took, for
-      the next bytes of something begun 30 s, for a round in which nothing moves 15 s, for members that do not come the
-      median patience.
-    - One peer cannot make another keep much: a contribution a piece and member, 256 members a group, 1024 gatherings,
+      the next bytes of something begun 30 s, for a round in which nothing moves 15 s, for a leader that does not end
+      one 23 s or as long as training took, for members that do not come the median patience.
+    - One peer cannot make another keep much: a contribution a piece and member, 1024 members a round, 1024 gatherings,
       4096 streams, 64 of them of one peer, records of 2 KiB, 1536 under a key and 32,768 in all; memory for states and
       blobs is taken as bytes come in; of a module two states are served, and an older one while somebody reads it; and
       the averages of six rounds, in no more bytes than a state.
@@ -122,9 +122,9 @@ Against whom
     Who has never contributed: its tokens do not make a round due, its call not before nine tenths of one are trained,
     and it is waited for in one of 80 versions at most; it leads only where nobody known can, and is asked where it is
     for a second, and once. A fast line: no reducer has more than twice an equal part. Members that send nothing,
-    reducers that do not answer, leaders that stall, or send us to states that nobody sends: after two rounds nobody
-    waits for them and others lead, each time for twice as long. A scaled contribution is clipped to `norm_clip` times
-    the median length. What the others of a group of three or more point away from, and noise, does not count
+    reducers that do not answer, leaders that stall, or send us to states that nobody sends: after two rounds, as a
+    rule, nobody waits for them and others lead, each time for twice as long. A scaled contribution is clipped to
+    `norm_clip` times the median length. What the others of a group of three or more point away from, and noise, does not count
     (`algorithm/averaging/robust.py`). Claims of tokens: a replica counts for at most four times the median of its
     path. Different averages to different members: two signatures that prove it, and a ban. Wrong averages: found by
     who makes a piece anew, with a proof for whoever does the same, and a ban. Who says that it holds another average,
@@ -151,7 +151,7 @@ What we do not claim
     - One history. Two sides of a partition may both commit v + 1, also when a leader commits while a member that lost
       it asks the others. The digests in the announcements show it, and `algorithm/plan.py` heals it: the state with
       more work behind it (tokens, in its whole history) is fetched.
-    - A readable DHT. A thousand names under a key leave no room there for more; what stands there is only renewed.
+    - A readable DHT. 1,536 names under a key leave no room there for more; what stands there is only renewed.
       Members that were heard stay known until their record expires.
     - An end to a mistake of ours that somebody finds: the round ends, and may each time that he comes back.
     - Privacy. Traffic is encrypted between daemons; every member of a module group sees the others' outer gradients.

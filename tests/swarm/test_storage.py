@@ -90,6 +90,19 @@ def test_a_flood_pushes_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.get(KEY).value.get("first").value == b"y"
 
 
+def test_who_has_many_makes_room_and_who_has_few_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MAX_RECORDS", 100)
+    monkeypatch.setattr(storage, "MANY", 20)
+    kept = BoundedStorage()
+    assert all(kept.store_subkey(key(i), "keeper", b"x", soon()) for i in range(20))
+    assert all(kept.store_subkey(key(i), "loud", b"x", soon(30.0 + i)) for i in range(80))
+    crowd = sum(kept.store_subkey(key(i % 7), f"name {i}", b"x", soon()) for i in range(1000))
+    assert crowd == 60, "loud has as many as keeper now"
+    assert all("keeper" in kept.get(key(i)).value for i in range(20))
+    assert sum("loud" in kept.get(key(i)).value for i in range(80) if kept.get(key(i)) is not None) == 20
+    assert not kept.store_subkey(key(99), "loud", b"x", soon())
+
+
 def test_only_so_many_write_under_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "MAX_WRITERS_A_KEY", 10)
     kept = BoundedStorage()

@@ -1,8 +1,8 @@
 """What our node keeps of the DHT for others: hivemind's storage, with bounds.
 
 hivemind keeps whatever is signed until it expires. Names cost nothing, so there are bounds on what one writer has, on
-what stands under one key, and on all of it. What is full takes nothing new, and goes on renewing what is in it: a flood
-pushes nobody out.
+what stands under one key, and on all of it. A full key takes nothing new, and goes on renewing what is in it. Where all
+of it is full, who has many records makes room for who has few: else eight names would fill it.
 """
 
 import math
@@ -21,6 +21,8 @@ MAX_KEYS_A_WRITER = 4096
 """Under so many keys one peer may write: a keeper says that it has every module of the bank."""
 MAX_WRITERS_A_KEY = 1536
 """Members of a group, and who says that it is one; more than anybody listens to, and together less than 4 MiB."""
+MANY = 512
+"""Nobody is pushed out who has no more: nor a keeper, by a crowd of which each has one."""
 MAX_RECORDS = 1 << 15
 """Of all writers under all keys: 64 MiB at the very most."""
 
@@ -62,7 +64,23 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is unty
         entry = self.get(key)
         writers = len(entry.value) if entry is not None and isinstance(entry.value, DictionaryDHTValue) else 0
         mine = len(self._of.get(writer, {}))
-        return mine < MAX_KEYS_A_WRITER and self._records < MAX_RECORDS and writers < MAX_WRITERS_A_KEY
+        if mine >= MAX_KEYS_A_WRITER or writers >= MAX_WRITERS_A_KEY:
+            return False
+        return self._records < MAX_RECORDS or self._makes_room(mine)
+
+    def _makes_room(self, mine: int) -> bool:
+        """Whether somebody has many, and more than who comes: it loses the record that expires first."""
+        most = max(self._of, key=lambda writer: len(self._of[writer]))
+        keys = self._of[most]
+        if len(keys) <= max(MANY, mine + 1):
+            return False
+        first = min(keys, key=keys.__getitem__)
+        del keys[first]
+        self._records -= 1
+        entry = self.get(first)
+        if entry is not None and isinstance(entry.value, DictionaryDHTValue):
+            del entry.value[most]
+        return True
 
     def _forget_expired(self) -> None:
         now = get_dht_time()
