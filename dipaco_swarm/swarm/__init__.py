@@ -125,8 +125,8 @@ Against whom
     reducers that do not answer, leaders that stall, or send us to states that nobody sends: after two rounds, as a
     rule, nobody waits for them and others lead, each time for twice as long. A scaled contribution is clipped to
     `norm_clip` times the median length. What the others of a group of three or more point away from, and noise, does
-    not count (`algorithm/averaging/robust.py`). Claims of tokens: a replica counts for at most four times the median of its
-    path. Different averages to different members: two signatures that prove it, and a ban. Wrong averages: found by
+    not count (`algorithm/averaging/robust.py`). Claims of tokens: a replica counts for at most four times the median of
+    its path. Different averages to different members: two signatures that prove it, and a ban. Wrong averages: found by
     who makes a piece anew, with a proof for whoever does the same, and a ban. Who says that it holds another average,
     or asks in the middle of a round how it ended: the others go on. Versions that nobody else has had: not asked for.
     Wrong states and blobs: another holder is asked. Records in others' names: refused by every node. Peers that
