@@ -27,6 +27,7 @@ from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
+from dipaco_swarm.swarm.round.overdue import Moved
 from dipaco_swarm.swarm.round.reducer import Input, Reducer, Shown
 from dipaco_swarm.swarm.round.reduction import mask_of
 from dipaco_swarm.swarm.round.seals import Subject
@@ -116,6 +117,12 @@ class PieceExchange:
         """Our pieces with other reducers, and pieces of the average that are here."""
         return len(self._sent) + self.average.pieces_here
 
+    @property
+    def moved(self) -> Moved:
+        """How far it has come, for who waits for its end."""
+        pieces = self.pieces_moved + self._reducer.contributions_here
+        return Moved(pieces, self.generation, self.average.complete.is_set())
+
     def attested(self) -> frozenset[str]:
         """Who has signed something about this round, and so has seen this roster: reducers, and who gave us something.
 
@@ -175,8 +182,10 @@ class PieceExchange:
             raise RemoteDataError("leader", "says that members were late, and goes on with them")
         index_of = {member.peer: i for i, member in enumerate(self.roster.members)}
         gone = {index_of[peer] for peer in order.gone if peer in index_of} - {self._me}
+        is_news = bool(gone - self._dropped)
         self._dropped |= gone
-        if order.generation <= self.generation or not {self.average.owners[p] for p in pieces} <= self._dropped:
+        its_own = {self.average.owners[p] for p in pieces} <= self._dropped
+        if order.generation <= self.generation or not (is_news and its_own):
             raise RemoteDataError("leader", "reassigns pieces of members that are there")
         for member in gone & self._exchanges.keys():
             self._exchanges.pop(member).cancel()

@@ -122,7 +122,7 @@ class Follower:
                     raise RemoteDataError(leader, f"sends {type(message).__name__} instead of a roster")
                 outcome = await self._take_part(channel, ears, message, join, contribution)
                 if isinstance(outcome, Agreed):
-                    self.demotions.forgive(leader)
+                    self.demotions.forgive(STRANGERS if self.standing.is_strange(leader) else leader)
                     return replace(outcome, seconds=self._now() - joined)
                 if not isinstance(outcome, LeaderLost):
                     return outcome
@@ -137,8 +137,8 @@ class Follower:
             self.following.pop(key, None)
         if answered and leader != self.transport.peer:
             self.demotions.note(leader, self._now(), points)
-            if self.standing.is_strange(leader):  # nobody is sent to another one for a while
-                self.demotions.note(STRANGERS, self._now(), DEMOTED_AT)
+            if self.standing.is_strange(leader):  # nobody is sent to another one, if that goes on
+                self.demotions.note(STRANGERS, self._now(), points)
         return outcome if isinstance(outcome, LeaderLost) else LeaderLost(leader, answered)
 
     async def _refused(self, message: Refuse, leader: str, contribution: Contribution) -> NotAgreed | Redirected:
@@ -188,7 +188,8 @@ class Follower:
             exchange.waive({i for i, member in enumerate(roster.members) if member.peer in demoted})
         outcome: Decision
         try:
-            overdue = Overdue(self._now(), join.patience, self.transport.timing, whole=group.whole)
+            size = self.codec.most_bytes(join.parameters)
+            overdue = Overdue(self._now(), join.patience, size, self.transport.timing, whole=group.whole)
             for member in roster.members:  # our leader may not have heard of it
                 if (proof := self.standing.proof_of(member.peer)) is not None:
                     await channel.send(proof)
@@ -267,7 +268,7 @@ class Follower:
                     return message
                 elif isinstance(message, Commit):
                     return self.verdicts.take(message, exchange)
-                overdue.check(self._now(), exchange.pieces_moved, is_ready=exchange.average.complete.is_set())
+                overdue.check(self._now(), exchange.moved)
         except (EOFError, TimeoutError, ConnectionError) as error:
             if isinstance(error, NeverEndsError):  # worse than to be lost
                 self.demotions.note(channel.peer, self._now())

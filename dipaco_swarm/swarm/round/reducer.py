@@ -109,6 +109,12 @@ class Reducer:
         """Whether somebody has our average of a piece, as far as we can tell."""
         return piece in self._told
 
+    @property
+    def contributions_here(self) -> int:
+        """How many have come to pieces of ours, and those that we have made something of."""
+        waiting = sum(map(len, self._arrived.values()))
+        return waiting + sum(map(len, self._made_from.values()))
+
     def contributors(self) -> set[int]:
         """Members of whom we have made something, which they have signed."""
         return {member for inputs in self._made_from.values() for member in inputs}
