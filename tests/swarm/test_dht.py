@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hivemind.dht.routing import DHTID
 from hivemind.p2p import PeerID
+from hivemind.proto import dht_pb2
+from hivemind.utils.timed_storage import get_dht_time
 
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
-from dipaco_swarm.swarm.libp2p.together import MAX_BYTES, Together
+from dipaco_swarm.swarm.libp2p.together import MAX_BYTES, MAX_QUESTIONS, Together
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 
 from .conftest import LOOPBACK
@@ -145,3 +148,50 @@ def test_after_a_break_of_our_own_line_the_holders_are_asked_again(
     directory._silent = dict.fromkeys(near, directory._clock.monotonic())  # nobody has answered while it was broken
     assert diary.store(b"after")
     assert other.read(thorough=True) == {diary.swarm.peer: b"after", other.swarm.peer: b"too"}
+
+
+def test_what_one_request_asks_of_a_node_is_bounded(make_libp2p_swarms: MakeSwarms) -> None:
+    first, second = make_libp2p_swarms(2)
+    host, guest = node_of(first), node_of(second)
+    long = DHTID.generate(source="long")
+    for number in range(800):
+        assert host.dht.protocol.storage.store_subkey(long, f"writer {number}", bytes(2000), get_dht_time() + 60)
+    peer, protocol = PeerID.from_base58(first.peer), guest.dht.protocol
+
+    def find(keys: list[DHTID]) -> int | None:
+        """Bytes of the answer; None: there was none."""
+
+        async def ask() -> int | None:
+            request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=protocol.node_info)
+            answer = await protocol.get_stub(peer).rpc_find(request, timeout=20)
+            return answer.ByteSize() if len(answer.results) == len(keys) else None
+
+        return second._portal.run(ask())
+
+    def store(keys: int, subkey: bytes) -> int:
+        """How many of so many records it said something about."""
+
+        async def ask() -> int:
+            name, number = DHTID.generate(source=1).to_bytes(), keys
+            request = dht_pb2.StoreRequest(
+                keys=[name] * number,
+                subkeys=[subkey] * number,
+                values=[b"x"] * number,
+                expiration_time=[get_dht_time() + 60] * number,
+                in_cache=[False] * number,
+                peer=protocol.node_info,
+            )
+            return len((await protocol.get_stub(peer).rpc_store(request, timeout=20)).store_ok)
+
+        return second._portal.run(ask())
+
+    one = find([long])
+    assert one is not None
+    assert one > 800 * 2000
+    assert find([DHTID.generate(source=number) for number in range(MAX_QUESTIONS)]) is not None
+    assert find([DHTID.generate(source=number) for number in range(MAX_QUESTIONS + 1)]) is None
+    many = find([long] * MAX_QUESTIONS)
+    assert many is not None
+    assert many < 2 * one
+    assert store(MAX_QUESTIONS, b"a name") == MAX_QUESTIONS
+    assert store(MAX_QUESTIONS + 1, b"a name") == store(1, protocol.IS_DICTIONARY) == 0

@@ -50,7 +50,11 @@ def test_who_waits_for_what_is_made_anew_waits_from_then_on() -> None:
     # ready at 80 s; at 420 s the leader drops one that is slow, and the last piece is made anew
     story = {n: pieces(n) for n in range(80)} | {80: pieces(80, is_ready=True), 420: pieces(79, generation=1)}
     assert lasts(overdue(40.0), story) > 420 + 80, "as long as it took the first time"
-    twice = {n: pieces(n) for n in range(11)} | {40: pieces(9, generation=1), 82: pieces(8, generation=2)}
+    twice = {n: pieces(n) for n in range(11)} | {
+        40: pieces(9, generation=1),
+        45: pieces(10, generation=1),
+        82: pieces(8, generation=2),
+    }
     assert lasts(overdue(), twice) > 82 + STILL
 
 

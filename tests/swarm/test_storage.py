@@ -15,7 +15,7 @@ from hivemind.utils import MSGPackSerializer
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.libp2p import storage
 from dipaco_swarm.swarm.libp2p.dht import SignedRecords, _signed_part
-from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
+from dipaco_swarm.swarm.libp2p.identity import Identity, _key_in, load_identity, public_key
 from dipaco_swarm.swarm.libp2p.storage import BoundedStorage, bound_dictionaries
 from dipaco_swarm.swarm.records import MAX_RECORD_BYTES
 
@@ -71,6 +71,23 @@ def test_a_writer_has_the_name_of_its_key(writer: Identity, name: object) -> Non
     began = time.process_time()
     assert not SignedRecords().validate(signed(writer, GOODBYE, soon(), name))
     assert time.process_time() - began < 1
+
+
+def test_names_that_are_too_long_are_not_remembered(writer: Identity) -> None:
+    _key_in.cache_clear()
+    for length in (81, 10_000):
+        assert not SignedRecords().validate(signed(writer, GOODBYE, soon(), "x" * length))
+        assert public_key("x" * length) is None
+    assert _key_in.cache_info().currsize == 0
+
+
+def test_a_full_node_looks_seldom_for_what_has_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MAX_RECORDS", 20_000)
+    kept = BoundedStorage()
+    assert all(kept.store_subkey(key(i % 100), f"name {i}", b"x", soon()) for i in range(20_000))
+    began = time.process_time()
+    assert not any(kept.store_subkey(KEY, f"more {i}", b"x", soon()) for i in range(1000))
+    assert time.process_time() - began < 1, "it took 4 ms for each"
 
 
 def test_one_writer_fills_only_its_share(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.interface import PeerName
-from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
+from dipaco_swarm.swarm.libp2p.identity import MAX_NAME, Identity, is_signed_by
 from dipaco_swarm.swarm.libp2p.together import MAX_BYTES, Together
 from dipaco_swarm.swarm.records import (
     CLOCK_TOLERANCE_SECONDS,
@@ -44,6 +44,8 @@ REMEMBERED = 2 * HOLDERS
 SILENT_SECONDS = 60.0
 """Who did not answer is not asked again for so long."""
 MAX_KEYS = 1024
+MAX_SUBKEY_BYTES = 4 + MAX_NAME
+"""A name, packed."""
 
 
 def _signed_part(key_id: bytes, expiration: float, payload: bytes) -> bytes:
@@ -54,7 +56,7 @@ class SignedRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is u
     """Runs in every node of a swarm: refuses what is unsigned, too big, no record, or meant to live long."""
 
     def validate(self, record: DHTRecord) -> bool:
-        if len(record.value) > MAX_RECORD_BYTES or not record.subkey:
+        if len(record.value) > MAX_RECORD_BYTES or not 0 < len(record.subkey) <= MAX_SUBKEY_BYTES:
             return False
         if not 0 < record.expiration_time <= time.time() + MAX_LIFETIME_SECONDS + CLOCK_TOLERANCE_SECONDS:
             return False  # also what is not a number: it would never expire

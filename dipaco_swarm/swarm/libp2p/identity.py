@@ -54,11 +54,15 @@ def _peer_id(key: bytes) -> bytes:
     return bytes([_IDENTITY_HASH, len(message)]) + message
 
 
-@lru_cache(maxsize=4096)
 def public_key(peer: str) -> VerifyKey | None:
     """The key inside a peer name; None when the name is not that of an Ed25519 key."""
+    return _key_in(peer) if len(peer) <= MAX_NAME else None  # longer ones cost time, and would be remembered
+
+
+@lru_cache(maxsize=4096)
+def _key_in(peer: str) -> VerifyKey | None:
     try:
-        raw = base58.b58decode(peer[:MAX_NAME])  # whose time grows with the square of the length
+        raw = base58.b58decode(peer)
     except ValueError:
         return None
     key = raw[-KEY_BYTES:]

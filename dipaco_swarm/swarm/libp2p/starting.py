@@ -21,6 +21,7 @@ from dipaco_swarm.errors import NodeError, UnreachableError, nobody_answers
 from dipaco_swarm.swarm.addresses import address_of, is_on_this_machine
 from dipaco_swarm.swarm.libp2p import reachability as reach
 from dipaco_swarm.swarm.libp2p import relay
+from dipaco_swarm.swarm.libp2p.bounded_dht import bound_requests
 from dipaco_swarm.swarm.libp2p.connections import REFUSED, UNREACHED
 from dipaco_swarm.swarm.libp2p.daemon import running_daemon
 from dipaco_swarm.swarm.libp2p.dht import SignedRecords
@@ -148,6 +149,7 @@ async def _limit_seen_by_a_visitor(node: Node, places: Sequence[str]) -> int | N
 
 
 async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
+    bound_requests()
     try:
         dht = await DHTNode.create(
             node.p2p,

@@ -23,6 +23,7 @@ MAX_WRITERS_A_KEY = 1536
 """Members of a group, and who says that it is one; more than anybody listens to, and together less than 4 MiB."""
 MANY = 512
 """Nobody is pushed out who has no more: nor a keeper, by a crowd of which each has one."""
+LOOK_SECONDS = 1.0
 MAX_RECORDS = 1 << 15
 """Of all writers under all keys: 64 MiB at the very most."""
 
@@ -34,8 +35,12 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is unty
         super().__init__()
         self._of: dict[str, dict[DHTID, float]] = {}
         """Writer -> key -> when what it wrote there expires."""
+        self._many: set[str] = set()
+        """Who has more than MANY of them."""
         self._records = 0
         """How many these are, of which some may have expired."""
+        self._looked = -math.inf
+        """When we last looked which have."""
 
     def store(self, key: DHTID, value: Any, expiration_time: float, subkey: str | None = None) -> bool:
         # hivemind stores its dictionaries by the same name
@@ -55,6 +60,8 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is unty
         keys = self._of.setdefault(subkey, {})
         self._records += key not in keys
         keys[key] = expiration_time
+        if len(keys) > MANY:
+            self._many.add(subkey)
         return True
 
     def _has_room(self, key: DHTID, writer: str) -> bool:
@@ -70,10 +77,11 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is unty
 
     def _makes_room(self, mine: int) -> bool:
         """Whether somebody has many, and more than who comes: it loses the record that expires first."""
-        most = max(self._of, key=lambda writer: len(self._of[writer]))
-        keys = self._of[most]
-        if len(keys) <= max(MANY, mine + 1):
+        self._many = {writer for writer in self._many if len(self._of.get(writer, ())) > MANY}
+        most = max(self._many, key=lambda writer: len(self._of[writer]), default=None)
+        if most is None or len(self._of[most]) <= mine + 1:
             return False
+        keys = self._of[most]
         first = min(keys, key=keys.__getitem__)
         del keys[first]
         self._records -= 1
@@ -84,6 +92,9 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is unty
 
     def _forget_expired(self) -> None:
         now = get_dht_time()
+        if now - self._looked < LOOK_SECONDS:
+            return  # it takes time, and a flood comes by the thousand
+        self._looked = now
         live = ((writer, {k: until for k, until in keys.items() if until > now}) for writer, keys in self._of.items())
         self._of = {writer: keys for writer, keys in live if keys}
         self._records = sum(map(len, self._of.values()))
