@@ -18,6 +18,7 @@ from importlib.resources import files
 from hivemind.utils.multiaddr import Multiaddr
 
 from dipaco_swarm.errors import NodeError, nobody_answers
+from dipaco_swarm.machine.open_files import allow_open_files
 from dipaco_swarm.swarm.addresses import is_on_this_machine
 from dipaco_swarm.swarm.libp2p import relay
 from dipaco_swarm.swarm.libp2p.identity import Identity
@@ -59,6 +60,7 @@ async def running_daemon(
     no bootstrap node.
     """
     _check_port(settings.listen)
+    allow_open_files()
     sweep()
     daemon = Daemon(Multiaddr(f"/unix/tmp/dipaco-{secrets.token_urlsafe(8)}.sock"), asyncio.Event())
     arguments = [f"-listen={daemon.control}", f"-id={identity.path}"]
