@@ -78,7 +78,10 @@ def test_a_mistake_in_the_middle_of_a_round_ends_the_round_and_nothing_else(
 
     monkeypatch.setattr(Average, "digest", digest)
     outcomes = one_round(swarms)
-    assert outcomes[2] == NotAgreed(MISTAKE, given=True)
+    # or the leader was sooner, where this machine is slow enough that it had said what it waits for
+    assert isinstance(outcomes[2], NotAgreed)
+    assert outcomes[2].given
+    assert outcomes[2].reason == MISTAKE or "slower than the others" in outcomes[2].reason
     assert len(mistakes) >= 1
     assert all("ZeroDivisionError" in line for line in mistakes)
     mistakes.clear()
