@@ -196,7 +196,7 @@ def test_whom_the_exchange_does_not_ask_is_forgotten_as_well(tmp_path: Path, mon
         def ask(self, peer: str, topic: str, name: str, *, timeout: float, limit: int) -> bytes | None:
             return None
 
-    subject = Subject(1, "0123456789abcdef", PORTIONS, 0, PathIndex(PATH), PATHS, U2)
+    subject = Subject(1, "0123456789abcdef", PORTIONS, 0, PathIndex(PATH), PATHS, U2, tokens=True)
     shelf = Shelf(tmp_path / "shelf", PATHS, U2)
     made = Exchange(Nobody(), subject, shelf, tmp_path / "inbox", lambda line: None, lambda event: None)
     for name in "abcde":

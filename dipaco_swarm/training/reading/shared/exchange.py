@@ -20,7 +20,7 @@ from dipaco_swarm.training.reading.shared.belief import MOST_REFUSED
 from dipaco_swarm.training.reading.shared.forgetting import put_last
 from dipaco_swarm.training.reading.shared.offers import num_stretches, said_of, spans_in, stretch_of, topic_of
 from dipaco_swarm.training.reading.shared.shelf import Shelf, Span
-from dipaco_swarm.training.reading.shared.slices import Stored, slices_in
+from dipaco_swarm.training.reading.shared.slices import NOWHERE, Stored, slices_in
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,8 @@ class Subject:
     path: PathIndex
     paths: int
     dtype: Stored
+    tokens: bool
+    """Whether tokens are given, or routes alone: of one's own path they are on the shelf anyway."""
 
 
 class Exchange:
@@ -313,7 +315,7 @@ class Exchange:
             return None
         if not 0 <= path < self._subject.paths:
             return None
-        return self._shelf.part(portion, number, path)
+        return self._shelf.part(portion, number, path if self._subject.tokens else NOWHERE)
 
     def _topic(self, stretch: int) -> str:
         return topic_of(self._subject.stage, self._subject.corpus, stretch)
