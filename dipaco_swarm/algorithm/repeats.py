@@ -22,6 +22,9 @@ SAMPLED = 2048
 """Numbers of a module that are remembered: the cosine of two random vectors of so many is 0.02 off."""
 KEPT = 2
 """Contributions of each member that are remembered."""
+MOST_MEMBERS = 1024
+"""Members of modules of whom something is remembered, 8 or 16 KB of each; whoever did not contribute for the longest is
+forgotten, for names are free."""
 FEW = 256
 """From fewer numbers nothing is said."""
 APART = 0.1
@@ -42,7 +45,12 @@ class Earlier:
     _sampled: dict[ModuleId, Tensor] = field(default_factory=dict)
     """Places in the module's vector, sorted: int64 (SAMPLED,)."""
     _kept: dict[tuple[ModuleId, str], deque[Tensor]] = field(default_factory=dict)
-    """fp32 (SAMPLED,), nan where we had nothing of it."""
+    """fp32 (SAMPLED,), nan where we had nothing of it. Who contributed last comes last."""
+
+    def forget(self) -> None:
+        """All of it: the modules have changed."""
+        self._sampled.clear()
+        self._kept.clear()
 
     def repeats(
         self, module: ModuleId, parameters: int, given: Mapping[str, Iterable[Place]], counted: Collection[str]
@@ -60,12 +68,16 @@ class Earlier:
             for here, part in way:
                 inside = (places >= here.start) & (places < here.stop)
                 now[inside] = part[places[inside] - here.start]
-            kept = self._kept.setdefault((module, peer), deque(maxlen=KEPT))
+            kept = self._kept.pop((module, peer), deque(maxlen=KEPT))
             cosines = [cosine for before in kept if (cosine := _cosine(now, before)) is not None]
             if cosines:
                 found[peer] = max(cosines)
             if peer in counted:
                 kept.append(now)
+            if kept:
+                self._kept[module, peer] = kept
+        for forgotten in list(self._kept)[:-MOST_MEMBERS]:
+            del self._kept[forgotten]
         return found
 
 

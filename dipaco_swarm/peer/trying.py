@@ -14,6 +14,7 @@ from dipaco_swarm.algorithm.outer import lower_median
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.repeats import Earlier, repeated
 from dipaco_swarm.events.training import Doubted
+from dipaco_swarm.machine.manners import Pause
 from dipaco_swarm.outer_round import RoundReport
 from dipaco_swarm.pacing import pacing_of_run
 from dipaco_swarm.path_in_training import PathInTraining
@@ -23,11 +24,14 @@ from dipaco_swarm.swarm.reduced import Reduced
 
 SHARE = 0.01
 """Of our time, at most, and never before it is earned: the line is the same, but training stands still for a trial."""
-GUESSED_STEPS = 2.0
-"""Inner steps that a trial takes as long as, before one was measured: eight contributions, of batches of ten."""
+MOST_TRIED = 8
+"""Contributions of others that are tried at once, drawn anew each time: all in a group of 256 would take as long as 70
+inner steps."""
+GUESSED_STEPS = 3.0
+"""Inner steps that a trial takes as long as, before one was measured: ours, eight, and noise, of batches of ten."""
 
 Bends = Callable[[Sequence[Iterable[Place]]], list[Trial]]
-"""`Trainer.bends` of a level, until we leave."""
+"""`Trainer.bends` of a level, until we leave or pause; nothing then."""
 NOTHING_TRIED = [Trial(0.0, 0.0)]
 
 
@@ -51,13 +55,26 @@ class Judge:
         members = sorted(reduced.peers)
         given = {name: reduced.of(name) for name in members}
         again = repeated(self._earlier.repeats(module, parameters, given, counted), reduced.tokens, self._us)
-        *found, noise = bends([*given.values(), self._noise(reduced.places, given)]) or NOTHING_TRIED
-        trials = dict(zip(members, found, strict=False))
+        tried = {name: given[name] for name in self._drawn(members)}
+        *found, noise = bends([*tried.values(), self._noise(reduced.places, tried)]) or NOTHING_TRIED
+        trials = dict(zip(tried, found, strict=False))
         harm = harmful(trials, self._us, noise)
         return [
             Doubted(name, str(module), trials[name].bend / noise.bend if name in harm else None, repeats=name in again)
-            for name in sorted(self.doubts.note({*members} - {self._us}, harm | again))
+            for name in sorted(self.doubts.note((trials.keys() | again) - {self._us}, harm | again))
         ]
+
+    def forget(self) -> None:
+        """What was contributed before: the modules are others now, also those that are called the same."""
+        self._earlier.forget()
+
+    def _drawn(self, members: Sequence[str]) -> list[str]:
+        """We, if we are one of them, and as many others as are tried at once; sorted."""
+        others = [name for name in members if name != self._us]
+        if len(others) <= MOST_TRIED:
+            return list(members)
+        some = torch.randperm(len(others), generator=self._random)[:MOST_TRIED].tolist()
+        return sorted([others[i] for i in some] + [self._us] * (self._us in members))
 
     def _noise(self, places: Sequence[slice], given: Mapping[str, Iterable[Place]]) -> list[Place]:
         """Random numbers there, in all as long as is usual."""
@@ -76,12 +93,16 @@ class Trying:
         self._began = around.clock.monotonic()
         self._spent = 0.0
         self._last: float | None = None
-        """Seconds that the last trial took."""
+        """Seconds that the last trial took which came to its end."""
+        self._stage: int | None = None
 
     def look(self, peer: PathInTraining, report: RoundReport) -> None:
         """Try what was contributed to one of the rounds that are over, where it is time."""
         peer.doubts = self._judge.doubts
-        if self._around.stop():
+        if peer.stage != self._stage:
+            self._stage = peer.stage
+            self._judge.forget()
+        if self._is_called_away():
             return  # nobody waits for a trial on the way out
         if pacing_of_run(peer).whole:
             return  # what is found hangs on chance, and such a run is the same each time
@@ -97,13 +118,19 @@ class Trying:
         began = now()
         if reduced and self._spent + self._expected(peer) <= SHARE * (began - self._began):
             module = self._random.choice(sorted(reduced))
-            bends = partial(peer.trainer.bends, module.level, stop=self._around.stop)
+            bends = partial(peer.trainer.bends, module.level, stop=self._is_called_away)
             parameters = len(peer.progress[module].base.params)
             pieces, counted = reduced[module]
             for found in self._judge.judge(module, parameters, pieces, counted, bends):
                 self._around.screen.event(found)
-            self._last = now() - began
-            self._spent += self._last
+            took = now() - began
+            self._spent += took
+            if not self._is_called_away():
+                self._last = took
+
+    def _is_called_away(self) -> bool:
+        """Whether we leave, or the machine is needed otherwise."""
+        return self._around.stop() or isinstance(self._around.manners.now, Pause)
 
     def _expected(self, peer: PathInTraining) -> float:
         """Seconds that the next trial will take."""

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from dipaco_swarm.algorithm import repeats
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.repeats import KEPT, Earlier, repeated
 
@@ -63,6 +64,19 @@ def test_what_did_not_count_is_brought_again_by_the_honest_as_well(earlier: Earl
     found = earlier.repeats(MODULE, COUNT, given({"a": numbers(4), "x": late}), {"a"})
     assert found["x"] == pytest.approx(1), "it has counted by now"
     assert earlier.repeats(MODULE, COUNT, given({"x": late}), {"a"})["x"] == pytest.approx(1), "however often"
+
+
+def test_of_so_many_names_the_one_that_came_last_is_remembered(
+    earlier: Earlier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "MOST_MEMBERS", 3)
+    stale = numbers(1)
+    for name in "xabxcd":
+        earlier.repeats(MODULE, COUNT, given({name: stale}), {*"xabcd"})
+    earlier.repeats(MODULE, COUNT, given({f"late {i}": stale for i in range(9)}), EVERYBODY)  # which do not count
+    assert list(earlier._kept) == [(MODULE, "x"), (MODULE, "c"), (MODULE, "d")]
+    assert earlier.repeats(MODULE, COUNT, given({"x": stale}), EVERYBODY)["x"] == pytest.approx(1)
+    assert earlier.repeats(MODULE, COUNT, given({"a": stale}), EVERYBODY) == {}
 
 
 def test_nothing_at_all_repeats_nothing(earlier: Earlier) -> None:

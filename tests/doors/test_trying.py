@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.doubts import Trial
+from dipaco_swarm.algorithm.doubts import FIRST, Trial
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import Doubted
+from dipaco_swarm.machine.manners import RUN, Pause
 from dipaco_swarm.outer_round import RoundReport
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.surroundings import Surroundings
-from dipaco_swarm.peer.trying import GUESSED_STEPS, SHARE, Trying
+from dipaco_swarm.peer.trying import GUESSED_STEPS, MOST_TRIED, SHARE, Judge, Trying
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.interface import Agreed, NotAgreed, Outcome, PeerName
 from dipaco_swarm.swarm.reduced import Reduced, ReducedPiece
@@ -29,6 +30,7 @@ LENGTHS = {US: 2.0, HONEST: 3.0, HOSTILE: 30.0}
 COUNT = 1000
 TOKENS, FEW_TOKENS = 4000, 100
 STEP_TOKENS, STEP_SECONDS = 512, 1.5
+PAUSE = Pause("asked", "until you go on")
 FIRST_SECONDS = GUESSED_STEPS * STEP_SECONDS / SHARE
 """Until a trial is earned."""
 
@@ -39,7 +41,11 @@ class Bench:
     def __init__(self, clock: HandClock, seconds: float) -> None:
         self.clock, self.seconds = clock, seconds
         self.levels: list[int] = []
+        self.tried: list[int] = []
+        """Contributions, of each time."""
         self.noise = 0.0
+        self.during: Callable[[], object] = lambda: None
+        """What happens meanwhile."""
 
     def bends(
         self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]], stop: Callable[[], bool]
@@ -47,6 +53,10 @@ class Bench:
         assert not stop()
         self.clock.now += self.seconds
         self.levels.append(level)
+        self.tried.append(len(ways) - 1)
+        self.during()
+        if stop():
+            return []
         *squares, noise = [sum(float(part.square().sum()) for _, part in way) for way in ways]
         self.noise = noise**0.5
         return [Trial(square / COUNT, 1e-3) for square in squares] + [Trial(noise / COUNT * 9, 1e-3)]
@@ -79,13 +89,15 @@ def make() -> Make:
         clock, told = HandClock(), list[Event]()
         bench = Bench(clock, seconds)
         screen, swarm = SimpleNamespace(event=told.append), SimpleNamespace(peer=US)
-        around = SimpleNamespace(clock=clock, screen=screen, swarm=swarm, stop=lambda: leaves)
+        manners = SimpleNamespace(now=RUN)
+        around = SimpleNamespace(clock=clock, screen=screen, swarm=swarm, stop=lambda: leaves, manners=manners)
         group, rules = (
             SimpleNamespace(averaging="robust"),
             SimpleNamespace(rounds=SimpleNamespace(pacing=pacing), tokens_per_step=STEP_TOKENS),
         )
         base = SimpleNamespace(base=SimpleNamespace(params=torch.zeros(5000)))
         peer = SimpleNamespace(
+            stage=1,
             trainer=bench,
             doubts=None,
             groups={MODULE: group},
@@ -180,6 +192,63 @@ def test_who_leaves_tries_nothing_more(make: Make) -> None:
     assert not bench.levels
 
 
+def seeded(trying: Trying) -> None:
+    trying._judge = Judge(US, torch.Generator().manual_seed(3))
+
+
+CROWD = {f"peer-{i:03d}": 3.0 for i in range(60)} | {US: 2.0}
+
+
+def test_in_a_large_round_some_are_drawn_and_in_time_whoever_does_harm_is_found(make: Make) -> None:
+    trying, peer, told, bench = make(seconds=0.0)
+    seeded(trying)
+    for _ in range(60):
+        trying.look(peer, over(CROWD | {HOSTILE: 30.0}))
+    assert set(bench.tried) == {1 + MOST_TRIED}
+    assert {event.peer for event in told if isinstance(event, Doubted)} == {HOSTILE}
+
+
+def test_a_doubt_is_not_over_by_trials_of_others(make: Make) -> None:
+    trying, peer, _, _ = make(seconds=0.0)
+    seeded(trying)
+    trying.look(peer, over(LENGTHS))
+    for _ in range(FIRST + 2):
+        trying.look(peer, over(CROWD | {HOSTILE: 3.0}))
+    assert peer.doubts.peers == (HOSTILE,)
+    for _ in range(FIRST):
+        trying.look(peer, over(LENGTHS | {HOSTILE: 3.0}))
+    assert not peer.doubts.peers
+
+
+def test_who_pauses_tries_nothing_and_gives_up_what_was_begun(make: Make) -> None:
+    trying, peer, told, bench = make(seconds=1.0)
+    manners = cast(Any, trying._around.manners)
+    trying.look(peer, over(LENGTHS))
+    assert (len(bench.levels), trying._last) == (1, 1.0)
+    bench.clock.now += 2 * FIRST_SECONDS
+    bench.seconds = 0.25
+    bench.during = lambda: setattr(manners, "now", PAUSE)
+    trying.look(peer, over(LENGTHS))
+    assert len(bench.levels) == 2
+    assert trying._last == 1.0, "nobody knows how long it would have taken"
+    bench.clock.now += 2 * FIRST_SECONDS
+    trying.look(peer, over(LENGTHS))
+    assert len(bench.levels) == 2
+    assert len(told) == 1
+    assert peer.doubts._of[HOSTILE].left == FIRST, "no trial of it has ended without harm"
+
+
+def test_at_a_change_of_stage_what_was_contributed_before_is_forgotten(make: Make) -> None:
+    trying, peer, told, _ = make(seconds=0.0)
+    stale = random_numbers([HOSTILE], 9)
+    for stage in (1, 2, 3):
+        peer.stage = stage
+        trying.look(peer, over(random_numbers([US, HONEST, "b"], stage) | stale))
+    assert not told
+    trying.look(peer, over(random_numbers([US, HONEST, "b"], 7) | stale))
+    assert peer.doubts.peers == (HOSTILE,)
+
+
 def test_in_a_round_of_two_nobody_is_tried(make: Make) -> None:
     trying, peer, told, bench = make()
     trying.look(peer, over({US: 1.0, HOSTILE: 30.0}))
@@ -208,7 +277,7 @@ def test_it_takes_a_small_share_of_the_time(make: Make) -> None:
         bench.clock.now += 10.0
         trying.look(peer, over(LENGTHS))
         spent, earned = 4.0 * len(bench.levels), SHARE * (bench.clock.now - began)
-        assert spent <= earned + 1.0  # the first one was guessed to take three seconds
+        assert spent <= earned + 1.0
     assert spent > 0.8 * earned
 
 

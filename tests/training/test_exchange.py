@@ -53,7 +53,7 @@ def hub() -> Iterator[Hub]:
 
 def exchange_of(peer: Peer, swarm: NetworkedSwarm, told: list[Event], start: int = 0) -> Exchange:
     """The exchange of a peer whose reader is here."""
-    subject = Subject(1, CORPUS, PORTIONS, start, peer.path, PATHS, U2)
+    subject = Subject(1, CORPUS, PORTIONS, start, peer.path, PATHS, U2, peer.tokens)
     shelf = Shelf(peer.shelf.folder, PATHS, U2)
 
     def tell_reader(line: Mapping[str, object]) -> None:
@@ -115,6 +115,21 @@ def test_what_is_asked_for_is_given_and_nothing_else(tokenizer: Tokenizer, tmp_p
             continue  # not even a name
 
 
+def test_in_a_run_of_routes_no_tokens_are_given_to_those_of_our_path_either(
+    tokenizer: Tokenizer, tmp_path: Path, hub: Hub
+) -> None:
+    one = Peer(tokenizer, tmp_path / "one", 0, 0, tokens=False)
+    live([one])
+    exchange_of(one, hub.swarm(one.name), [])
+    reader = hub.swarm("reader").sharing
+    for path in range(PATHS):
+        data = reader.ask(one.name, topic_of(1, CORPUS, 0), f"{path}.0.0", timeout=5, limit=10**6)
+        assert data is not None
+        given = slices_in(data, PATHS, U2)
+        assert sum(len(said.routes) for said in given)
+        assert all(len(said.ids) == 0 and not said.has_tokens_of(path) for said in given)
+
+
 def test_a_liar_is_named_and_not_asked_again(tokenizer: Tokenizer, tmp_path: Path, hub: Hub) -> None:
     liar, other = Peer(tokenizer, tmp_path / "liar", 0, 0), Peer(tokenizer, tmp_path / "other", 1, 6)
     live([liar])
@@ -164,7 +179,7 @@ def test_who_has_been_around_in_vain_looks_less_often_and_one_that_has_enough_do
             assert peer == "one"
             return self.part
 
-    subject = Subject(1, CORPUS, 200, 100, PathIndex(0), PATHS, U2)
+    subject = Subject(1, CORPUS, 200, 100, PathIndex(0), PATHS, U2, tokens=True)
     shelf, lines, others = Shelf(tmp_path / "shelf", PATHS, U2), list[Mapping[str, object]](), Watched()
     made = Exchange(others, subject, shelf, tmp_path / "inbox", lines.append, lambda event: None)
     made.hear({"routed": [3, 0, 2, False]})

@@ -213,7 +213,8 @@ def reader_of(job: Job, say: Say, inbox: Inbox | None = None) -> Reader:
             dtype=store.dtype,
             shelf_bytes=job.disk // SHELF_PART,
         )
-        say({"shared": {"portions": len(corpus.in_order), "corpus": common, "shelf": str(shelf.folder)}})
+        told = {"portions": len(corpus.in_order), "corpus": common, "shelf": str(shelf.folder), "tokens": terms.tokens}
+        say({"shared": told})
         shared = shared_supply(
             terms,
             prefix,

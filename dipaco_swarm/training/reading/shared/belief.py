@@ -3,7 +3,7 @@
     of every slice        some of the texts that came for us are routed: our path must come out
     of a peer's first,    all its documents are read and compared; some texts, ours or not, are routed, and all of ours
     of one of its first   tokenized: the same must come out. Not deep in a portion: who reads there reads all before it
-    with texts of ours,
+    with texts of ours,   (but where somebody of whom nothing was read says that one ends there)
     and of some later
 
 Routes may differ by rounding where a text is as near to one path as to another, so a few may be wrong; tokens may not.
@@ -20,12 +20,11 @@ from random import Random
 import numpy as np
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.errors import DataError
 from dipaco_swarm.files import keep_if_possible
-from dipaco_swarm.training.documents import Document
 from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.reading.cheap import CheapRouting
-from dipaco_swarm.training.reading.shared.slices import NOWHERE, Slice, Slices, Trained, digest_of
+from dipaco_swarm.training.reading.shared.forgetting import put_last
+from dipaco_swarm.training.reading.shared.slices import NOWHERE, EndedError, Read, Slice, Slices, Trained, digest_of
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +42,15 @@ is before it, so deep ones are looked at less often."""
 SHALLOW = 4
 """Where a portion begins: its first slices, some 220 documents. Whom we have not met is looked at there..."""
 PASSED_OVER = 24
-"""... and one slice deeper for so many of the peer's that were too deep to be looked at."""
+"""... and one slice deeper for so many of the peer's that were too deep to be looked at. Of whom nothing was read, no
+more than these are used."""
+MOST_REFUSED = 1024
+"""Names that are remembered as not believed. The oldest are forgotten: another name is free anyway."""
+MOST_TALLIES = 4096
+"""Peers of whom is remembered what was found out; whom nothing was heard of for the longest is new again."""
 ROUNDED = 0.02
 """So many routes may be others by rounding, and two more."""
+NOT_HERE = "a slice that is not in the documents here"
 MOST_TOKENS_A_CHARACTER = 4
 """Of a tokenizer of bytes."""
 
@@ -54,6 +59,8 @@ MOST_TOKENS_A_CHARACTER = 4
 class Tally:
     """What was found out about a peer."""
 
+    read: int = 0
+    """Slices that were compared with their documents."""
     tokenized: int = 0
     """Texts that were tokenized again."""
     passed_over: int = 0
@@ -66,6 +73,12 @@ class Tally:
     @property
     def is_new(self) -> bool:
         return self.routed < FIRST_SAMPLE
+
+    def is_too_deep(self, number: int, is_last: bool) -> bool:
+        """Whether a slice of somebody new is used without looking at its documents."""
+        if not self.read and (is_last or self.passed_over >= PASSED_OVER):
+            return False  # who ends a portion, or goes on after its end, would take more than a slice from us
+        return number >= SHALLOW + self.passed_over // PASSED_OVER
 
     @property
     def is_wrong(self) -> bool:
@@ -99,7 +112,7 @@ class Belief:
         """Who is not believed -> why."""
 
     def refuse(self, peer: str, why: str) -> None:
-        self.refused[peer] = why
+        put_last(self.refused, peer, why, MOST_REFUSED)
         keep_if_possible(self._noted, json.dumps(self.refused).encode())
 
     def problem(self, peer: str, portion: int, number: int, said: Slice, paths: int) -> str | None:
@@ -107,11 +120,11 @@ class Belief:
 
         Raises DataError when documents of this machine cannot be read.
         """
-        tally = self._tallies.setdefault(peer, Tally())
+        tally = self._tally(peer)
         problem = self._by_itself(said, tally)
         chance = READ_AGAIN / paths / (number + 1)
         is_new = tally.is_new or (not tally.tokenized and len(said.numbers_of(self._path)) > 0)
-        if is_new and number >= SHALLOW + tally.passed_over // PASSED_OVER:
+        if is_new and tally.is_too_deep(number, said.is_last):
             tally.passed_over += 1
             is_new = False
         if problem is None and (is_new or self._random.random() < chance):
@@ -119,12 +132,18 @@ class Belief:
             problem = self._by_its_documents(portion, number, said, tally, most)
         return problem
 
-    def compared(self, peer: str, here: tuple[list[Document], bool], texts: Sequence[str], said: Slice) -> str | None:
+    def compared(self, peer: str, here: Read, texts: Sequence[str], said: Slice) -> str | None:
         """The same for a slice without tokens. `here`: what was read of it. `texts`: of its training documents."""
-        tally = self._tallies.setdefault(peer, Tally())
+        tally = self._tally(peer)
         if problem := _other_documents(here, said):
             return problem
+        tally.read += 1
         return self._routes(texts, said, tally, FIRST_SAMPLE if tally.is_new else PREFIXES)
+
+    def _tally(self, peer: str) -> Tally:
+        tally = self._tallies.get(peer, Tally())
+        put_last(self._tallies, peer, tally, MOST_TALLIES)
+        return tally
 
     def _by_itself(self, said: Slice, tally: Tally) -> str | None:
         if not said.has_tokens_of(self._path):
@@ -139,10 +158,11 @@ class Belief:
     def _by_its_documents(self, portion: int, number: int, said: Slice, tally: Tally, most: int) -> str | None:
         try:
             here = self._slices.read(portion, number)
-        except DataError:
-            return "a slice that is not in the documents here"
+        except EndedError:
+            return NOT_HERE
         if problem := _other_documents(here, said):
             return problem
+        tally.read += 1
         texts = self._routing.texts_of([document for document in here[0] if self._trained(document)])
         problem = self._routes(texts, said, tally, most)
         if problem is not None or not said.has_tokens_of(self._path):
@@ -175,7 +195,7 @@ class Belief:
         return f"{tally.wrong} of {tally.routed} texts on wrong paths" if tally.is_wrong else None
 
 
-def _other_documents(here: tuple[list[Document], bool], said: Slice) -> str | None:
+def _other_documents(here: Read, said: Slice) -> str | None:
     documents, is_last = here
     if (len(documents), is_last, digest_of(documents)) == (said.documents, said.is_last, said.digest):
         return None
@@ -185,7 +205,7 @@ def _other_documents(here: tuple[list[Document], bool], said: Slice) -> str | No
 def _read(noted: Path) -> dict[str, str]:
     try:
         found = json.loads(noted.read_text(encoding="utf-8"))
-        return {str(peer): str(why) for peer, why in found.items()}
+        return {str(peer): str(why) for peer, why in list(found.items())[-MOST_REFUSED:]}
     except FileNotFoundError:
         return {}
     except (ValueError, AttributeError):

@@ -70,4 +70,5 @@ def subject_of(
 ) -> Subject:
     """`said`: by the reader."""
     portions = int(str(said["portions"]))
-    return Subject(stage, str(said["corpus"]), portions, start % portions, path, paths, store.dtype)
+    tokens = bool(said["tokens"])
+    return Subject(stage, str(said["corpus"]), portions, start % portions, path, paths, store.dtype, tokens)

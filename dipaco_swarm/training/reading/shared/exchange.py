@@ -16,9 +16,11 @@ from typing import Any, Protocol
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.reading import RoutedByOthers, RoutesRefused
+from dipaco_swarm.training.reading.shared.belief import MOST_REFUSED
+from dipaco_swarm.training.reading.shared.forgetting import put_last
 from dipaco_swarm.training.reading.shared.offers import num_stretches, said_of, spans_in, stretch_of, topic_of
 from dipaco_swarm.training.reading.shared.shelf import Shelf, Span
-from dipaco_swarm.training.reading.shared.slices import Stored, slices_in
+from dipaco_swarm.training.reading.shared.slices import NOWHERE, Stored, slices_in
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,9 @@ RECORD_BYTES = 200
 ALL_OF_IT = 1 << 30
 """More slices than a portion has."""
 PASSED_OVER_SECONDS = 60.0
-"""Who did not send what it offers is asked again after this."""
+"""Who did not send what it offers is asked again after this..."""
+MOST_PASSED_OVER = 1024
+"""... or when so many others did not either."""
 
 
 class Others(Protocol):
@@ -70,6 +74,8 @@ class Subject:
     path: PathIndex
     paths: int
     dtype: Stored
+    tokens: bool
+    """Whether tokens are given, or routes alone: of one's own path they are on the shelf anyway."""
 
 
 class Exchange:
@@ -105,7 +111,8 @@ class Exchange:
         """Portion -> slices of it that were used or are on their way."""
         self._waiting: dict[str, tuple[int, int]] = {}
         """Files that the reader has not used yet -> portion, bytes."""
-        self._refused: set[str] = set()
+        self._refused: dict[str, None] = {}
+        """The newest come last."""
         self._passed_over: dict[str, float] = {}
         self._number = 0
         self._stretch = stretch_of(subject.start, subject.portions)
@@ -160,7 +167,7 @@ class Exchange:
             self._changed.notify_all()
 
     def _refuse(self, peer: str, said: Mapping[str, object]) -> None:
-        self._refused.add(peer)
+        put_last(self._refused, peer, None, MOST_REFUSED)
         self._brought = dict(self._used)
         match said:
             case {"portion": int(portion), "why": str(why)}:
@@ -276,7 +283,7 @@ class Exchange:
                 self._refuse(peer, {"portion": portion, "why": f"something that {error}"})
             return False
         if data is None or not found:
-            self._passed_over[peer] = monotonic() + PASSED_OVER_SECONDS
+            self._pass_over(peer)
             return False
         self._number += 1
         file = self._folder / f"{self._number}.part"
@@ -284,7 +291,7 @@ class Exchange:
             file.write_bytes(data)
         except OSError as error:  # the disk is full, or we are being closed
             log.debug("what peer %s sends cannot be written: %s", peer[-8:], error)
-            self._passed_over[peer] = monotonic() + PASSED_OVER_SECONDS
+            self._pass_over(peer)
             return False
         with self._changed:
             if self._closed:
@@ -297,6 +304,9 @@ class Exchange:
             self._tell(RoutedByOthers(peer))
         return True
 
+    def _pass_over(self, peer: str) -> None:
+        put_last(self._passed_over, peer, monotonic() + PASSED_OVER_SECONDS, MOST_PASSED_OVER)
+
     def _give(self, name: str) -> bytes | None:
         """A part that somebody asks for: path, portion, slice."""
         try:
@@ -305,7 +315,7 @@ class Exchange:
             return None
         if not 0 <= path < self._subject.paths:
             return None
-        return self._shelf.part(portion, number, path)
+        return self._shelf.part(portion, number, path if self._subject.tokens else NOWHERE)
 
     def _topic(self, stretch: int) -> str:
         return topic_of(self._subject.stage, self._subject.corpus, stretch)

@@ -59,6 +59,8 @@ class Ledger:
         """Portion -> slices of it that were used: always the first ones."""
         self.through: set[int] = set()
         """Portions that were used to their end."""
+        self.by: dict[int, str] = {}
+        """Portion -> the peer that routed the last slice of it that was used; empty: we did."""
         self._read()
 
     def __len__(self) -> int:
@@ -72,9 +74,14 @@ class Ledger:
             os.fsync(file.fileno())  # before what counts on it
         self._note(use)
 
+    def end(self, portion: int) -> None:
+        """It has no more documents than were used. Not written: whoever reads on finds that out again."""
+        self.through.add(portion)
+
     def _note(self, use: Use) -> None:
         self.uses.append(use)
         self.done[use.portion] = use.number + 1
+        self.by[use.portion] = use.by
         if use.is_last:
             self.through.add(use.portion)
 

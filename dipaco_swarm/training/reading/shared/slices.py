@@ -26,20 +26,26 @@ NOWHERE = (1 << 16) - 1
 ALL = (1 << 16) - 2
 """In the place of a path: of all of them."""
 MOST_PATHS = ALL
-KEPT_OPEN = TOGETHER
-"""Portions that are being read on."""
+KEPT_OPEN = TOGETHER + 1
+"""Portions that are being read on, and one more: what was read last of one that has ended may be asked for again."""
 
 _HEADER = struct.Struct("<IIIIHHB8s")
 _LENGTH = struct.Struct("<I")
 
 Routes = NDArray[np.uint16]
 Ids = NDArray[np.generic]
+Read = tuple[list[Document], bool]
+"""The documents of a slice, and whether it is the last one."""
 Stored = np.dtype[np.generic]
 """How a token is stored."""
 Lengths = NDArray[np.uint32]
 
 
-def in_slices(documents: Iterable[Document]) -> Iterator[tuple[list[Document], bool]]:
+class EndedError(DataError):
+    """A portion has no such slice: its documents end before."""
+
+
+def in_slices(documents: Iterable[Document]) -> Iterator[Read]:
     """The documents of a portion slice after slice, and whether it is the last one: the same on every machine.
 
     There is always one, empty if need be.
@@ -171,37 +177,57 @@ def _packed(texts: Sequence[Indices], dtype: Stored) -> tuple[Lengths, Ids]:
     return lengths, np.concatenate([*texts, np.zeros(0, dtype=np.int64)]).astype(dtype)
 
 
+class _Reading:
+    """A portion, as far as it was read."""
+
+    def __init__(self, slices: Iterator[Read]) -> None:
+        self._slices = slices
+        self.number = -1
+        """Of the slice that was read last."""
+        self.found: Read = ([], False)
+
+    @property
+    def is_over(self) -> bool:
+        return self.found[1]
+
+    def go_to(self, number: int) -> None:
+        """As far as that slice, or the last one."""
+        while self.number < number and not self.is_over:
+            self.found = next(self._slices)
+            self.number += 1
+
+
 class Slices:
-    """Reads slices of portions; one after the other costs no more than reading the portion."""
+    """Reads slices of portions; one after the other, each as often as wanted, costs no more than reading the portion:
+    of what others say of a slice, much may have to be compared with it before something is right."""
 
     def __init__(self, portions: Sequence[Portion], work: Work) -> None:
         """`portions`: in the run's order."""
         self.portions = portions
         self._work = work
-        self._open: dict[int, tuple[int, Iterator[tuple[list[Document], bool]]]] = {}
-        """Portion -> the number of the slice that comes next in it."""
+        self._open: dict[int, _Reading] = {}
+        """By portion, the one that was read last comes last."""
 
-    def read(self, portion: int, number: int) -> tuple[list[Document], bool]:
+    def read(self, portion: int, number: int) -> Read:
         """The documents of a slice, and whether it is the last one.
 
-        Raises DataError when they cannot be read, or the portion is shorter than it was.
+        Raises EndedError when the portion ends before it, DataError when its documents cannot be read.
         """
-        following, stream = self._open.pop(portion, (0, None))
-        if stream is None or following > number:
-            following, stream = 0, self._counted(portion)
-        for at, found in enumerate(stream, following):
-            if at == number:
-                if not found[1]:
-                    self._open[portion] = number + 1, stream
-                    for oldest in list(self._open)[:-KEPT_OPEN]:
-                        del self._open[oldest]
-                return found
-        raise DataError(
-            f"{self.portions[portion].name} has fewer documents than when its texts were routed; bring back the "
-            "documents as they were, or remove the streams folder of the cache to begin anew"
-        )
+        reading = self._open.pop(portion, None)
+        if reading is None or reading.number > number:
+            reading = _Reading(self._counted(portion))
+        reading.go_to(number)
+        self._open[portion] = reading
+        if len(self._open) > KEPT_OPEN:
+            del self._open[min(self._open, key=lambda each: not self._open[each].is_over)]  # the oldest that has ended
+        if reading.number < number:
+            raise EndedError(
+                f"{self.portions[portion].name} has fewer documents than when its texts were routed; bring back the "
+                "documents as they were, or remove the streams folder of the cache to begin anew"
+            )
+        return reading.found
 
-    def _counted(self, portion: int) -> Iterator[tuple[list[Document], bool]]:
+    def _counted(self, portion: int) -> Iterator[Read]:
         def documents() -> Iterator[Document]:
             for document in self.portions[portion].read():
                 self._work.characters += len(document.text)

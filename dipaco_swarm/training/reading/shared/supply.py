@@ -1,5 +1,6 @@
 """The texts of our path, slice after slice: of what others have routed where there is any, else routed here."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,13 +14,15 @@ from dipaco_swarm.training.documents import Portion
 from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.reading.cheap import CheapRouting
 from dipaco_swarm.training.reading.places import TOGETHER
-from dipaco_swarm.training.reading.shared.belief import Belief
+from dipaco_swarm.training.reading.shared.belief import NOT_HERE, Belief
 from dipaco_swarm.training.reading.shared.inbox import Claim, Inbox, Part
 from dipaco_swarm.training.reading.shared.ledger import Ledger, Use, bits_of
 from dipaco_swarm.training.reading.shared.shelf import Shelf
 from dipaco_swarm.training.reading.shared.slices import (
     ALL,
     NOWHERE,
+    EndedError,
+    Read,
     Slice,
     Slices,
     Stored,
@@ -28,6 +31,8 @@ from dipaco_swarm.training.reading.shared.slices import (
     slices_in,
 )
 from dipaco_swarm.training.reading.shared.subject import LEDGER, REFUSED
+
+log = logging.getLogger(__name__)
 
 AWAIT_SECONDS = 10.0
 """Who finds all that is left in the hands of others waits so long for the next part of it, and then routes itself."""
@@ -97,7 +102,7 @@ class SharedSupply:
         self._ours: list[int] = []
         """Portions that we route, in turns."""
         self._waited = False
-        """Whether nothing has come of others since we waited for it."""
+        """Whether nothing right has come of others since we waited for it, or something wrong has."""
 
     def tell_all(self) -> None:
         """Say what there was before this program was started."""
@@ -125,8 +130,12 @@ class SharedSupply:
 
     def _again(self, use: Use) -> Gain:
         """From the documents: it was used before."""
-        documents, _ = self._slices.read(use.portion, use.number)
-        texts = self._routing.texts_of([d for d in documents if self._trained(d)])
+        try:
+            texts, _ = self._read(use.portion, use.number)
+        except EndedError:
+            if not use.by:
+                raise
+            texts = []  # who routed it had made it up, and nobody had looked
         wanted = [texts[i] for i in use.numbers.tolist() if i < len(texts)]
         return Gain(_long(self._routing.whole(wanted)), use.documents, use.characters, use.texts)
 
@@ -155,11 +164,10 @@ class SharedSupply:
                 self._say({"taken": Path(part.file).name})
                 continue
             said = left.pop(0)
-            self._waited = False
             self._part = Part(part.file, part.peer, part.portion, number + 1), left
             gain = self._looked_at(part, number, said)
-            if gain is not None:
-                return gain
+            self._waited = gain is None  # names are free: after each one that lies we go on by ourselves
+            return gain
 
     def _opened(self, part: Part) -> list[Slice]:
         file = Path(part.file)
@@ -174,16 +182,24 @@ class SharedSupply:
 
     def _looked_at(self, part: Part, number: int, said: Slice) -> Gain | None:
         """What a slice of somebody else brings, if it stands being looked at."""
+        if not self._terms.tokens:
+            said = said.without_tokens()  # all documents are read here anyway, so nobody has to be believed
         if said.has_tokens_of(self._terms.path):
             problem, texts = self._belief.problem(part.peer, part.portion, number, said, self._terms.paths), None
         else:
-            documents, is_last = self._slices.read(part.portion, number)
-            texts = self._routing.texts_of([d for d in documents if self._trained(d)])
-            problem = self._belief.compared(part.peer, (documents, is_last), texts, said)
+            problem, texts = self._compared(part, number, said)
         if problem is not None:
             self._refuse(part, problem)
             return None
         return self._used(part.portion, number, said, texts, part.peer)
+
+    def _compared(self, part: Part, number: int, said: Slice) -> tuple[str | None, list[str]]:
+        """What is wrong with a slice without tokens, and its texts."""
+        try:
+            texts, here = self._read(part.portion, number)
+        except EndedError:
+            return NOT_HERE, []
+        return self._belief.compared(part.peer, here, texts, said), texts
 
     def _refuse(self, part: Part, problem: str) -> None:
         self._belief.refuse(part.peer, problem)
@@ -197,13 +213,20 @@ class SharedSupply:
             ours = said.texts_of(path)
         else:
             if texts is None:
-                documents, _ = self._slices.read(portion, number)
-                texts = self._routing.texts_of([d for d in documents if self._trained(d)])
+                texts, _ = self._read(portion, number)
             ours = self._routing.whole([texts[i] for i in numbers.tolist() if i < len(texts)])
         bits, count = bits_of(numbers, len(said.routes)), len(said.routes)
         self._ledger.add(Use(portion, number, said.documents, said.characters, said.is_last, count, bits, by))
         self._say({"used": [portion, number + 1, said.is_last]})
         return Gain(_long(ours), said.documents, said.characters, count)
+
+    def _read(self, portion: int, number: int) -> tuple[list[str], Read]:
+        """The texts of a slice, and its documents. Raises EndedError, and DataError."""
+        here = self._slices.read(portion, number)
+        return self._texts_of(here), here
+
+    def _texts_of(self, here: Read) -> list[str]:
+        return self._routing.texts_of([document for document in here[0] if self._trained(document)])
 
     # -------------------------------------------------------------------------------------------------- routed here
 
@@ -218,8 +241,16 @@ class SharedSupply:
         number, span = self._ledger.done.get(portion, 0), self._shelf.spans.get(portion)
         if span is not None and span.end != number:  # we had left it to somebody who is gone now, or it is of old
             self._shelf.drop(portion)
-        documents, is_last = self._slices_of_ours.read(portion, number)
-        texts = self._routing.texts_of([d for d in documents if self._trained(d)])
+        try:
+            documents, is_last = here = self._slices_of_ours.read(portion, number)
+        except EndedError:
+            if not self._ledger.by.get(portion):
+                raise
+            log.warning("peer %s said more of a portion than there is", self._ledger.by[portion][-8:])
+            self._ledger.end(portion)
+            self._say({"used": [portion, number, True]})
+            return True
+        texts = self._texts_of(here)
         found = self._routing.paths_of(self._routing.begin(texts))
         routes = np.where(found < 0, NOWHERE, found).astype(np.uint16)
         scope, dtype = (ALL if self._terms.tokens else self._terms.path), self._terms.dtype

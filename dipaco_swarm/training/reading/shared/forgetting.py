@@ -1,0 +1,14 @@
+"""What is remembered of names, which are free: of so many, and no more."""
+
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def put_last(known: dict[Key, Value], key: Key, value: Value, most: int) -> None:
+    """Note it as the newest; the oldest are forgotten where there are more than `most`."""
+    known.pop(key, None)
+    known[key] = value
+    while len(known) > most:
+        del known[next(iter(known))]
