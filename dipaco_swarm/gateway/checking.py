@@ -6,9 +6,10 @@ members' lines.
 """
 
 import logging
-import queue
 import random
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.gateway.asked import Origin, SilentError, Task
 from dipaco_swarm.gateway.peers import PeerWriter
+from dipaco_swarm.swarm.asking import longest
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.training.modules import PathModel, level_sizes
 from dipaco_swarm.training.tokenizer import vocabulary_size
@@ -33,6 +35,8 @@ SMALL_BYTES = 64 << 20
 """States of a path that may be fetched only because nobody else can be asked."""
 TOKENS_FOR_A_DIFFERENCE = 50
 """One token of so many may differ: other processors round otherwise."""
+CLOSING_SECONDS = 8.0
+"""For a check that is under way when the program ends: a peer may be silent for five before that is noticed."""
 
 StateOf = Callable[[ModuleId, str], ModuleState | None]
 """A state by its module and digest; None: nobody has it any more."""
@@ -63,34 +67,64 @@ class Checks:
         self._state_of = state_of
         self._distrust = distrust
         self._writers = writers
-        self._waiting: queue.Queue[Answered | None] = queue.Queue(WAITING)
+        self._changed = threading.Condition()
+        self._waiting: deque[Answered] = deque()
         self._met: set[PeerName] = set()
         self._thread: threading.Thread | None = None
+        self._is_busy = False
+        self._closed = False
         self.checked = 0
 
     def note(self, answered: Answered) -> None:
         """A peer has written this. Returns at once."""
-        if answered.peer in self._met and random.random() > SHARE:
-            return
-        self._met.add(answered.peer)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="checks", daemon=True)
-            self._thread.start()
-        try:
-            self._waiting.put_nowait(answered)
-        except queue.Full:
-            log.debug("too many answers wait to be checked; one is not")
+        with self._changed:
+            if self._closed or (answered.peer in self._met and random.random() > SHARE):
+                return
+            if len(self._waiting) == WAITING:
+                log.debug("too many answers wait to be checked; one is not")
+                return
+            self._met.add(answered.peer)
+            self._waiting.append(answered)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="checks", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
 
     def close(self) -> None:
-        """Those that wait are checked first."""
-        if self._thread is not None:
-            self._waiting.put(None)
-            self._thread.join()
+        """Nothing more is checked; a check that is under way ends soon. Returns at once."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def finish(self, seconds: float) -> bool:
+        """Let those that wait be checked, for so long at most. Whether that was enough."""
+        done = self._settle(seconds)
+        self.close()
+        self._settle(CLOSING_SECONDS)
+        return done
+
+    def _settle(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._is_busy and not self._waiting, timeout=seconds)
 
     def _work(self) -> None:
-        while (answered := self._waiting.get()) is not None:
-            self.check(answered)
+        while (answered := self._next()) is not None:
+            try:
+                self.check(answered)
+            except Exception:  # one answer may not keep all others from being checked
+                log.exception("an answer could not be checked")
             self.checked += 1
+
+    def _next(self) -> Answered | None:
+        with self._changed:
+            self._is_busy = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._closed or bool(self._waiting))
+            if self._closed:
+                return None
+            self._is_busy = True
+            return self._waiting.popleft()
 
     def check(self, answered: Answered) -> None:
         """Ask somebody else; where the two differ, find out who is wrong."""
@@ -101,20 +135,26 @@ class Checks:
             log.debug("nobody else has the states of an answer; it is not checked")
             return
         for each in filter(None, (answered, other)):
+            if self._closed:
+                return
             why = self.fault(each)
             if why is not None:
                 self._distrust(each.peer, why)
 
     def _second_opinion(self, answered: Answered) -> Answered | None:
-        """What another peer writes from the same states; None: nobody has them."""
+        """What another peer writes from the same states; None: nobody has them, or nobody writes it in the time that
+        one answer may take."""
         task = replace(answered.task, most_tokens=len(answered.tokens))
+        deadline = time.monotonic() + longest(len(answered.tokens))
         for writer in self._writers(task.path):
+            if self._closed or time.monotonic() > deadline:
+                return None
             if writer.name == answered.peer:
                 continue
             tokens: list[int] = []
             try:
                 for piece in writer.write(task):
-                    if piece.origin.modules != answered.origin.modules:
+                    if piece.origin.modules != answered.origin.modules or self._closed or time.monotonic() > deadline:
                         break
                     tokens.append(piece.written.token)
                 else:
@@ -127,8 +167,12 @@ class Checks:
     def _is_small(self) -> bool:
         """Whether all states of a path may be fetched for a check."""
         config = self._run.manifest.rules
-        sizes = level_sizes(config.model, config.levels, vocabulary_size(self._run.tokenizer))
+        sizes = level_sizes(config.model, config.levels, self._vocabulary)
         return 8 * sum(sizes) <= SMALL_BYTES
+
+    @cached_property
+    def _vocabulary(self) -> int:
+        return vocabulary_size(self._run.tokenizer)
 
     @cached_property
     def _model(self) -> PathModel:
@@ -137,6 +181,10 @@ class Checks:
 
     def fault(self, answered: Answered) -> str | None:
         """What is wrong with an answer; None: nothing, or it cannot be known."""
+        if not answered.tokens:
+            return None
+        if max(answered.tokens) >= self._vocabulary:
+            return "wrote tokens that do not exist"
         task, model = answered.task, self._model
         why = states_into(model, self._run.table.modules_of(task.path), answered.origin, self._state_of)
         if why != "":

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -49,7 +50,7 @@ class Gateway:
     def tokenizer(self) -> Tokenizer:
         return self._routing.tokenizer
 
-    @property
+    @cached_property
     def vocabulary(self) -> int:
         """Tokens that there are."""
         return vocabulary_size(self.tokenizer)
@@ -107,6 +108,8 @@ class Gateway:
             left, pieces = _what_is_left(task, new), []
             try:
                 for piece in writer.write(left):
+                    if piece.written.token >= self.vocabulary:  # nobody could go on after that
+                        raise SilentError("wrote a token that does not exist")
                     new.append(piece.written.token)
                     pieces.append(piece)
                     yield piece

@@ -56,9 +56,10 @@ class LiveGateway:
                 self._built = time.monotonic()
             return self._gateway
 
-    def close(self) -> None:
-        if self.checks is not None:
-            self.checks.close()
+    def close(self, patience: float = 0.0) -> None:
+        """`patience`: seconds in which those answers are checked that wait for it."""
+        if self.checks is not None and not self.checks.finish(patience) and patience:
+            self._tell("what peers have written could not all be checked in time")
 
     def _newest(self) -> Manifest:
         signed = self._swarm.known_manifest()
@@ -71,7 +72,8 @@ class LiveGateway:
     def _build(self, manifest: Manifest) -> Gateway:
         run = run_in_swarm(self._swarm, manifest, self._fingerprint)
         peers, own = Peers(self._swarm, manifest.stage.index, run.table, self.liars), OwnPaths(run)
-        self.close()
+        if self.checks is not None:
+            self.checks.close()  # nobody waits here for a check that is under way: that takes as long as peers want
         self.checks = Checks(run, partial(self._state, manifest), self._distrust, peers.writers)
 
         fetched: set[PathIndex] = set()

@@ -15,6 +15,9 @@ from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.questions import MAX_NEW, MAX_SEED, MAX_TEMPERATURE, MAX_TOP_K
 from dipaco_swarm.training.inference import Sampling
 
+CHECK_SECONDS = 300.0
+"""At the end, for what peers have written to be checked."""
+
 
 class Once:
     """Texts of one gateway, and who wrote them."""
@@ -70,7 +73,7 @@ def checked(live: LiveGateway) -> Iterator[Once]:
         asked = Once(live())
         yield asked
     finally:
-        live.close()
+        live.close(CHECK_SECONDS)
     if liars := asked.writers & live.liars:
         who = sorted(liars)[0][-8:]
         raise UnreachableError(f"peer {who} has not written what its path writes: do not use this text, and ask again")

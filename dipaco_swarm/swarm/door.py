@@ -5,6 +5,7 @@ Whoever may not is heard by nobody and joins no round; it may read what everybod
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -55,6 +56,8 @@ class Door:
         """Digest of a code -> who has shown it."""
         self._shown: dict[str, PeerName] = {}
         """Those that were shown since they were asked for last."""
+        self._lock = threading.Lock()
+        """Of invitations: they are shown in the loop, and looked after in the program."""
 
     def allows(self, name: str) -> bool:
         """Whether we listen to a peer."""
@@ -66,23 +69,26 @@ class Door:
 
     def expect(self, invitations: Iterable[str]) -> None:
         """These may be shown, each by one peer. Digests of their codes."""
-        self._invitations = {digest: self._invitations.get(digest) for digest in [*invitations][:MAX_INVITATIONS]}
+        with self._lock:
+            self._invitations = {digest: self._invitations.get(digest) for digest in [*invitations][:MAX_INVITATIONS]}
 
     def shown(self) -> dict[str, PeerName]:
         """Invitations that were shown since the last time, and by whom."""
-        shown, self._shown = self._shown, {}
+        with self._lock:
+            shown, self._shown = self._shown, {}
         return shown
 
     def answer(self, peer: str, asked: ShowInvitation) -> AdmissionIs:
         """A peer shows an invitation. Shown again by the same one, because our answer was lost, it counts as well."""
         digest = digest_of(asked.code)
-        if digest not in self._invitations:
-            return AdmissionIs(noted=self.admission.allows(peer))
-        if self._invitations[digest] not in (None, peer):
-            return AdmissionIs(noted=False)
-        self._invitations[digest] = peer
-        self._shown[digest] = PeerName(peer)
-        return AdmissionIs(noted=True)
+        with self._lock:
+            if digest not in self._invitations:
+                return AdmissionIs(noted=self.admission.allows(peer))
+            if self._invitations[digest] not in (None, peer):
+                return AdmissionIs(noted=False)
+            self._invitations[digest] = peer
+            self._shown[digest] = PeerName(peer)
+            return AdmissionIs(noted=True)
 
     # ------------------------------------------------------------------------------------------------- a newcomer
 

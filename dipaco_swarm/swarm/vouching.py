@@ -9,7 +9,7 @@ proves who answers. What is believed of a state stays so; what is not yet is ask
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.evidence import Evidence, Votes, is_believed
@@ -98,46 +98,58 @@ class Vouching:
         self.had.note(stage, module, claim)
         self.circle.meet(self._makers.pop(((stage, module), claim), ()))
 
-    def believes(self, stage: int, module: ModuleId, claim: Claim) -> bool:
-        """As far as has been found out by now."""
+    def believes(self, stage: int, module: ModuleId, claim: Claim, announced: Collection[Claim] | None = None) -> bool:
+        """As far as has been found out by now. `announced`: as `_announced` says, where it was asked already."""
         return self._is_signed(stage, module, claim) and (
             self.had.has(stage, module, claim)
             or ((stage, module), claim) in self._makers
-            or self._is_announced(stage, module, claim)
+            or claim in (self._announced(stage, module) if announced is None else announced)
         )
 
     def _is_signed(self, stage: int, module: ModuleId, claim: Claim) -> bool:
         """Whether the state is of the generation that the operator has signed."""
         return generation_of(claim.work) == self.generation(stage, module)
 
-    def _is_announced(self, stage: int, module: ModuleId, claim: Claim) -> bool:
-        """Whether the operator's node or somebody whom we know announces the state: its word that it has it, signed."""
+    def _announced(self, stage: int, module: ModuleId) -> frozenset[Claim]:
+        """What the operator's node, or somebody whom we know, announces: its word that it has the state, signed."""
         members = self._directory.members(stage, module)
-        return any(Claim.of(said) == claim for said in members if said.peer in self.roots or self._is_known(said.peer))
+        return frozenset(Claim.of(said) for said in members if said.peer in self.roots or self._is_known(said.peer))
 
     # --------------------------------------------------------------------------------------------------------- asking
 
     def believed(self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim]) -> list[Claim]:
         """Those of the claims that are better than ours and believed by now; the others are asked about meanwhile."""
-        better = [claim for claim in dict.fromkeys(claims) if claim.beats(ours)]
-        doubted = self._doubted(stage, module, better)
+        better, believed = self._judged(stage, module, ours, claims)
+        doubted = self._doubted(stage, module, better, believed)
         if doubted:
             self._portal.soon(self._look_into, stage, module, doubted)
-        return [claim for claim in better if self.believes(stage, module, claim)]
+        return believed
 
     async def check(self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim]) -> list[Claim]:
         """The same in the loop, once everybody has answered or could have."""
-        better = [claim for claim in dict.fromkeys(claims) if claim.beats(ours)]
-        doubted = self._doubted(stage, module, better)
+        better, believed = self._judged(stage, module, ours, claims)
+        doubted = self._doubted(stage, module, better, believed)
         if doubted:
             self._look_into(stage, module, doubted, at_once=True)
             task = self._questions[stage, module].task
             if task is not None:
                 await asyncio.wait([task])
-        return [claim for claim in better if self.believes(stage, module, claim)]
+        return self._judged(stage, module, ours, better)[1] if doubted else believed
 
-    def _doubted(self, stage: int, module: ModuleId, claims: Sequence[Claim]) -> list[Claim]:
-        return [c for c in claims if self._is_signed(stage, module, c) and not self.believes(stage, module, c)]
+    def _judged(
+        self, stage: int, module: ModuleId, ours: Claim, claims: Sequence[Claim]
+    ) -> tuple[list[Claim], list[Claim]]:
+        """Those that are better than ours, and those of them that are believed by now. What is announced is gathered
+        once: a large group may have hundreds of members, and as many claims."""
+        better = [claim for claim in dict.fromkeys(claims) if claim.beats(ours)]
+        announced = self._announced(stage, module) if better else frozenset[Claim]()
+        return better, [claim for claim in better if self.believes(stage, module, claim, announced)]
+
+    def _doubted(
+        self, stage: int, module: ModuleId, claims: Sequence[Claim], believed: Collection[Claim]
+    ) -> list[Claim]:
+        known = frozenset(believed)
+        return [claim for claim in claims if claim not in known and self._is_signed(stage, module, claim)]
 
     def _look_into(self, stage: int, module: ModuleId, claims: Sequence[Claim], *, at_once: bool = False) -> None:
         """Ask about these, if it is time and nobody is being asked. `at_once`: whether it is time or not."""
@@ -168,7 +180,8 @@ class Vouching:
                 if believed:
                     self._note((stage, module), claim, [answer for answer in (*known, *strangers) if answer.had[at]])
         finally:
-            settled = any(self.believes(stage, module, claim) for claim in claims)
+            announced = self._announced(stage, module)
+            settled = any(self.believes(stage, module, claim, announced) for claim in claims)
             question.open_since = None if settled else question.open_since or now
             floor = self._timing.ask_again
             question.pause = floor if settled else min(self._timing.heartbeat, max(floor, 2 * question.pause))

@@ -60,10 +60,11 @@ class Witnesses:
         stage, module = asked.stage, ModuleId.parse(asked.module)
         ours = [one for one in self._directory.ours if (one.stage, one.module) == (stage, module) and one.trains]
         others = [one for one in self._directory.heard_ourselves(stage, module) if one.peer != self._transport.peer]
-        said = [*ours, *sorted(others, key=lambda one: (not self._directory.knows(one.peer), one.peer))]
+        others.sort(key=lambda one: (not self._directory.knows(one.peer), one.peer))
+        said = [*ours, *others][:MAX_MEMBERS_NAMED]
         where = self._transport.addresses_of
-        named = [SaidOfMember(peer=one.peer, said=encode_announcement(one, where(one.peer))) for one in said]
-        return MembersAre(members=tuple(named[:MAX_MEMBERS_NAMED]))
+        named = (SaidOfMember(peer=one.peer, said=encode_announcement(one, where(one.peer))) for one in said)
+        return MembersAre(members=tuple(named))
 
     def look(self, stage: int, module: ModuleId, found: Collection[str]) -> asyncio.Task[None] | None:
         """These are in the directory. Ask, unless it shows somebody whom we know; or unless nobody was ever there.

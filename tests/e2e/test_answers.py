@@ -27,8 +27,8 @@ from dipaco_swarm.errors import UnreachableError, UsageError
 from dipaco_swarm.events.training import Round
 from dipaco_swarm.events.volunteer import Joined
 from dipaco_swarm.gateway.app import build_app
-from dipaco_swarm.gateway.asked import Asked, SilentError
-from dipaco_swarm.gateway.checking import Checks
+from dipaco_swarm.gateway.asked import Asked, Origin, SilentError, Task
+from dipaco_swarm.gateway.checking import Answered, Checks
 from dipaco_swarm.gateway.gateway import Gateway
 from dipaco_swarm.gateway.live import LiveGateway
 from dipaco_swarm.gateway.once import Once, checked
@@ -43,7 +43,7 @@ from dipaco_swarm.run.signature import signer_of
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.swarm.askers import QUESTIONS_OF_ONE
 from dipaco_swarm.swarm.asking import Say, UnansweredError
-from dipaco_swarm.swarm.interface import Announcement, Role
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.questions import MAX_NEW, AskText, Begins, NotNow, Tokens, Waits
 from dipaco_swarm.training.inference import Sampling
@@ -198,7 +198,7 @@ def test_a_peer_writes_what_this_machine_writes_and_says_from_which_states(
     for their, our in zip(thoughts[1:], ours[1:], strict=True):
         assert their.logprob == pytest.approx(our.logprob)
         assert [token for token, _ in their.likeliest] == [token for token, _ in our.likeliest]
-    live.close()
+    live.close(60)
     assert live.checks is not None
     assert live.checks.checked >= 1
     assert answerers.told == []
@@ -362,6 +362,52 @@ def test_a_peer_that_does_not_write_what_its_path_writes_is_asked_nothing_more(
         assert {piece.origin.by for piece in pieces} == {"honest"}
         assert [piece.written.token for piece in pieces] == tokens(local, question)
     assert len(answerers.told) == 1
+
+
+class DrippingDesk(AnswerDesk):
+    """Never silent, and never done: a token now and then."""
+
+    def take(self, asked: AskText, asker: str, say: Say) -> Callable[[], None]:
+        over = threading.Event()
+
+        def drip(word: object) -> None:
+            if isinstance(word, Begins):
+                say(word)
+                for _ in range(asked.most_tokens):
+                    if over.wait(0.05):
+                        return
+                    say(Tokens(tokens=(1,)))
+
+        end = super().take(asked, asker, drip)
+
+        def stop() -> None:
+            over.set()
+            end()
+
+        return stop
+
+
+def test_a_gateway_is_renewed_and_closed_while_a_peer_draws_out_a_check(
+    trained: Trained, local: Gateway, answerers: Answerers
+) -> None:
+    path = local.path_of(local.ids_of(PROMPTS[0]))
+    answerers.add("drip", path, DrippingDesk(SYSTEM_CLOCK, "cpu", 4))
+    live = answerers.gateway()
+    before, checks = live(), live.checks
+    assert checks is not None
+    question = asked(local, PROMPTS[0], most=400)
+    states = {str(module): f"{state.version}:{state.digest}" for module, state in trained.states(path).items()}
+    task, origin = Task(path, question.ids, 0, 0, 400, question), Origin(path, states, "one")
+    checks.note(Answered(PeerName("one"), task, (1,) * 400, origin))
+    until(lambda: bool(answerers.desks["drip"]._questions))
+    live._gateway = None  # as when a new manifest is there
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(live).result(10) is not before
+        assert live.checks is not None
+        live.checks.note(Answered(PeerName("one"), task, (1,) * 400, origin))
+        until(lambda: live.checks is not None and live.checks._is_busy)
+        pool.submit(live.close).result(15)
+    assert not live.checks._is_busy
 
 
 def test_no_log_has_a_prompt(
@@ -618,10 +664,6 @@ def test_who_moves_leaves_the_rest_to_others(trained: Trained) -> None:
 
 
 def test_checks_know_a_text_that_was_drawn_otherwise(trained: Trained, local: Gateway) -> None:
-    from dipaco_swarm.gateway.asked import Origin, Task
-    from dipaco_swarm.gateway.checking import Answered
-    from dipaco_swarm.swarm.interface import PeerName
-
     own = OwnPaths(trained.run)
     question = replace(asked(local, PROMPTS[0], most=20), path=PathIndex(2))
     task = Task(PathIndex(2), question.ids, 0, 0, 20, question)
@@ -635,6 +677,8 @@ def test_checks_know_a_text_that_was_drawn_otherwise(trained: Trained, local: Ga
         return checks.fault(Answered(PeerName("p"), task, tuple(written), Origin(PathIndex(2), modules, "p")))
 
     assert fault(task, written) is None
+    assert fault(task, (*written[:-1], 1 << 20)) == "wrote tokens that do not exist"
+    assert fault(task, ()) is None
     later = Task(PathIndex(2), (*question.ids, *written[:5]), 5, 5, 15, question)
     assert fault(later, written[5:]) is None, "who goes on draws where the one before stopped"
     assert fault(later, written[4:]) is not None

@@ -1,6 +1,8 @@
 """Asking peers to write: what they say comes as it was said, and whoever is silent, gone or busy is told apart."""
 
+import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -8,6 +10,7 @@ from contextlib import closing
 import pytest
 from pydantic import ValidationError
 
+from dipaco_swarm.swarm import asking
 from dipaco_swarm.swarm.askers import (
     MAX_KNOWN,
     QUESTIONS,
@@ -19,6 +22,8 @@ from dipaco_swarm.swarm.askers import (
 from dipaco_swarm.swarm.asking import Say, UnansweredError
 from dipaco_swarm.swarm.door import Admission
 from dipaco_swarm.swarm.interface import Swarm
+from dipaco_swarm.swarm.local import Direct, LocalNetwork
+from dipaco_swarm.swarm.local_stream import LocalStream
 from dipaco_swarm.swarm.questions import AskText, Begins, NotNow, Said, TextEnds, Tokens, Waits
 from tests.clocks import HandClock
 from tests.hub import Hub, until
@@ -41,6 +46,38 @@ class Counter:
         self.asked.append(asked)
         threading.Thread(target=lambda: deque(map(say, self.words), 0)).start()
         return self.ended.set
+
+
+class Drip:
+    """A desk that says a token now and then: it is slow, and never silent."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self.ended = threading.Event()
+
+    def take(self, asked: AskText, asker: str, say: Say) -> Callable[[], None]:
+        def drip() -> None:
+            say(BEGINS)
+            for _ in range(self.tokens):
+                if self.ended.wait(0.02):
+                    return
+                say(Tokens(tokens=(1,)))
+            say(TextEnds())
+
+        threading.Thread(target=drip).start()
+        return self.ended.set
+
+
+class Unread(Direct):
+    """A link on which the tokens of one peer are never taken."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+
+    async def carry(self, stream: LocalStream, item: object, size: int) -> None:
+        if isinstance(item, Tokens) and stream.me == self._peer:
+            await asyncio.Event().wait()
+        await super().carry(stream, item, size)
 
 
 def answer(swarm: Swarm, peer: str, asked: AskText = ASKED, patience: float = 20.0) -> list[Begins | Tokens]:
@@ -92,6 +129,67 @@ def test_an_answer_that_does_not_fit_is_none(words: list[Said], why: str) -> Non
         with pytest.raises(UnansweredError, match=why):
             answer(other, "one", patience=0.3)
         until(desk.ended.is_set)
+
+
+def test_a_peer_that_drips_is_given_up_and_one_that_is_read_slowly_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "FIRST_SECONDS", 0.5)
+    monkeypatch.setattr(asking, "SLOWEST_TOKEN_SECONDS", 0.001)
+    with Hub() as hub:
+        one, other, third = (hub.swarm(name) for name in ("one", "other", "third"))
+        drip = Drip(500)
+        one.asking.open(drip)
+        with pytest.raises(UnansweredError, match="too slow") as given_up:
+            answer(other, "one", ASKED.model_copy(update={"most_tokens": 500}))
+        assert given_up.value.again_seconds == asking.SLOW_AGAIN
+        until(drip.ended.is_set)
+
+        quick = Counter([BEGINS, Tokens(tokens=(1,)), Tokens(tokens=(2,)), TextEnds()])
+        third.asking.open(quick)
+        said = other.asking.ask("third", ASKED, patience=20)
+        began = time.monotonic()
+        next(said)
+        until(lambda: quick.ended.is_set() and time.monotonic() - began > 1.0)
+        assert len(list(said)) == 2
+
+
+def test_what_waits_for_a_slow_reader_is_no_more_than_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    put, came = asking._Heard.put, []
+
+    def count(self: asking._Heard, said: Said | UnansweredError) -> None:
+        came.append(said)
+        put(self, said)
+
+    monkeypatch.setattr(asking._Heard, "put", count)
+    with Hub() as hub:
+        one, other = hub.swarm("one"), hub.swarm("other")
+        desk = Counter([BEGINS, *[Tokens(tokens=(1,))] * 2000])
+        one.asking.open(desk)
+        said = other.asking.ask("one", ASKED, patience=20)
+        next(said)
+        until(desk.ended.is_set)  # its stream is ended, though nobody has read what it said
+        assert len(came) <= asking._most(ASKED) + 4
+        with pytest.raises(UnansweredError, match="5 tokens"):
+            list(said)
+
+
+def test_who_does_not_read_the_rest_of_an_answer_keeps_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "LAST_SECONDS", 0.1)
+    with Hub(network=LocalNetwork(Unread("one"))) as hub:
+        one, other = hub.swarm("one"), hub.swarm("other")
+        desk = Counter([BEGINS, Tokens(tokens=(1,))])
+        one.asking.open(desk)
+        streams = [other.asking.ask("one", ASKED, patience=20) for _ in range(QUESTIONS_OF_ONE)]
+        assert all(next(stream) == BEGINS for stream in streams)
+        with pytest.raises(UnansweredError, match="too many"):  # the desk goes on, and they may have to wait for it
+            answer(other, "one")
+        assert not desk.ended.is_set()
+        streams.clear()
+        until(lambda: _begins(other))
+
+        desk.words = [BEGINS, Tokens(tokens=(1,)), TextEnds()]
+        streams = [other.asking.ask("one", ASKED, patience=20) for _ in range(QUESTIONS_OF_ONE)]
+        assert all(next(stream) == BEGINS for stream in streams)
+        until(lambda: _begins(other))
 
 
 def test_who_does_not_answer_is_said_so_at_once() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm import witnesses
 from dipaco_swarm.swarm.greetings import AskMembers, MembersAre
 from dipaco_swarm.swarm.interface import Announcement, PeerName
 from dipaco_swarm.swarm.networked import NetworkedSwarm
@@ -132,3 +133,20 @@ def test_who_was_always_alone_asks_once(make_local_swarms: Make) -> None:
     for _ in range(5):
         assert not others(lonely)
     assert asked == [str(MODULE)]
+
+
+def test_no_more_members_are_written_down_than_are_named(
+    swarms: Sequence[NetworkedSwarm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, written = swarms[1], []
+
+    def write(said: Announcement, addresses: Sequence[str]) -> bytes:
+        written.append(said.peer)
+        return encode_announcement(said, addresses)
+
+    monkeypatch.setattr(witnesses, "MAX_MEMBERS_NAMED", 2)
+    monkeypatch.setattr(witnesses, "encode_announcement", write)
+    answer = told._store.on_asked_members(AskMembers(stage=0, module=str(MODULE)))
+    assert [member.peer for member in answer.members] == written
+    assert len(written) == 2
+    assert written[0] == told.peer
