@@ -96,8 +96,8 @@ class _FetchOfOurs:
     def is_over(self) -> bool:
         return self._begun.is_over
 
-    def state(self) -> ModuleState | None:
-        return self._begun.result(None)
+    def state(self, timeout: float | None = None) -> ModuleState | None:
+        return self._begun.result(timeout)
 
     def cancel(self) -> None:
         self._begun.cancel()
