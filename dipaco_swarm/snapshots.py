@@ -10,7 +10,8 @@ as the path's agreed modules are, and the announced loss must not be much lower 
 What remains. The slice is on the announcing peer's machine, so the announced loss itself is its word: a peer that takes
 part in training the path (or says so: anybody may) can claim up to `CLAIM_MARGIN` nats too little, and its snapshot,
 which is about as good as the agreed modules or it would have been refused, then stays until an honest loss is lower.
-It can make the node fetch and store a blob as large as a path for each statement. A path of which the routing sample
+It can make the node fetch a blob as large as a path now and then, beside its other work; what is refused is not
+stored. A path of which the routing sample
 has no document is not audited. A guest (`--run --best`) has no sample and takes the announcer's word after the first
 group of checks; whoever wants more uses the bootstrap node's home.
 """
@@ -54,8 +55,10 @@ class Offers:
         )
 
     def heard(self) -> Iterator[tuple[PeerName, SnapshotStatement]]:
-        """Statements of peers that train the path, or have been seen to; the lowest loss first."""
-        yield from sorted(self._statements.heard(), key=lambda entry: (entry[1].loss, entry[0]))
+        """Statements of peers that train the path, or have been seen to; the lowest loss first, strangers' last: else
+        whoever claims the lowest one would be asked before all others, with every name that it makes up."""
+        strange = self._statements.is_strange
+        yield from sorted(self._statements.heard(), key=lambda entry: (strange(entry[0]), entry[1].loss, entry[0]))
 
     def fetch(
         self, peer: PeerName, said: SnapshotStatement, timeout: float = BLOB_SECONDS
@@ -73,6 +76,10 @@ class Offers:
         parameters = sum(self._shape.size(level) for level in range(self._shape.num_levels))
         limit = 4 * parameters + SNAPSHOT_HEADER_BYTES
         return self._statements.fetch(peer, said, read, timeout=timeout, limit=limit)
+
+    def accept(self, peer: PeerName) -> None:
+        """This peer's snapshot is of use."""
+        self._statements.accept(peer)
 
     def refuse(self, peer: PeerName, said: SnapshotStatement, why: str) -> None:
         """Look at this snapshot no more."""

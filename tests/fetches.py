@@ -12,7 +12,7 @@ class Over:
     sent: ModuleState | None
     is_over: bool = True
 
-    def state(self) -> ModuleState | None:
+    def state(self, timeout: float | None = None) -> ModuleState | None:
         return self.sent
 
     def cancel(self) -> None:

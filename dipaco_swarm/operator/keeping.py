@@ -14,12 +14,18 @@ from dipaco_swarm.machine.memory import give_back_freed
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
 from dipaco_swarm.outer_step import follow_of
 from dipaco_swarm.run.manifest import Manifest, Stage
+from dipaco_swarm.swarm.fetching import FetchUnderWay
 from dipaco_swarm.swarm.groups import group_of
 from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.newest import NewestStates
 from dipaco_swarm.swarm.states.shelf import Shelf
 
 log = logging.getLogger(__name__)
+
+CATCH_UP_SECONDS = 5.0
+"""The node waits so long for what it fetches, and then looks after its other work; who holds it may be slow."""
+MOST_COMING = 4
+"""Modules on their way at a time."""
 
 
 class Keeping:
@@ -32,6 +38,7 @@ class Keeping:
         self._shelf = Shelf(around.home.folder / "shelf")
         self._states: dict[ModuleId, ModuleState] = {}
         """On the disk: there may be many."""
+        self._coming: dict[ModuleId, tuple[Claim, FetchUnderWay]] = {}
         self._unwritten: set[ModuleId] = set()
         """Modules that are newer in memory than on the disk."""
         self._turn = 0
@@ -50,6 +57,7 @@ class Keeping:
         for module in self._states:
             for earlier in range(stage.index):
                 swarm.release(earlier, module)
+        self.let_go()
         self._states = {}
         follow = partial(follow_of, outer_rules(self._around.config, stage), manifest.decays)
         self._newest = NewestStates(swarm, follow=follow)
@@ -60,31 +68,62 @@ class Keeping:
         self._announce(stage)
 
     def catch_up(self, stage: Stage) -> None:
-        """Fetch every module whose group has come further than what we hold; those that few have come first."""
-        around = self._around
+        """Fetch every module whose group has come further than what we hold; those that few have come first.
+
+        What does not come soon goes on coming, and is taken later: who sends it may be slow, on purpose too.
+        """
+        around, taken = self._around, False
         self._look_up_next(stage)
-        newer = {module: found for module in self._states if (found := self._newer(stage, module)) is not None}
+        newer = {module: (claim, 0) for module, (claim, _) in self._coming.items()}
+        newer |= {module: found for module in self._states if (found := self._newer(stage, module)) is not None}
+        until = around.swarm.clock.monotonic() + CATCH_UP_SECONDS
         for module in sorted(newer, key=lambda module: newer[module][1]):
             if around.stop():
                 return
             claim, staying = newer[module]
-            ours = self._states[module]
-            state = self._newest.fetch(stage.index, module, claim, parameters=len(ours.params), ours=ours)
+            state = self._fetched(stage, module, claim, until)
             if state is None:
                 continue
+            taken = True
             self._states[module] = state
             around.swarm.hold(stage.index, module, state)
             if not staying:
                 self._announce(stage)  # at once: somebody may be waiting for it
             self._unwritten.add(module)
             self._disk.write(partial(self.write, stage))
-        if newer:
+        if taken:
             self._announce(stage)
         if any(self._states[module].mapped for module in newer):
             give_back_freed()
 
+    def let_go(self) -> None:
+        """Fetch no more of what is on its way."""
+        for _, under_way in self._coming.values():
+            under_way.cancel()
+        self._coming = {}
+
+    def _fetched(self, stage: Stage, module: ModuleId, claim: Claim, until: float) -> ModuleState | None:
+        """A state that comes by then, and is better than what we hold; else it goes on coming, or somebody must be
+        asked again. One that is on its way already comes first: where a group is faster than our line, it would never
+        arrive."""
+        ours = self._states[module]
+        if module in self._coming:
+            claim, under_way = self._coming[module]
+        elif len(self._coming) >= MOST_COMING:
+            return None
+        else:
+            under_way = self._newest.begin(stage.index, module, claim, parameters=len(ours.params), ours=ours)
+            self._coming[module] = claim, under_way
+            under_way.state(timeout=max(0.0, until - self._around.swarm.clock.monotonic()))
+        if not under_way.is_over:
+            return None
+        del self._coming[module]
+        state = self._newest.take(module, claim, under_way)
+        return state if state is not None and claim.beats(Claim.of(ours)) else None
+
     def restore(self, stage: Stage, states: Mapping[ModuleId, ModuleState]) -> None:
         """Hold these states from now on, whatever others have. Raises HomeError when the disk is full."""
+        self.let_go()  # it is of before
         for module, state in states.items():
             self._around.home.keep_state(stage.index, module, state)
         for module, state in states.items():
@@ -110,10 +149,13 @@ class Keeping:
             self._unwritten.discard(module)
 
     def trained(self, stage: Stage) -> dict[ModuleId, int]:
-        """Modules of the stage that live peers train, and the newest version that is believed of those."""
+        """Modules of the stage that live peers train, and the newest version that is believed of those.
+
+        Peers that we know, if we know any: who only says that it trains a module will bring it no further.
+        """
         swarm, found = self._around.swarm, {}
         for module, ours in self._states.items():
-            claims = [Claim.of(said) for said in swarm.members(stage.index, module) if said.trains]
+            claims = [Claim.of(said) for said in swarm.members(stage.index, module) if said.trains and said.known]
             if claims:
                 newer = swarm.believed(stage.index, module, Claim.of(ours), claims)
                 found[module] = max([ours.version, *(claim.version for claim in newer)])

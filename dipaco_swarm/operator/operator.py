@@ -68,6 +68,7 @@ class Operator:
         self._address = address
         self._missed = missed
         self._disk = Disk(self._around)
+        self._beside = beside
         self._publisher = Publisher(self._around, signer)
         self._keeping = Keeping(self._around, self._disk)
         self._stages = Stages(self._around)
@@ -138,7 +139,7 @@ class Operator:
         if self._snapshots is None:
             judge = around.workshop.judge(manifest, around.fetch)
             run = run_of(config.name, self._publisher.fingerprint)
-            self._snapshots = keeper_of(manifest, around.swarm, around.home.folder, run, judge)
+            self._snapshots = keeper_of(manifest, around.swarm, around.home.folder, run, judge, self._beside)
         for best in self._snapshots.collect(self._keeping.states, self._keeping.is_done(manifest.stage)):
             around.screen.event(best)
 

@@ -94,8 +94,8 @@ class ScoreCollection:
         """The shares of which a path has no scores yet."""
         self._came: dict[PathIndex, float] = {}
         """Seconds after which all scores of a path had come from its peers."""
-        self._looked_at: set[tuple[PeerName, str]] = set()
-        """Statements that have nothing more for us."""
+        self._looked_at: dict[PeerName, str] = {}
+        """What each peer has said last, where that has nothing more for us."""
         self._doing = ""
 
     @property
@@ -116,8 +116,13 @@ class ScoreCollection:
 
         `staffed`: the paths that somebody trains, and how fast they score, in tokens a second.
         """
-        for peer, said in self._statements.heard(wanted=lambda said: said.path in self.missing):
-            if (peer, said.blob) not in self._looked_at:
+        began, missing = self._clock.monotonic(), self.missing
+        heard = self._statements.heard(wanted=lambda said: said.path in missing)
+        self._looked_at = {peer: self._looked_at[peer] for peer, _ in heard if peer in self._looked_at}
+        for peer, said in heard:
+            if self._clock.monotonic() - began >= LOOK_SECONDS:
+                break  # whoever sends slowly, however many names it has, holds up no more than the next look
+            if self._looked_at.get(peer) != said.blob:
                 self._take(peer, said)
         waited = self._clock.monotonic() - self._asked
         late = waited > PATIENCE_FLOOR_SECONDS + PATIENCE * self._usual_seconds(staffed)
@@ -154,19 +159,20 @@ class ScoreCollection:
         path, pieces = PathIndex(said.path), self._scorer.pieces
         wanted = said.scored & self._lacks[path]
         if not wanted:
-            self._looked_at.add((peer, said.blob))
+            self._looked_at[peer] = said.blob
             return
         rows = rows_of_shares(said.scored, pieces)
         read = partial(scores_from_bytes, documents=len(rows))
         fetched = self._statements.fetch(peer, said, read, timeout=BLOB_SECONDS, limit=BYTES_OF_A_SCORE * len(rows))
         if fetched is None:
             return
-        self._looked_at.add((peer, said.blob))
+        self._looked_at[peer] = said.blob
         new = np.isin(rows, rows_of_shares(wanted, pieces))
         scores, rows = fetched[0][new], rows[new]
         if not self._scorer.believes(path, self._states, scores, rows):
             self._statements.refuse(peer, said, "the path does not give them")
             return
+        self._statements.accept(peer)
         self._scores_of(path)[rows] = scores
         self._lacks[path] -= wanted
         if not self._lacks[path]:

@@ -19,8 +19,12 @@ MANIFEST_PAUSES = (2, 4, 8, 16, 30)
 
 
 def first_manifest(around: Surroundings) -> Manifest | None:
-    """The run's manifest. None when asked to stop; raises UnreachableError when nobody here knows the run."""
+    """The run's manifest. None when asked to stop.
+
+    Raises UnreachableError when nobody here knows the run, ManifestError when all that there is is not its operator's.
+    """
     address = around.settings.address
+    refused: ManifestError | None = None
     for pause in (*MANIFEST_PAUSES, None):
         try:
             signed = around.swarm.newest_manifest(timeout=MANIFEST_SECONDS)
@@ -28,13 +32,15 @@ def first_manifest(around: Surroundings) -> Manifest | None:
             if pause != MANIFEST_PAUSES[0]:
                 raise
             signed = None  # a node in its first second does not speak for its run yet
+        except ManifestError as error:
+            signed, refused = None, error  # anybody may answer: others may come who have the right one
         if signed is not None:
             return open_manifest(signed, address.fingerprint)
         if pause is not None:
             around.screen.event(AwaitingManifest(pause))
         if around.stop.wait(pause or 0):
             return None
-    raise UnreachableError(address.nobody_knows_it)
+    raise refused or UnreachableError(address.nobody_knows_it)
 
 
 class ManifestWatch:

@@ -33,7 +33,7 @@ from dipaco_swarm.peer.catching_up import CatchingUp
 from dipaco_swarm.peer.company import Company, peers_in_sight
 from dipaco_swarm.peer.entering import Entering, Post
 from dipaco_swarm.peer.following import Following, end_what_is_over
-from dipaco_swarm.peer.handover import hand_over, other_holders
+from dipaco_swarm.peer.handover import hand_over, nodes_of, other_holders
 from dipaco_swarm.peer.keeping import Keeping
 from dipaco_swarm.peer.life import Life
 from dipaco_swarm.peer.manifest_watch import first_manifest
@@ -135,7 +135,7 @@ class Volunteer:
                     manifest = self._train(post)
                 except SwarmError as error:
                     if not isinstance(error, NotAdmittedError):  # from whom nobody would take anything
-                        _hand_over(around, post.peer)  # what this machine cannot go on with, others can
+                        _hand_over(around, post.peer, post.manifest)  # what this machine cannot go on with, others can
                     raise
 
     # ------------------------------------------------------------------------------------------------- decide, and act
@@ -163,7 +163,7 @@ class Volunteer:
                     self._end_rounds(post)
                     if not (newest.finished or self._around.swarm.lost):
                         self.attendance.note_leaving(peer)
-                    self._leave(peer)
+                    self._leave(peer, newest)
                     return None
                 case MoveOn():
                     self._catching_up.let_go(peer)
@@ -210,11 +210,11 @@ class Volunteer:
         self._around.screen.event(LeftAlone(self._company.alone_for))
         return True
 
-    def _leave(self, peer: PathInTraining) -> None:
+    def _leave(self, peer: PathInTraining, newest: Manifest) -> None:
         swarm = self._around.swarm
         if not self._keeping.save(peer):
             self._around.screen.event(NotSaved())
-        _hand_over(self._around, peer)
+        _hand_over(self._around, peer, newest)
         swarm.announce([])
 
     def _look_beside(self, post: Post, newest: Manifest) -> None:
@@ -303,9 +303,9 @@ class Volunteer:
             self._choice.stay(peer.path)
             return False
         around.screen.event(Moving(peer.path, path))
-        self._left = dict(peer.base)
+        self._left, nodes = dict(peer.base), nodes_of(around.settings.address, manifest)
         for module, state in peer.left_behind.items():
-            if other_holders(around.swarm, peer.stage, module, state.version):
+            if other_holders(around.swarm, peer.stage, module, state, nodes):
                 around.swarm.release(peer.stage, module)
             else:
                 self._left[module] = state
@@ -327,11 +327,12 @@ def _look_at_snapshots(around: Surroundings, post: Post) -> None:
         around.screen.event(best)
 
 
-def _hand_over(around: Surroundings, peer: PathInTraining) -> None:
+def _hand_over(around: Surroundings, peer: PathInTraining, manifest: Manifest) -> None:
     if around.swarm.lost:
         return
     states = {**peer.left_behind, **peer.base}
-    hand_over(around.swarm, peer.stage, states, around.stop, around.screen.event)
+    nodes = nodes_of(around.settings.address, manifest)
+    hand_over(around.swarm, peer.stage, states, nodes, around.stop, around.screen.event)
 
 
 def _check_path(path: int | None, config: RunConfig) -> None:

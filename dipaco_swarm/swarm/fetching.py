@@ -26,8 +26,11 @@ class FetchUnderWay(Protocol):
     @property
     def is_over(self) -> bool: ...
 
-    def state(self) -> ModuleState | None:
-        """Wait until it is over: the state, verified; None when nobody sent it in time."""
+    def state(self, timeout: float | None = None) -> ModuleState | None:
+        """Wait until it is over: the state, verified; None when nobody sent it in time.
+
+        `timeout`: seconds to wait; None where it is not over by then.
+        """
         ...
 
     def cancel(self) -> None:

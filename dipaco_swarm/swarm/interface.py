@@ -353,11 +353,12 @@ class Swarm(Protocol):
         """Stop serving a blob that something newer has replaced, and make room."""
         ...
 
-    def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
+    def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None, of: str | None = None) -> bytes:
         """A blob, from our own store or from any peer, verified. Raises UnreachableError when nobody sends it.
 
         `timeout`: seconds without anything of it after which we give up. `limit`: bytes that it may have, where a
-        stranger names it; then `timeout` is for all of it. Asked again for the same blob, it goes on where it was.
+        stranger names it; then `timeout` is for all of it. `of`: that stranger, who is asked first; what comes is not
+        kept then, as it may be anything (`put_blob`). Asked again for the same blob, it goes on where it was.
         """
         ...
 

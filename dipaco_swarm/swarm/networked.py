@@ -96,8 +96,8 @@ class _FetchOfOurs:
     def is_over(self) -> bool:
         return self._begun.is_over
 
-    def state(self) -> ModuleState | None:
-        return self._begun.result(None)
+    def state(self, timeout: float | None = None) -> ModuleState | None:
+        return self._begun.result(timeout)
 
     def cancel(self) -> None:
         self._begun.cancel()
@@ -297,22 +297,22 @@ class NetworkedSwarm:
     def drop_blob(self, digest: str) -> None:
         self._store.blobs.drop(digest)
 
-    def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None) -> bytes:
-        peers = [peer for peer in (*self._roots, *self._known_peers()) if peer != self.peer]
+    def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None, of: str | None = None) -> bytes:
+        named = dict.fromkeys((of, *self._roots, *self._known_peers()))
+        peers = [peer for peer in named if peer is not None and peer != self.peer]
         # a stranger may be slow on purpose: his blob has the timeout for all of it
         patience, deadline = (timeout, None) if limit is None else (None, timeout)
-        data = self._calls.run(self._store.fetch_blob(list(dict.fromkeys(peers)), digest, limit, patience), deadline)
+        data = self._calls.run(self._store.fetch_blob(peers, digest, limit, patience, keep=of is None), deadline)
         if data is None:
             raise UnreachableError(
-                f"none of {len(set(peers))} peers sends the run's file {digest[:12]} just now; try again when the "
+                f"none of {len(peers)} peers sends the run's file {digest[:12]} just now; try again when the "
                 "bootstrap node is up"
             )
         return data
 
     def publish_manifest(self, signed: bytes) -> None:
         self._vouching.is_root = True
-        record = self._manifests.take(signed)
-        self._calls.run(self._manifests.tell(record), self._transport.timing.stall)
+        self._calls.run(self._manifests.tell(self._manifests.take(signed)), self._transport.timing.stall)
 
     def newest_manifest(self, *, timeout: float) -> bytes | None:
         return self._calls.run(self._manifests.newest(), timeout)

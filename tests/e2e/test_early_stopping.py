@@ -2,12 +2,13 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import pytest
@@ -21,7 +22,9 @@ from dipaco_swarm.client import sources
 from dipaco_swarm.client import visits as use
 from dipaco_swarm.client.exporting import Wanted, export
 from dipaco_swarm.client.sources import open_run
-from dipaco_swarm.operator.snapshots import SnapshotKeeper
+from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.machine.beside import Beside
+from dipaco_swarm.operator.snapshots import LAST_BLOB_SECONDS, SnapshotKeeper
 from dipaco_swarm.operator.training_workshop import CLAIM_MARGIN, SnapshotAudit
 from dipaco_swarm.outer_round import adopt
 from dipaco_swarm.path_in_training import PathInTraining
@@ -33,9 +36,10 @@ from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest, signer_of
 from dipaco_swarm.simulate import simulate
 from dipaco_swarm.snapshots import Offers
-from dipaco_swarm.swarm.interface import Announcement, Role
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.swarm.states.blobs import BlobStore
+from dipaco_swarm.swarm.statements import LINES_A_MINUTE
+from dipaco_swarm.swarm.states.blobs import BlobStore, MemoryBlobs
 from dipaco_swarm.training.early import (
     Snapshot,
     SnapshotStatement,
@@ -57,6 +61,7 @@ from tests.e2e.test_reference import LENGTH, TWO_LEVELS, VOCABULARY, MakeHub, ma
 from tests.hub import BOOTSTRAP, Hub, hear, until
 
 RUN = "small:fingerprint"
+T = TypeVar("T")
 P0, P1 = PathIndex(0), PathIndex(1)
 TABLE = grid([2, 1])
 
@@ -190,6 +195,38 @@ def test_a_shard_without_a_slice_has_no_snapshot_and_says_so(hub: Hub, tmp_path:
 # ----------------------------------------------------------------------------------------------- who believes whom
 
 
+class Later:
+    """`Beside` whose work is done when the test says so; at once, unless it is told to wait."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self.waits = waits
+        self.begun: list[Begun[Any]] = []
+
+    def begin(self, work: Callable[[], T], name: str) -> "Begun[T]":
+        self.begun.append(begun := Begun(work))
+        if not self.waits:
+            begun.finish()
+        return begun
+
+
+class Begun(Generic[T]):
+    """`Work` of that."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._found: list[T] = []
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._found)
+
+    def finish(self) -> None:
+        self._found.append(self._work())
+
+    def result(self) -> T:
+        return self._found[0]
+
+
 class Node:
     """A bootstrap node that keeps snapshots of two paths which share their second module."""
 
@@ -235,10 +272,10 @@ class Node:
     def offers(self) -> Offers:
         return Offers(self.swarm, self.manifest(), RUN, self.model)
 
-    def keeper(self, sample: EvaluationSet | None = None) -> SnapshotKeeper:
+    def keeper(self, sample: EvaluationSet | None = None, beside: Beside | None = None) -> SnapshotKeeper:
         pieces = sample or self.pieces
         judge = SnapshotAudit(self.manifest(), self.model, lambda path: pieces)
-        return SnapshotKeeper(self.offers(), self.home, RUN, judge)
+        return SnapshotKeeper(self.offers(), self.home, RUN, judge, beside or Later())
 
     def peer(self, name: str, path: int | None = 0) -> NetworkedSwarm:
         """One that trains the path, and whom the node has heard."""
@@ -258,6 +295,12 @@ class Node:
         """Returns when the node can hear it."""
         swarm.publish(topic_of(0), statement)
         until(lambda: self.swarm.statements(topic_of(0), timeout=10).get(swarm.peer) == statement)
+
+    def blobs(self) -> list[str]:
+        """What the node serves."""
+        blobs = self.swarm._store.blobs
+        assert isinstance(blobs, MemoryBlobs)
+        return list(blobs._blobs)
 
     def kept(self, path: PathIndex = P0) -> Snapshot | None:
         return load_snapshot(snapshot_file(self.home, 0, path), RUN)
@@ -369,6 +412,101 @@ def test_what_is_not_a_statement_is_named_once(node: Node, caplog: pytest.LogCap
         keeper.collect(node.states, stage_done=True)
     assert caplog.text.count("ignored peer liar") == 1
     assert node.kept() is not None
+
+
+def test_the_node_waits_for_no_snapshot(node: Node) -> None:
+    """Whoever names one may send it as slowly as it likes: meanwhile the node does all its other work."""
+    beside = Later(waits=True)
+    keeper = node.keeper(beside=beside)
+    node.offer(node.peer("ada"), node.honest)
+    assert keeper.collect(node.states, stage_done=False) == []
+    assert keeper.collect(node.states, stage_done=False) == []
+    (begun,) = beside.begun
+    ben = node.peer("ben", 1)
+    node.offer(ben, node.snapshot(P1, node.honest.loss))
+    (last,) = keeper.collect(node.states, stage_done=True)  # who is about to leave is heard meanwhile
+    assert last.path == P1
+    begun.finish()
+    (best,) = keeper.collect(node.states, stage_done=True)
+    assert best.loss == node.honest.loss
+
+
+def test_at_the_end_of_a_stage_the_node_waits_not_long_however_many_names_say_something(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(NetworkedSwarm, "clock", SimpleNamespace(monotonic=lambda: clock[0]))
+    for name in ("ada", "ben", "cleo", "dora", "eve", "finn"):
+        node.offer(node.peer(name), node.snapshot(P0, 0.0), snapshot="0" * 64)
+
+    def never(swarm: NetworkedSwarm, digest: str, *, timeout: float, **_: object) -> bytes:
+        clock[0] += timeout
+        raise UnreachableError("nobody sends it")
+
+    monkeypatch.setattr(NetworkedSwarm, "fetch_blob", never)
+    assert node.keeper().collect(node.states, stage_done=True) == []
+    assert clock[0] - 100.0 < 2 * LAST_BLOB_SECONDS
+
+
+def test_whose_blob_never_comes_rests_the_longer_the_more_often_and_others_are_asked(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One free name that claims the lowest loss, with a new digest whenever it has been asked."""
+    clock, asked, looks = [100.0], list[tuple[float, str | None]](), 120
+    dripper = node.peer("dripper")
+    node.offer(node.peer("ada"), node.honest)
+    honest = node.swarm.statements(topic_of(0), timeout=10)
+    monkeypatch.setattr(NetworkedSwarm, "clock", SimpleNamespace(monotonic=lambda: clock[0]))
+    fetch = NetworkedSwarm.fetch_blob
+
+    def slowly(swarm: NetworkedSwarm, digest: str, *, timeout: float, limit: int, of: str) -> bytes:
+        asked.append((timeout, of))
+        if of == "dripper":
+            clock[0] += timeout
+        return fetch(swarm, digest, timeout=timeout, limit=limit, of=of)
+
+    monkeypatch.setattr(NetworkedSwarm, "fetch_blob", slowly)
+    keeper, began, taken = node.keeper(), clock[0], []
+    for look in range(looks):
+        said = SnapshotStatement(path=0, loss=0.0, snapshot=f"{look // 10:064x}")
+        monkeypatch.setattr(
+            node.swarm, "statements", lambda *_, said=said, **__: honest | {dripper.peer: said.to_bytes()}
+        )
+        taken += keeper.collect(node.states, stage_done=False)
+        clock[0] += 5.0
+    assert [best.loss for best in taken] == [node.honest.loss]
+    waited = [timeout for timeout, of in asked if of == "dripper"]
+    assert sum(waited) < 0.2 * (clock[0] - began)
+    assert max(waited) < 30.0  # for a small snapshot
+
+
+def test_what_is_refused_is_not_kept_and_what_was_there_before_is(node: Node) -> None:
+    tokenizer = node.swarm.put_blob(b"the run's tokenizer")
+    keeper, liar, other = node.keeper(), node.peer("liar"), node.peer("other")
+    node.offer(liar, node.snapshot(P0, node.honest.loss - 0.1, scale=30.0))
+    node.offer(other, node.snapshot(P0, 0.1), snapshot=tokenizer)
+    node.offer(node.peer("torn"), node.snapshot(P0, 0.1), snapshot=liar.put_blob(b"torn"))
+    keeper.collect(node.states, stage_done=True)
+    assert node.blobs() == [tokenizer]
+    node.offer(node.peer("ada"), node.honest)
+    assert len(keeper.collect(node.states, stage_done=True)) == 1
+    assert len(node.blobs()) == 2
+
+
+def test_what_is_remembered_and_said_of_statements_has_an_end(
+    node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offers, names = node.offers(), 40
+    said = SnapshotStatement(path=0, loss=0.5, snapshot="0" * 64)
+
+    def at(look: int) -> dict[PeerName, bytes]:
+        return {PeerName(f"{look}-{name}"): said.to_bytes() if name % 2 else b"{" for name in range(names)}
+
+    for look in range(5):
+        monkeypatch.setattr(node.swarm, "statements", lambda *_, look=look, **__: at(look))
+        assert list(offers.heard()) == []
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) <= LINES_A_MINUTE
+    assert len(offers._statements._records) <= names
 
 
 def test_a_path_that_the_sample_has_nothing_of_is_taken_on_trust(node: Node) -> None:

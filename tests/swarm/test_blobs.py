@@ -11,9 +11,9 @@ import pytest
 
 from dipaco_swarm.swarm.local import LocalNetwork, LocalTransport
 from dipaco_swarm.swarm.local_stream import END, LocalStream
-from dipaco_swarm.swarm.states.blob_download import CHUNK
+from dipaco_swarm.swarm.states.blob_download import CHUNK, MAX_UNFINISHED
 from dipaco_swarm.swarm.states.blobs import MemoryBlobs
-from dipaco_swarm.swarm.states.store import MAX_UNFINISHED, Store
+from dipaco_swarm.swarm.states.store import Store
 from dipaco_swarm.swarm.transport import Stream
 from dipaco_swarm.swarm.wire import AskBlob, BlobFollows
 
@@ -199,7 +199,7 @@ def test_few_unfinished_blobs_are_kept(world: World) -> None:
         for digest in digests:
             world.line.left = 4
             assert await us.fetch_blob(["holder"], digest, patience=0.2) is None
-        assert len(us._unfinished_blobs) == MAX_UNFINISHED
+        assert len(us._coming._unfinished) == MAX_UNFINISHED
         world.line.left = 6 + 10
         assert await us.fetch_blob(["holder"], digests[-1]) == blobs[-1]
         assert await us.fetch_blob(["holder"], digests[0]) == blobs[0]  # of which nothing was kept

@@ -1,5 +1,17 @@
 """Where the manifest is found when no bootstrap node answers: the directory, in which anybody may write."""
 
+import contextlib
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from dipaco_swarm.errors import ManifestError, UnreachableError
+from dipaco_swarm.events.event import Event
+from dipaco_swarm.events.volunteer import AwaitingManifest
+from dipaco_swarm.peer.manifest_watch import first_manifest
+from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import sign_manifest
 from dipaco_swarm.swarm.records import ManifestRecord
 from tests.doors.test_manifest import FINGERPRINT, OPERATOR, manifest
@@ -19,3 +31,78 @@ def test_the_manifest_is_found_whoever_else_says_that_there_is_a_newer_one() -> 
             record = ManifestRecord(revision=revision, digest=liar._store.blobs.put(junk))
             liar._portal.run(liar._manifests.tell(record))
         assert newcomer._portal.run(newcomer._manifests.newest()) == signed
+
+
+def test_junk_that_is_called_a_manifest_is_neither_kept_nor_fetched_again() -> None:
+    with (
+        Hub(fingerprint=FINGERPRINT) as hub,
+        hub.open("liar") as liar,
+        hub.open("newcomer") as newcomer,
+    ):
+        record = ManifestRecord(revision=10**6, digest=liar._store.blobs.put(bytes(1 << 18)))
+        liar._portal.run(liar._manifests.tell(record))
+        for _ in range(3):
+            with contextlib.suppress(ManifestError):
+                newcomer._portal.run(newcomer._manifests.newest())
+        assert not newcomer._store.blobs.has(record.digest)
+        assert newcomer.traffic().received < 2 << 18
+
+
+def test_what_the_operator_has_signed_is_kept_for_those_who_look_later() -> None:
+    signed = sign_manifest(manifest(), OPERATOR)
+    with Hub(fingerprint=FINGERPRINT) as hub, hub.open("newcomer") as newcomer:
+        with hub.open("holder") as holder:
+            record = holder._manifests.take(signed)
+            holder._portal.run(holder._manifests.tell(record))
+            assert newcomer._portal.run(newcomer._manifests.newest()) == signed
+        assert newcomer._store.blobs.get(record.digest) == signed
+
+
+def test_who_answers_with_junk_does_not_keep_a_newcomer_from_the_directory() -> None:
+    signed = sign_manifest(manifest(), OPERATOR)
+    with (
+        Hub(fingerprint=FINGERPRINT) as hub,
+        hub.open("holder") as holder,
+        hub.open("liar") as liar,
+        hub.open("back again", met_before=["liar"]) as back,
+    ):
+        holder.publish_manifest(signed)
+        liar._store.manifest = b"no manifest"
+        assert back._portal.run(back._manifests.newest()) == signed
+
+
+class Around:
+    """What `first_manifest` looks at; looks for a manifest find this, one after the other."""
+
+    def __init__(self, *found: bytes | Exception | None) -> None:
+        self._found = list(found)
+        self.said: list[Event] = []
+        self.swarm = SimpleNamespace(newest_manifest=self._newest)
+        self.stop = SimpleNamespace(wait=lambda seconds: False)
+        self.screen = SimpleNamespace(event=self.said.append)
+        self.settings = SimpleNamespace(
+            address=SimpleNamespace(fingerprint=FINGERPRINT, nobody_knows_it="nobody knows it")
+        )
+
+    def _newest(self, *, timeout: float) -> bytes | None:
+        found = self._found.pop(0) if len(self._found) > 1 else self._found[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def first(around: Around) -> Manifest | None:
+    return first_manifest(cast(Surroundings, around))
+
+
+def test_a_volunteer_asks_again_when_a_liar_is_all_that_answers() -> None:
+    around = Around(ManifestError("not the operator's"), sign_manifest(manifest(), OPERATOR))
+    assert first(around) == manifest()
+    assert [type(said) for said in around.said] == [AwaitingManifest]
+
+
+def test_a_volunteer_that_finds_nothing_else_says_what_is_wrong_with_it() -> None:
+    with pytest.raises(ManifestError, match="not the operator's"):
+        first(Around(ManifestError("not the operator's")))
+    with pytest.raises(UnreachableError, match="nobody knows it"):
+        first(Around(None))

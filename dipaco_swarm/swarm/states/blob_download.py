@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 CHUNK = 1 << 18
 """Bytes; what is lost of a transfer that breaks off, and what has to arrive to count as progress."""
+MAX_UNFINISHED = 2
+"""Blobs that could not be fetched whole; what has arrived of the last ones is kept for the next time."""
 
 
 class BlobDownload:
@@ -93,6 +95,51 @@ class BlobDownload:
                 received += chunk
                 on_progress()
         return True
+
+
+class BlobFetches:
+    """Blobs from others. What has arrived of the last ones that did not come whole is gone on with."""
+
+    def __init__(self, transport: Transport, compute: Executor, protocol: str) -> None:
+        self._transport = transport
+        self._compute = compute
+        self._protocol = protocol
+        self._unfinished: dict[str, BlobDownload] = {}
+
+    async def fetch(
+        self,
+        peers: Sequence[str],
+        digest: str,
+        limit: int,
+        patience: float | None,
+        purpose: Purpose = Purpose.JOINING,
+    ) -> bytes | None:
+        """A blob from others, going on where it was left the last time. Arguments as those of `Store.fetch_blob`."""
+        download = self._unfinished.pop(digest, None)
+        if download is None:
+            download = BlobDownload(self._transport, self._compute, self._protocol, digest, purpose)
+        data = None
+        try:
+            data = await _while_it_comes(download, peers, limit, patience)
+        finally:
+            if data is None and download.is_begun:
+                self._unfinished[digest] = download
+                for oldest in list(self._unfinished)[:-MAX_UNFINISHED]:
+                    del self._unfinished[oldest]
+        return data
+
+
+async def _while_it_comes(
+    download: BlobDownload, peers: Sequence[str], limit: int, patience: float | None
+) -> bytes | None:
+    """A blob, however long it takes, as long as something of it arrives within each `patience` seconds."""
+    now = asyncio.get_running_loop().time
+    try:
+        async with asyncio.timeout(patience) as deadline:
+            on_progress = lambda: None if patience is None else deadline.reschedule(now() + patience)  # noqa: E731
+            return await download.run(peers, limit, on_progress)
+    except TimeoutError:
+        return None
 
 
 def _checked(received: bytearray, digest: str) -> bytes | None:

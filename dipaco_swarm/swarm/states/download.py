@@ -5,16 +5,17 @@ and pieces are known for certain, whoever sends them. Up to STREAMS holders are 
 two, so that who is slow gets few. A piece goes straight to its place in the final tensors, and counts when its bytes
 have been checked.
 
-A holder is dropped, and its pieces go back to the queue, when it goes away, sends a wrong piece, is silent, or, at the
-end when others have nothing left to do, takes much longer for a piece than was usual. The next holder takes its place.
-Each one given up for being slow doubles our patience: when everybody is slow, the line is ours.
+A holder is dropped, and its pieces go back to the queue, when it goes away, sends a wrong piece, is silent, or takes
+much longer for a piece than was usual, while another holder waits for its place, or others have nothing left to do. The
+next holder takes its place: slow ones hold up nobody, however many names they have. Each one given up for being slow
+doubles our patience: when everybody is slow, the line is ours.
 """
 
 import asyncio
 import logging
 import statistics
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -34,6 +35,8 @@ SLOW = 3.0
 """Much longer than usual: this many times the median of the last pieces."""
 SLOWEST = 2000.0
 """Bytes a second: who sends less, a byte now and then, would hold up a state for ever. An old modem sends more."""
+SLOW_LINE = 50_000.0
+"""Bytes a second: who sends less loses its place to a holder that waits for one, where no pace is usual yet."""
 PACES = 32
 
 
@@ -88,6 +91,8 @@ class Download:
         self._queue: deque[int] = deque()
         """Pieces that nobody has been asked for."""
         self._missing = 0
+        self._untried: deque[str] = deque()
+        """Holders that wait for a place, the next one first."""
         self._lanes: dict[HolderStream, None] = {}  # in order, so that a simulated run repeats itself
         self._paces: deque[float] = deque(maxlen=PACES)
         """Seconds that the last pieces took."""
@@ -106,10 +111,10 @@ class Download:
 
     async def run(self, holders: Sequence[str]) -> ModuleState | None:
         """The state from these holders, the first ones first; None when they did not send all of it."""
-        left = iter(holders)
+        self._untried = deque(holders)
         tasks = Tasks()
         for _ in range(STREAMS):
-            tasks.start(self._take_turns(left))
+            tasks.start(self._take_turns())
         try:
             while tasks and not self.is_complete:
                 await tasks.any_ended()
@@ -117,8 +122,9 @@ class Download:
             await tasks.end()
         return self._state if self.is_complete else None
 
-    async def _take_turns(self, holders: Iterator[str]) -> None:
-        for peer in holders:
+    async def _take_turns(self) -> None:
+        while self._untried:
+            peer = self._untried.popleft()
             try:
                 await self._take_from(peer)
             except RemoteDataError as error:
@@ -188,7 +194,7 @@ class Download:
         lane.since = self._clock.monotonic()
         lane.reading = asyncio.create_task(lane.stream.receive_into(data))
         try:
-            await self._until_read(lane, lane.reading)
+            await self._until_read(lane, lane.reading, len(data))
         finally:
             await end_all(lane.reading)  # before somebody else's bytes come to the same place
         self._paces.append(self._clock.monotonic() - lane.since)
@@ -206,12 +212,15 @@ class Download:
         self._missing -= 1
         self._changed.set()
 
-    async def _until_read(self, lane: HolderStream, reading: asyncio.Task[None]) -> None:
+    async def _until_read(self, lane: HolderStream, reading: asyncio.Task[None], size: int) -> None:
         while not reading.done():
             before, waits = lane.stream.arrived, min(self._patience(), self._timing.max_silence)
             await asyncio.wait({reading}, timeout=waits)
             if not reading.done() and lane.stream.arrived - before < waits * SLOWEST:
                 raise EOFError("it stopped in the middle, or sends next to nothing")
+            if not reading.done() and self._untried and self._clock.monotonic() - lane.since > self._most(size):
+                self._given_up += 1
+                raise EOFError("it is much slower than others are, and another holder waits for its place")
         if reading.cancelled():
             raise EOFError("it is much slower than the others")
         reading.result()
@@ -231,6 +240,11 @@ class Download:
             if reading is not None and not reading.done() and not reading.cancelling():
                 reading.cancel()
                 self._given_up += 1
+
+    def _most(self, size: int) -> float:
+        """Seconds that a piece of so many bytes may take while other holders wait."""
+        unusual = 0.0 if self._paces else size / SLOW_LINE * 2.0**self._given_up
+        return max(self._patience(), unusual)
 
     def _patience(self) -> float:
         return max(self._timing.silence * 2.0**self._given_up, SLOW * statistics.median(self._paces or (0.0,)))

@@ -32,8 +32,12 @@ class Fetches:
         """Whom to ask for a state, or for what led to it, in this order."""
         members = list(self._directory.members(stage, module))
         self._transport.random.shuffle(members)  # joiners spread over the holders
-        # who announces it first; keepers, which are in no round, before who trains; then who may have had it before
-        members.sort(key=lambda said: (said.digest != digest, said.trains))
+        # who announces it first, then who may have had it before; of those the operator's nodes and whom we know before
+        # strangers, as anybody may announce anything; and keepers, which are in no round, before who trains
+        roots, knows = self._bootstraps, self._directory.knows
+        members.sort(
+            key=lambda said: (said.digest != digest, said.peer not in roots, not knows(said.peer), said.trains)
+        )
         asked = dict.fromkeys((*(said.peer for said in members), *self._bootstraps))
         return [peer for peer in asked if peer != self._transport.peer]
 

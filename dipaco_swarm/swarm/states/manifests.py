@@ -1,8 +1,9 @@
 """The newest manifest: published, asked for, followed. The highest revision that the operator has signed wins."""
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
@@ -24,6 +25,7 @@ FIRST_PEERS = 4
 """So many peers besides the bootstrap nodes are asked for the first manifest."""
 MOST_NAMED = 4
 """So many that the directory names are fetched at once."""
+MAX_WRONG = 1024
 
 
 class Manifests:
@@ -42,6 +44,8 @@ class Manifests:
         """Whether a bootstrap node had a manifest for us at the last look."""
         self._refused: ManifestError | None = None
         """Why the last look found none that counts."""
+        self._wrong: dict[str, None] = {}
+        """Digests of what was called a manifest in the directory and is none; the oldest first."""
         self._generations: tuple[bytes | None, dict[tuple[int, str], int]] = None, {}
         """A manifest, and how often the operator has gone back with modules by it."""
 
@@ -127,30 +131,38 @@ class Manifests:
         )
         if found and self._store.manifest is None and all(isinstance(answer, NotOfThisRun) for answer in found):
             raise UnreachableError(self._address.nobody_knows_it)
-        answers = [answer for answer in found if isinstance(answer, bytes)]
-        answers = answers or await self._from_directory()
-        self._store.manifest = self._best_of(answers)
+        signed, refused = self._signed([answer for answer in found if isinstance(answer, bytes)])
+        if not signed:  # what a liar answers is no reason to look no further
+            signed, of_directory = self._signed(await self._from_directory())
+            refused = refused or of_directory
+        self._store.manifest = self._best_of(signed)
+        if self._store.manifest is None and refused is not None:
+            raise refused
         return self._store.manifest
 
-    def _best_of(self, answers: Sequence[bytes]) -> bytes | None:
-        """The newest of these and ours. Raises ManifestError when we have none, and one of these cannot be trusted."""
-        newest = self._store.manifest
-        unknown = [signed for signed in answers if signed != newest]
-        if not unknown:  # nearly always: ours need not be read again
-            return newest
-        revision = -1 if newest is None else open_manifest(newest, self._address.fingerprint).revision
+    def _signed(self, answers: Sequence[bytes]) -> tuple[dict[bytes, int], ManifestError | None]:
+        """Those of these that count, with their revisions, and why another one does not.
+
+        Ours is newer than nothing: it need not be read again, and is nearly always what others answer.
+        """
+        found: dict[bytes, int] = {}
         refused: ManifestError | None = None
-        for signed in unknown:
+        for signed in answers:
             try:
-                manifest = open_manifest(signed, self._address.fingerprint)
+                is_ours = signed == self._store.manifest
+                found[signed] = -1 if is_ours else open_manifest(signed, self._address.fingerprint).revision
             except ManifestError as error:
                 refused = error
-                continue
-            if manifest.revision > revision:
-                newest, revision = signed, manifest.revision
-        if newest is None and refused is not None:
-            raise refused
-        return newest
+        return found, refused
+
+    def _best_of(self, signed: Mapping[bytes, int]) -> bytes | None:
+        """The newest of these, by revision, and ours."""
+        ours = self._store.manifest
+        if not signed.keys() - {ours}:
+            return ours
+        best = max(signed, key=lambda manifest: signed[manifest])
+        revision = -1 if ours is None else open_manifest(ours, self._address.fingerprint).revision
+        return best if signed[best] > revision else ours
 
     async def _ask(self, peer: str) -> bytes | NotOfThisRun | None:
         try:
@@ -162,18 +174,31 @@ class Manifests:
             return None
 
     async def _from_directory(self) -> list[bytes]:
-        """Of those that the directory names a few, which anybody may write there: the operator's nodes' words first."""
+        """Of those that the directory names a few, which anybody may write there: the operator's nodes' words first.
+
+        Kept is what the operator has signed; what is no manifest is not fetched again, and leaves its turn to others.
+        """
         found = await self._transport.records.read(records.manifest_key(self._address.fingerprint))
         said = {peer: records.decode(records.ManifestRecord, record.payload) for peer, record in found.items()}
         nodes = [name_in(place) for place in self._address.bootstraps]
         named = [
-            (peer not in nodes, -each.revision, peer, each.digest) for peer, each in said.items() if each is not None
+            (peer not in nodes, -each.revision, peer, each.digest)
+            for peer, each in said.items()
+            if each is not None and each.digest not in self._wrong
         ]
-        others, fetch, patience = self._known_peers(), self._store.fetch_blob, self._transport.timing.answer
-        fetched = await asyncio.gather(
-            *(
-                fetch([peer, *others], digest, MAX_MANIFEST_BYTES, patience)
-                for *_, peer, digest in sorted(named)[:MOST_NAMED]
-            )
-        )
-        return [signed for signed in fetched if signed is not None]
+        fetched = await asyncio.gather(*(self._fetch(peer, digest) for *_, peer, digest in sorted(named)[:MOST_NAMED]))
+        answers = [data for data in fetched if data is not None]
+        signed, _ = self._signed(answers)
+        for data in answers:
+            if data in signed:
+                await self._store.keep(data)
+            else:
+                self._wrong[hashlib.sha256(data).hexdigest()] = None
+        for oldest in list(self._wrong)[:-MAX_WRONG]:
+            del self._wrong[oldest]
+        return answers
+
+    async def _fetch(self, peer: str, digest: str) -> bytes | None:
+        """What a peer calls the manifest; None when nobody sends it."""
+        peers, patience = [peer, *self._known_peers()], self._transport.timing.answer
+        return await self._store.fetch_blob(peers, digest, MAX_MANIFEST_BYTES, patience, keep=False)

@@ -26,7 +26,7 @@ from dipaco_swarm.swarm.greetings import AdmissionIs, AskMembers, MembersAre, Sh
 from dipaco_swarm.swarm.interface import Agreed, Announcement
 from dipaco_swarm.swarm.parts import AskPart
 from dipaco_swarm.swarm.states.averages import AverageBlob, KeptAverages, shelved
-from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobDownload
+from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobFetches
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.download import Download
 from dipaco_swarm.swarm.states.shelf import Shelf
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 MAX_BLOB_BYTES = 1 << 32
 KEPT_VERSIONS = 2  # a peer that asks for what was newest a moment ago still gets it
 MAX_UNFINISHED = 2
-"""States, and blobs, that could not be fetched whole; what has arrived of the last ones is kept for the next time."""
+"""States that could not be fetched whole; what has arrived of the last ones is kept for the next time."""
 
 
 def store_protocol(run: str) -> str:
@@ -92,7 +92,7 @@ class Store:
         self._readers: Counter[str] = Counter()
         """Digest of a state -> streams on which it is read."""
         self._unfinished: dict[tuple[int, ModuleId], Download] = {}
-        self._unfinished_blobs: dict[str, BlobDownload] = {}
+        self._coming = BlobFetches(transport, self._compute, self._protocol)
 
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, self._on_stream)
@@ -245,48 +245,37 @@ class Store:
         return None
 
     async def fetch_blob(
-        self, peers: Sequence[str], digest: str, limit: int | None = None, patience: float | None = None
+        self,
+        peers: Sequence[str],
+        digest: str,
+        limit: int | None = None,
+        patience: float | None = None,
+        *,
+        keep: bool = True,
     ) -> bytes | None:
         """A blob from our own store, else from the first of `peers` that sends it; None when none does.
 
         `patience`: seconds in which something of it has to arrive, each time. One of more than `limit` bytes counts as
         missing. Cancelled or in vain, it leaves what has arrived, and goes on there when it is called for it again.
+        `keep`: as a file; not before it has been looked at, where a stranger names it: there is no end of such blobs.
         """
         data = await self._compute.aside(self.blobs.get, digest)
         if data is not None:
             return data
-        data = await self._download(peers, digest, limit or MAX_BLOB_BYTES, patience)
-        if data is not None:
-            try:
-                await self._compute.aside(partial(self.blobs.put, data, durable=False))
-            except HomeError as error:  # we have it; only others cannot have it from us
-                log.warning("%s", error)
+        data = await self._coming.fetch(peers, digest, limit or MAX_BLOB_BYTES, patience)
+        if data is not None and keep:
+            await self.keep(data)
         return data
+
+    async def keep(self, data: bytes) -> None:
+        """Serve a blob that was fetched."""
+        try:
+            await self._compute.aside(partial(self.blobs.put, data, durable=False))
+        except HomeError as error:  # we have it; only others cannot have it from us
+            log.warning("%s", error)
 
     async def _fetch_average(self, peers: Sequence[str], packed: PackedAverage) -> bytes | None:
-        return await self._download(peers, packed.digest, packed.size, self._timing.stall, Purpose.VERSIONS)
-
-    async def _download(
-        self,
-        peers: Sequence[str],
-        digest: str,
-        limit: int,
-        patience: float | None,
-        purpose: Purpose = Purpose.JOINING,
-    ) -> bytes | None:
-        """A blob from others, going on where it was left the last time."""
-        download = self._unfinished_blobs.pop(digest, None)
-        if download is None:
-            download = BlobDownload(self._transport, self._compute, self._protocol, digest, purpose)
-        data = None
-        try:
-            data = await _while_it_comes(download, peers, limit, patience)
-        finally:
-            if data is None and download.is_begun:
-                self._unfinished_blobs[digest] = download
-                for oldest in list(self._unfinished_blobs)[:-MAX_UNFINISHED]:
-                    del self._unfinished_blobs[oldest]
-        return data
+        return await self._coming.fetch(peers, packed.digest, packed.size, self._timing.stall, Purpose.VERSIONS)
 
     async def tell(self, peer: str, said: Announcement) -> None:
         """Tell a peer what we have; nothing comes of it when it cannot be reached."""
@@ -311,19 +300,6 @@ class Store:
         if not isinstance(answer, ManifestIs):
             return None
         return self.manifest if answer.same else answer.signed
-
-
-async def _while_it_comes(
-    download: BlobDownload, peers: Sequence[str], limit: int, patience: float | None
-) -> bytes | None:
-    """A blob, however long it takes, as long as something of it arrives within each `patience` seconds."""
-    now = asyncio.get_running_loop().time
-    try:
-        async with asyncio.timeout(patience) as deadline:
-            on_progress = lambda: None if patience is None else deadline.reschedule(now() + patience)  # noqa: E731
-            return await download.run(peers, limit, on_progress)
-    except TimeoutError:
-        return None
 
 
 async def _has_no_parts(stream: Stream, asked: AskPart) -> None:
