@@ -155,7 +155,7 @@ def test_a_peer_that_missed_two_stages_comes_back(make_world: MakeWorld) -> None
     leave()
     world.peer("there", 3)
     operator.until(StageOpened, stage=1)  # of two strangers in one group, with nobody known left, none is soon believed
-    there, _ = world.peer("there too", 0)
+    there, _ = world.peer("there-too", 0)
     there.until(StageBegan, stage=2, path=0, paths=4)
     there.until(Round, times=2)
     away, _ = world.peer("away", 1)
@@ -166,7 +166,7 @@ def test_a_peer_that_missed_two_stages_comes_back(make_world: MakeWorld) -> None
     world.kept.tell_to_advance()
     operator.until(RunFinished)
     world.end()
-    checkpoints = (world.folder / "there too" / "checkpoints").iterdir()
+    checkpoints = (world.folder / "there-too" / "checkpoints").iterdir()
     assert {file.name.partition("-path")[0] for file in checkpoints} == {"stage-1", "stage-2"}
 
 
