@@ -107,9 +107,10 @@ Promises
       Once the operator has gone back with a module, only states of that generation are believed; the signed manifest
       says which it is (`algorithm/generations.py`).
     - A state's digest is over version, length and the digests of its 4 MiB pieces, and StateIs carries these; so each
-      piece comes from any holder and is checked alone. Who announces the digest is asked first, keepers before members
-      that train, else in random order, up to four at once. Who lies, leaves, sends nothing for 8 to 30 s, or keeps the
-      others waiting for 3 times the usual, 8 s at least, loses its pieces to them; what has arrived stays.
+      piece comes from any holder and is checked alone. Of those who announce the digest the operator's nodes are asked
+      first, then names that we know, keepers before members that train, else in random order, up to four at once. Who
+      lies, leaves, sends nothing for 8 to 30 s, or keeps the others waiting for 3 times the usual, 8 s at least, loses
+      its pieces to them, and who is far slower than usual its place to one that waits; what has arrived stays.
 
 Assumptions
     Clocks within 30 s for records. A group's live members can reach its leader and reducers, or are left out. SHA-256
