@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from dipaco_swarm.algorithm.forgetting import put_last
 from dipaco_swarm.algorithm.paths import PathIndex, PathTable
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.machine.clock import Clock
@@ -196,7 +197,5 @@ class StatementCollector(Generic[S]):
         record = self._record(peer)
         if blob in record.refused:
             return
-        record.refused[blob] = None
-        for oldest in list(record.refused)[:-REFUSED_A_PEER]:
-            del record.refused[oldest]
+        put_last(record.refused, blob, None, REFUSED_A_PEER)
         self._lines.warn(f"ignored peer {peer[-8:]}: it sent {what}")

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
+from dipaco_swarm.algorithm.forgetting import put_last
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.swarm.round.reduction import leader_order
 
@@ -167,24 +168,20 @@ class Demotions:
 
     def sent_from(self, leader: str, digest: str) -> bool:
         """It sends us to another state than this; returns whether it has done so before."""
-        before = self._sent_from.pop(leader, None)
-        self._sent_from[leader] = digest
-        while len(self._sent_from) > MAX_DEMERITS:
-            del self._sent_from[next(iter(self._sent_from))]
+        before = self._sent_from.get(leader)
+        put_last(self._sent_from, leader, digest, MAX_DEMERITS)
         return before == digest
 
     def note(self, peer: str, now: float, points: int = 1) -> None:
         """It has wasted a round, or time of one; `points`: how badly."""
-        before = self._of.pop(peer, Demerits())
+        before = self._of.get(peer, Demerits())
         if now - before.last > max(FORGIVEN_SECONDS, FORGIVEN_TIMES * (before.until - before.last)):
             before = Demerits()
         demerits = Demerits(before.points + points, before.times, now, before.until)
         if demerits.points >= (DEMOTED_AGAIN_AT if before.times else DEMOTED_AT):
             lasts = min(self._first * 2.0**demerits.times, max(LONGEST_SECONDS, LONGEST_TIMES * self._first))
             demerits = Demerits(0, demerits.times + 1, now, now + lasts)
-        self._of[peer] = demerits
-        while len(self._of) > MAX_DEMERITS:
-            del self._of[next(iter(self._of))]
+        put_last(self._of, peer, demerits, MAX_DEMERITS)
 
     def forgive(self, peer: str) -> None:
         """It has done well in a round that is agreed on. What it was demoted for before is remembered."""
@@ -194,10 +191,7 @@ class Demotions:
 
     def believe(self, peer: str, now: float) -> None:
         """Most others have demoted it: it is here as well, for as long as it is at first."""
-        self._believed.pop(peer, None)
-        self._believed[peer] = now + self._first
-        while len(self._believed) > MAX_DEMERITS:
-            del self._believed[next(iter(self._believed))]
+        put_last(self._believed, peer, now + self._first, MAX_DEMERITS)
 
     def times(self) -> list[int]:
         """How often each was demoted that is remembered."""

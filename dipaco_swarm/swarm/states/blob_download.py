@@ -9,6 +9,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 
+from dipaco_swarm.algorithm.forgetting import put_last
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Transport
@@ -123,9 +124,7 @@ class BlobFetches:
             data = await _while_it_comes(download, peers, limit, patience)
         finally:
             if data is None and download.is_begun:
-                self._unfinished[digest] = download
-                for oldest in list(self._unfinished)[:-MAX_UNFINISHED]:
-                    del self._unfinished[oldest]
+                put_last(self._unfinished, digest, download, MAX_UNFINISHED)
         return data
 
 

@@ -5,6 +5,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from dipaco_swarm.algorithm.forgetting import put_last
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.run.address import RunAddress
@@ -193,9 +194,7 @@ class Manifests:
             if data in signed:
                 await self._store.keep(data)
             else:
-                self._wrong[hashlib.sha256(data).hexdigest()] = None
-        for oldest in list(self._wrong)[:-MAX_WRONG]:
-            del self._wrong[oldest]
+                put_last(self._wrong, hashlib.sha256(data).hexdigest(), None, MAX_WRONG)
         return answers
 
     async def _fetch(self, peer: str, digest: str) -> bytes | None:

@@ -19,11 +19,11 @@ from random import Random
 
 import numpy as np
 
+from dipaco_swarm.algorithm.forgetting import put_last
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.files import keep_if_possible
 from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.reading.cheap import CheapRouting
-from dipaco_swarm.training.reading.shared.forgetting import put_last
 from dipaco_swarm.training.reading.shared.slices import NOWHERE, EndedError, Read, Slice, Slices, Trained, digest_of
 
 log = logging.getLogger(__name__)

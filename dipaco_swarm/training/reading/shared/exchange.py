@@ -13,11 +13,11 @@ from random import Random
 from time import monotonic
 from typing import Any, Protocol
 
+from dipaco_swarm.algorithm.forgetting import put_last
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.reading import RoutedByOthers, RoutesRefused
 from dipaco_swarm.training.reading.shared.belief import MOST_REFUSED
-from dipaco_swarm.training.reading.shared.forgetting import put_last
 from dipaco_swarm.training.reading.shared.offers import num_stretches, said_of, spans_in, stretch_of, topic_of
 from dipaco_swarm.training.reading.shared.shelf import Shelf, Span
 from dipaco_swarm.training.reading.shared.slices import NOWHERE, Stored, slices_in

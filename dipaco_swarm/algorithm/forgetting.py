@@ -1,4 +1,4 @@
-"""What is remembered of names, which are free: of so many, and no more."""
+"""What is remembered of others, whose names are free: of so many, and no more. Pure."""
 
 from typing import TypeVar
 
