@@ -43,6 +43,8 @@ class Keeping:
         """Modules that are newer in memory than on the disk."""
         self._turn = 0
         """Of the modules that are looked at one after the other."""
+        self._missed: ModuleId | None = None
+        """A module whose newest state nobody had any more when we asked for it."""
 
     @property
     def states(self) -> Mapping[ModuleId, ModuleState]:
@@ -73,10 +75,12 @@ class Keeping:
         What does not come soon goes on coming, and is taken later: who sends it may be slow, on purpose too.
         """
         around, taken = self._around, False
-        self._look_up_next(stage)
-        newer = {module: (claim, 0) for module, (claim, _) in self._coming.items()}
-        newer |= {module: found for module in self._states if (found := self._newer(stage, module)) is not None}
+        missed = self._look_up_next(stage)
         until = around.swarm.clock.monotonic() + CATCH_UP_SECONDS
+        newer = {module: (claim, 0) for module, (claim, _) in self._coming.items()}
+        for module in self._states:
+            found = self._newer(stage, module, timeout=CATCH_UP_SECONDS if module == missed else 0.0)
+            newer |= {module: found} if found is not None else {}
         for module in sorted(newer, key=lambda module: newer[module][1]):
             if around.stop():
                 return
@@ -119,6 +123,8 @@ class Keeping:
             return None
         del self._coming[module]
         state = self._newest.take(module, claim, under_way)
+        if state is None:
+            self._missed = module
         return state if state is not None and claim.beats(Claim.of(ours)) else None
 
     def restore(self, stage: Stage, states: Mapping[ModuleId, ModuleState]) -> None:
@@ -132,15 +138,21 @@ class Keeping:
             self._around.swarm.hold(stage.index, module, state)
         self._announce(stage)
 
-    def _look_up_next(self, stage: Stage) -> None:
+    def _look_up_next(self, stage: Stage) -> ModuleId | None:
         """Look at one module after the other, so that the directory hears as much of us with a thousand of them.
 
-        All of them are announced by us, and so heard of now and then anyway.
+        All of them are announced by us, and so heard of now and then anyway. One that we missed comes first and is
+        returned: its group may make versions faster than we hear of them, and what we hear now can still be had.
         """
-        swarm = self._around.swarm
+        swarm, missed = self._around.swarm, self._missed
+        if missed is not None:
+            self._missed = None
+            swarm.look_up(stage.index, [missed], timeout=swarm.timing.look_up)
+            return missed
         self._turn = (self._turn + 1) % len(self._states)
         module = sorted(self._states)[self._turn]
         swarm.look_up(stage.index, [module], timeout=swarm.timing.look_up, thorough=False)
+        return None
 
     def write(self, stage: Stage) -> None:
         """Put on the disk what was fetched. Raises HomeError; what is not there yet stays for the next time."""
@@ -174,11 +186,15 @@ class Keeping:
         """Of the modules that are trained in the stage: what we hold."""
         return {module: self._states[module].version for module in sorted(trained_modules(stage))}
 
-    def _newer(self, stage: Stage, module: ModuleId) -> tuple[Claim, int] | None:
-        """A newer state that the group has, and how many train on from it; None when ours is the newest."""
+    def _newer(self, stage: Stage, module: ModuleId, timeout: float) -> tuple[Claim, int] | None:
+        """A newer state that the group has, and how many train on from it; None when ours is the newest.
+
+        `timeout`: seconds to wait for others to confirm what we hear.
+        """
         held, swarm = self._states[module], self._around.swarm
         members = [s for s in swarm.members(stage.index, module) if s.peer != swarm.peer]
-        better = self._newest.better(stage.index, module, Claim.of(held), [Claim.of(s) for s in members])
+        claims = [Claim.of(said) for said in members]
+        better = self._newest.better(stage.index, module, Claim.of(held), claims, timeout=timeout)
         if better is None:
             return None
         # who trains it will have it a moment from now as well; who has stopped training may be about to leave

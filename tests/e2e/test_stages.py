@@ -96,6 +96,7 @@ def test_a_path_that_nobody_trains_does_not_hold_up_the_end(make_world: MakeWorl
     one, _ = world.peer("one", 0)
     other, leave = world.peer("other", 3)
     other.until(Round, stage=1, times=2)
+    one.until(Round, stage=1)  # both have begun
     leave()
 
     def sees_one() -> bool:
@@ -107,6 +108,15 @@ def test_a_path_that_nobody_trains_does_not_hold_up_the_end(make_world: MakeWorl
     operator.until(StageEnds, stage=1)
     operator.until(RunFinished)
     world.end()
+
+
+def test_a_paced_stage_ends_however_fast_its_versions_come(make_world: MakeWorld) -> None:
+    """A version is gone before the operator's node, which hears of it twice a second, can ask for it."""
+    world = make_world(f"{SINGLE}rounds = 1\n{FOUR_PATHS}", pacing="paced", inner_steps=1)
+    operator = world.operator()
+    world.peer("one", 0)
+    operator.until(StageOpened, stage=1)
+    world.break_off()
 
 
 def test_a_stage_ends_by_tokens(make_world: MakeWorld) -> None:
