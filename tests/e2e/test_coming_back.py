@@ -472,7 +472,7 @@ def test_a_module_that_is_damaged_in_memory_is_taken_from_somebody_else(
         def mend(self, peer: PathInTraining) -> None:
             state = peer.base[OWN]
             if not whole and state.version > 0:
-                holder = world.hub.swarm("another holder")
+                holder = world.hub.swarm("another-holder")
                 holder.hold(peer.stage, OWN, state)
                 holder.announce(
                     [
@@ -664,7 +664,7 @@ def with_a_liar(make_world: MakeWorld) -> World:
     """A run in which a stranger says that it has a version of every module of a path, and has not."""
     world = make_world(FOUR_PATHS, pacing="paced")
     world.operator().until(Serving)
-    liar = world.hub.swarm("a liar")
+    liar = world.hub.swarm("a-liar")
     table = PathTable(world.manifest().stage.table)
     for_all = [
         Announcement(liar.peer, 0, module, PathIndex(0), version=9_000_000, digest="f" * 64)

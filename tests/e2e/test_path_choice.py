@@ -41,7 +41,7 @@ def test_who_is_on_its_way_takes_an_empty_path_and_who_leaves_takes_none(
     hub: Hub, tmp_path: Path, moves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(path_choice, "STAY_FACTOR", 1e9)  # nobody has stayed long enough for a round of the paths
-    ours, other, third = hub.swarm("bootstrap"), hub.swarm("m other"), hub.swarm("z third")
+    ours, other, third = hub.swarm("bootstrap"), hub.swarm("m-other"), hub.swarm("z-third")
     stage = manifest().stage.model_copy(update={"table": TABLE.rows, "path_weights": (0.5, 0.5)})
     choice = PathChoice(ours, None, tmp_path)
     trains(ours, 0)
@@ -58,7 +58,7 @@ def test_who_is_on_its_way_takes_an_empty_path_and_who_leaves_takes_none(
 
 def test_a_path_is_not_done_because_somebody_says_so(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(path_choice, "STAY_FACTOR", 1e9)
-    ours, third, node, liar = (hub.swarm(name) for name in ("bootstrap", "z third", "node", "liar"))
+    ours, third, node, liar = (hub.swarm(name) for name in ("bootstrap", "z-third", "node", "liar"))
     stage = manifest().stage.model_copy(update={"table": TABLE.rows, "path_weights": (0.5, 0.5), "rounds": 20})
     trains(ours, 0)
     trains(third, 0)

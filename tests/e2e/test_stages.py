@@ -254,7 +254,7 @@ def test_scores_that_cannot_be_are_refused_and_their_sender_named(
     say("c: another path's peer", honest, trains=1)
     say("d: invented", honest - 100)
     say("e: no such path", honest, path=99)
-    nobody = hub.swarm("f: no statement")
+    nobody = hub.swarm("f:no-statement")
     nobody.publish(topic_of(manifest), b"{")
     until(lambda: nobody.peer in operator.statements(topic_of(manifest), timeout=10))
     collection = ScoreCollection(manifest, operator, SampleScorer(manifest, model, sample), states)
