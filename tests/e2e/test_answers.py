@@ -515,9 +515,7 @@ def test_peers_score_documents_as_this_machine_does_and_one_that_does_not_is_lef
     assert [line for line in told if "no peer answers for path 3" in line]
     assert [line for line in told if "liar is asked nothing more" in line]
     by_peers = sum(documents[PathIndex(path)] for path in range(3))
-    said = re.match(rf"(\d+) of {len(pieces.domains)} documents scored by 3 peers", told[-1])
-    assert said is not None, told[-1]
-    assert by_peers // 2 < int(said[1]) <= by_peers  # a peer that is busy for long answers nobody: then we do
+    assert f"{by_peers} of {len(pieces.domains)} documents scored by 3 peers" in told[-1]
 
 
 # ------------------------------------------------------------------------------------------------------------ a desk
