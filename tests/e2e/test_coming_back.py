@@ -637,7 +637,7 @@ def test_a_disk_that_is_full_is_a_line_and_what_could_not_be_written_is_written_
     monkeypatch.setattr(operator_home, "save_state", or_full(bank.save_state))
     monkeypatch.setattr(operator_home, "write_whole", or_full(files.write_whole))
     monkeypatch.setattr(keeping, "write_whole", or_full(files.write_whole))
-    world = make_world(SINGLE + FOUR_PATHS, min_peers=1, inner_steps=40)  # a version lasts until it is fetched
+    world = make_world(SINGLE + FOUR_PATHS, min_peers=1)
     operator = world.operator()
     operator.until(Serving)
     peer, leave = world.peer("one", 0)
@@ -694,6 +694,18 @@ def test_a_state_that_others_confirm_and_nobody_sends_stops_nobody(
     peer.until(Round, round=20)
     assert len(peer.reported(StateNotSent)) <= 2  # once while it joins, once later
     leave()
+
+
+def test_who_comes_late_catches_up_however_fast_versions_come(make_world: MakeWorld) -> None:
+    """With a module in whose group it is alone, and one whose version is gone as soon as it has heard of it."""
+    world = make_world(FOUR_PATHS, pacing="paced", inner_steps=1)
+    world.operator().until(Serving)
+    there, _ = world.peer("there", 0)
+    there.until(Round, times=40)
+    late, _ = world.peer("late", 1)
+    late.until(Round, times=10)
+    assert {"L0M0"} == {fetched.module for fetched in late.reported(Fetched)}
+    world.break_off()
 
 
 def test_a_log_line_that_comes_every_second_is_said_once_a_minute() -> None:

@@ -72,7 +72,7 @@ def test_a_live_run_goes_back_and_who_comes_later_with_an_old_checkpoint_follows
 
 
 def test_a_keeper_and_a_node_that_starts_again_are_on_the_restored_line(make_world: MakeWorld) -> None:
-    world = make_world(SINGLE, pacing="paced", more=OFTEN, inner_steps=40)  # a version lasts until it is fetched
+    world = make_world(SINGLE, pacing="paced", more=OFTEN)
     operator, stop = world.operator_that_ends()
     operator.until(Serving)
     standby, leave = world.standby("standby")
@@ -100,8 +100,7 @@ def test_a_keeper_and_a_node_that_starts_again_are_on_the_restored_line(make_wor
 
 
 def test_an_order_that_cannot_be_obeyed_is_answered_and_the_run_goes_on(make_world: MakeWorld) -> None:
-    # without an end, as a run that is over obeys no order; and a version lasts until it is fetched
-    world = make_world(SINGLE, more=OFTEN, inner_steps=40)
+    world = make_world(SINGLE, more=OFTEN)  # without an end, as a run that is over obeys no order
     operator = world.operator()
     operator.until(Serving)
     peer, _ = world.peer("ada", 0)
