@@ -80,7 +80,8 @@ class Keeping:
         newer = {module: (claim, 0) for module, (claim, _) in self._coming.items()}
         for module in self._states:
             found = self._newer(stage, module, timeout=CATCH_UP_SECONDS if module == missed else 0.0)
-            newer |= {module: found} if found is not None else {}
+            if found is not None:
+                newer[module] = found
         for module in sorted(newer, key=lambda module: newer[module][1]):
             if around.stop():
                 return
@@ -104,7 +105,7 @@ class Keeping:
         """Fetch no more of what is on its way."""
         for _, under_way in self._coming.values():
             under_way.cancel()
-        self._coming = {}
+        self._coming, self._missed = {}, None
 
     def _fetched(self, stage: Stage, module: ModuleId, claim: Claim, until: float) -> ModuleState | None:
         """A state that comes by then, and is better than what we hold; else it goes on coming, or somebody must be

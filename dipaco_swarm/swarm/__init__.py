@@ -42,7 +42,7 @@ Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map,
                             AskAverages -> AveragesAre: which blobs lead from a state that we have to the one we want;
                             AskBlob -> BlobFollows and bytes; AskManifest -> ManifestIs; otherwise NotHere.
                             AskHad -> HadAre: have you had these states; asked before a claim is believed
-                            AskMembers -> MembersAre: who trains this module; asked where the directory shows nobody
+                            AskMembers -> MembersAre: who trains this module; asked where the directory does not show it
                             Holding: I leave, and have this state; no answer
                             AskPart -> PartFollows and bytes: what a peer has routed of the corpus
     dipaco/1/hello          Hello -> Welcome         how do you see me, can you dial me    a peer and a bootstrap node

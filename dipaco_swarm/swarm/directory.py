@@ -256,12 +256,7 @@ class Directory:
         if before is not None:
             # who only held the module a moment ago may train it now
             said = replace(
-                before.said,
-                path=said.path,
-                role=said.role,
-                version=said.version,
-                digest=said.digest,
-                work=said.work,
+                before.said, path=said.path, role=said.role, version=said.version, digest=said.digest, work=said.work
             )
         reading = self._readings.get(key)
         if reading is not None and (before is None or standing(before.said) != standing(said)):
@@ -270,9 +265,12 @@ class Directory:
         until = max(now + self._timing.lifetime, before.until if before is not None else 0.0)
         self._note(key, Heard(said, expiration, until, now, pause, direct=now))
 
-    def heard_of(self, peer: str, payload: bytes, stage: int, module: ModuleId) -> None:
-        """Somebody whom we know says what a peer has said. Raises RemoteDataError when that is malformed."""
+    def heard_of(self, peer: str, payload: bytes, stage: int, module: ModuleId, *, by: str) -> None:
+        """Whom we have asked says what a peer has said; or it itself does. Raises RemoteDataError when malformed."""
         said, addresses = records.decode_announcement(peer, payload, stage, module)
+        if peer == by:
+            self.heard_directly(said)  # and where it is we know
+            return
         heard, now = self._heard.setdefault((stage, module), {}), self._clock.boottime()
         before = heard.get(said.peer)
         has_room = len(heard) < self.max_members if before is None else not before.is_first_hand or before.until < now
@@ -281,9 +279,8 @@ class Directory:
             self._transport.remember(said.peer, addresses, reachable=said.reduces)
 
     def heard_ourselves(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
-        """What those who train a module have said to us, or written; what we have of others' word is not passed on."""
-        heard = self._holding(stage, module).values()
-        return tuple(record.said for record in heard if record.is_first_hand and record.said.trains)
+        """What others have said to us about a module, or written, and not what we have by the word of somebody else."""
+        return tuple(record.said for record in self._holding(stage, module).values() if record.is_first_hand)
 
     def _is_older_than_direct(self, said: Announcement, before: Heard, now: float) -> bool:
         """Whether a record says less than what its peer has said itself a moment ago: it was written before that."""

@@ -51,7 +51,7 @@ class AdmissionIs(Message):
 
 
 class AskMembers(Message):
-    """The directory shows nobody whom I know in this module: who trains it?"""
+    """The directory does not show me who is there: who trains this module, and where do you stand with it?"""
 
     kind: Literal["ask-members"] = "ask-members"
     stage: Index

@@ -111,9 +111,9 @@ class Vouching:
         return generation_of(claim.work) == self.generation(stage, module)
 
     def _announced(self, stage: int, module: ModuleId) -> frozenset[Claim]:
-        """What the operator's node, or somebody whom we know, announces: its word that it has the state, signed."""
-        members = self._directory.members(stage, module)
-        return frozenset(Claim.of(said) for said in members if said.peer in self.roots or self._is_known(said.peer))
+        """What the operator's node, or somebody whom we know, announces: its own word that it has the state."""
+        heard = self._directory.heard_ourselves(stage, module)
+        return frozenset(Claim.of(said) for said in heard if said.peer in self.roots or self._is_known(said.peer))
 
     # --------------------------------------------------------------------------------------------------------- asking
 

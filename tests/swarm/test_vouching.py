@@ -22,16 +22,16 @@ def test_who_announces_what_is_gathered_once_for_all_claims(monkeypatch: pytest.
         other.announce([announcement(other, 0, version=7)], [group(1.0)])
         hear([one], 0, [MODULE])
         (said,) = (said for said in other.members(0, MODULE) if said.peer == "other")
-        members, gathered = Directory.members, []
+        heard, gathered = Directory.heard_ourselves, []
 
         def count(self: Directory, stage: int, module: ModuleId) -> Sequence[Announcement]:
             if self is one._directory:
                 gathered.append(module)
-            return members(self, stage, module)
+            return heard(self, stage, module)
 
         hear([one, other], 0, [MODULE])
         one._vouching._portal.soon = lambda *_: None  # type: ignore[method-assign]  # nobody is asked about the others
-        monkeypatch.setattr(Directory, "members", count)
+        monkeypatch.setattr(Directory, "heard_ourselves", count)
         claims = [Claim(8, f"{i:064x}", 9) for i in range(200)]
         found = one._vouching.believed(0, MODULE, OURS, [*claims, Claim.of(said)])
         assert found == [Claim.of(said)]

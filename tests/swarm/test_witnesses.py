@@ -2,16 +2,18 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
+from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm import witnesses
 from dipaco_swarm.swarm.greetings import AskMembers, MembersAre
 from dipaco_swarm.swarm.interface import Announcement, PeerName
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.records import encode_announcement
-from dipaco_swarm.swarm.transport import Record
+from dipaco_swarm.swarm.transport import Record, Records
 from tests.hub import until
 
 from .test_contract import MODULE, announcement, group
@@ -27,6 +29,20 @@ class Empty:
 
     async def read(self, key: str, *, thorough: bool = True) -> dict[PeerName, Record]:
         return {}
+
+
+class Without:
+    """Where the records of one peer are missed."""
+
+    def __init__(self, records: Records, missed: str) -> None:
+        self._records, self._missed = records, missed
+
+    async def store(self, key: str, payload: bytes, lifetime: float) -> bool:
+        return await self._records.store(key, payload, lifetime)
+
+    async def read(self, key: str, *, thorough: bool = True) -> dict[PeerName, Record]:
+        found = await self._records.read(key, thorough=thorough)
+        return {peer: record for peer, record in found.items() if peer != self._missed}
 
 
 def others(swarm: NetworkedSwarm) -> set[str]:
@@ -99,7 +115,7 @@ def test_a_friend_says_that_it_is_there_and_who_else_is(swarms: Sequence[Network
 def test_what_was_heard_of_others_is_not_passed_on(swarms: Sequence[NetworkedSwarm]) -> None:
     blind, told = swarms[1], swarms[2]
     ghost = Announcement(PeerName("ghost"), 0, MODULE, announcement(told, 1).path, 0, announcement(told, 1).digest)
-    told._directory.heard_of("ghost", encode_announcement(ghost, ()), 0, MODULE)
+    told._directory.heard_of("ghost", encode_announcement(ghost, ()), 0, MODULE, by="a friend")
     assert "ghost" in {said.peer for said in told.members(0, MODULE)}
     blind._transport.records = Empty()  # type: ignore[misc]
     forget(blind)
@@ -110,12 +126,39 @@ def test_what_was_heard_of_others_is_not_passed_on(swarms: Sequence[NetworkedSwa
 def test_what_a_peer_says_itself_counts_before_what_others_say_of_it(swarms: Sequence[NetworkedSwarm]) -> None:
     us, other = swarms[1], swarms[2]
     said = announcement(other, 1, version=7)
-    us._directory.heard_of(other.peer, encode_announcement(said, ()), 0, MODULE)
+    us._directory.heard_of(other.peer, encode_announcement(said, ()), 0, MODULE, by="a friend")
     assert {one.version for one in us.members(0, MODULE)} == {0}
     with pytest.raises(RemoteDataError, match="malformed"):
-        us._directory.heard_of("anybody", b"\xc0", 0, MODULE)
-    us._directory.heard_of(us.peer, encode_announcement(said, ()), 0, MODULE)
+        us._directory.heard_of("anybody", b"\xc0", 0, MODULE, by="a friend")
+    us._directory.heard_of(us.peer, encode_announcement(said, ()), 0, MODULE, by="a friend")
     assert len(us.members(0, MODULE)) == 4
+
+
+def test_a_newcomer_asks_the_operators_node_for_its_state_where_only_newcomers_are_shown(
+    make_local_swarms: Make,
+) -> None:
+    """They have come together, and nobody of those that hold records now has heard the node's last word."""
+    root, early, late = make_local_swarms(3)
+    early.announce([announcement(early, 0)], [group(1.0)])
+    until(lambda: others(late) == {early.peer})
+    forget(late, all_of_it=True)
+    late._transport.records = Without(late._transport.records, root.peer)  # type: ignore[misc]
+    root.announce([announcement(root, None, version=3)])
+    others(late)  # once
+    kept, ours = Claim.of(announcement(root, None, version=3)), Claim.of(announcement(late, 0))
+    assert kept in {Claim.of(said) for said in late.members(0, MODULE)}
+    assert late.believed(0, MODULE, ours, [kept]) == [kept]
+
+
+def test_nobody_speaks_for_the_operators_node(make_local_swarms: Make) -> None:
+    """Nor for whom we know: what others say of a state is nobody's word but theirs."""
+    root, stranger, newcomer = make_local_swarms(3)
+    newcomer._vouching.circle.meet(["a friend"])
+    for name in (root.peer, "a friend"):
+        lie = replace(announcement(stranger, 0, version=1000), peer=PeerName(name))
+        newcomer._directory.heard_of(name, encode_announcement(lie, ()), 0, MODULE, by=stranger.peer)
+        assert name in {said.peer for said in newcomer.members(0, MODULE)}
+        assert not newcomer.believed(0, MODULE, Claim.of(announcement(newcomer, 0)), [Claim.of(lie)])
 
 
 def test_who_was_always_alone_asks_once(make_local_swarms: Make) -> None:
