@@ -84,7 +84,7 @@ def shown(
         mask=mask,
         inputs=tuple(listed),
         shown=KEYS[REDUCER].sign(
-            ABOUT.inputs(0, PIECE, digest_of_inputs(listed, digest_of_rules(group(averaging), codec)))
+            ABOUT.inputs(0, PIECE, digest_of_inputs(listed, digest_of_rules(group(averaging), codec, PARAMETERS)))
         ),
     )
     return said, average, inputs
@@ -159,6 +159,11 @@ OTHER = memoryview(bytearray(codec_of("int8").encode(torch.ones(STOP - START))))
         {"version": 8},
         {"generation": 1},
         {"parameters": PARAMETERS - 1024},
+        {"parameters": PARAMETERS - 1},
+        {"parameters": PARAMETERS + 1},
+        {"stage": 1},
+        {"module": "L0M0"},
+        {"roster": ROSTER.model_copy(update={"piece_parameters": 8193})},
         {"pieces": ((PIECE, bytes(32)),)},
     ],
 )
@@ -187,9 +192,11 @@ def test_who_goes_by_other_rules_is_convicted_by_nobody() -> None:
 
 
 WHICH = st.integers(0, 2)
+NUMBERS = {name: st.integers(0, 9) for name in ("stage", "version", "reducer", "generation", "piece")}
+NUMBERS["parameters"] = st.integers(PARAMETERS - 9, PARAMETERS + 9) | st.integers(1, 2 * PARAMETERS)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_no_change_to_what_an_honest_reducer_has_shown_convicts_it(data: st.DataObject) -> None:
     """Whoever accuses has all that was signed in this round and in others, and may put it together as it likes."""
@@ -197,6 +204,8 @@ def test_no_change_to_what_an_honest_reducer_has_shown_convicts_it(data: st.Data
     said = HONEST[0]
     for name in data.draw(st.lists(st.sampled_from(["inputs", "shown", "mask", "pieces", "seal"]), max_size=3)):
         said = said.model_copy(update={name: getattr(others[data.draw(WHICH)][0], name)})
+    for name in data.draw(st.lists(st.sampled_from(sorted(NUMBERS)), max_size=2)):
+        said = said.model_copy(update={name: data.draw(NUMBERS[name])})
     average, inputs = others[data.draw(WHICH)][1], others[data.draw(WHICH)][2]
     try:
         found = wrong((said, average, inputs))

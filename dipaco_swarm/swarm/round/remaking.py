@@ -107,9 +107,8 @@ def word_of_reducer(
         raise ValueError("a piece that there is not")
     about = Subject.of(run, said.stage, ModuleId.parse(said.module), said.version, said.roster)
     sealed = about.statement(said.generation, digest_of_pieces(dict(said.pieces)))
-    listed = about.inputs(
-        said.generation, said.piece, digest_of_inputs(said.inputs, digest_of_rules(group, codec.name))
-    )
+    rules = digest_of_rules(group, codec.name, said.parameters)
+    listed = about.inputs(said.generation, said.piece, digest_of_inputs(said.inputs, rules))
     peer = members[said.reducer].peer
     if not (is_signed_by(peer, sealed, said.seal) and is_signed_by(peer, listed, said.shown)):
         raise ValueError("what the reducer has not signed")

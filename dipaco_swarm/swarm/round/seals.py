@@ -72,10 +72,11 @@ def digest_of_piece(mask: bytes, data: Buffer) -> bytes:
     return digest.digest()
 
 
-def digest_of_rules(group: ModuleGroup, codec: str) -> bytes:
-    """Of all that an average follows from besides the roster: who goes by other rules is no liar."""
+def digest_of_rules(group: ModuleGroup, codec: str, parameters: int) -> bytes:
+    """Of all that an average follows from besides the roster: who goes by other rules is no liar. `parameters`: of the
+    module, from which the length of its last piece follows."""
     weights = sorted((int(path), float(weight)) for path, weight in group.path_weights.items())
-    return hashlib.sha256(msgpack.packb([group.averaging, group.round_tokens, codec, weights])).digest()
+    return hashlib.sha256(msgpack.packb([group.averaging, group.round_tokens, codec, parameters, weights])).digest()
 
 
 def digest_of_inputs(inputs: Iterable[SignedInput], rules: bytes) -> bytes:

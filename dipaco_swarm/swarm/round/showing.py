@@ -99,7 +99,7 @@ class Showing:
         if kept.asked[stream.peer] > TRIES * (2 + most_checked(len(kept.ours), len(kept.roster.members))):
             raise RemoteDataError(stream.peer, "asks for more inputs than anybody checks")
         listed = await self._compute.aside(_listed, made)
-        digest = digest_of_inputs(listed, digest_of_rules(kept.group, self._codec))
+        digest = digest_of_inputs(listed, digest_of_rules(kept.group, self._codec, kept.parameters))
         signature = self._transport.sign(kept.about.inputs(made.generation, asked.piece, digest))
         await stream.send(InputsAre(inputs=listed, signature=signature))
         if asked.whole:
