@@ -33,6 +33,10 @@ class Bans:
         self._file = file
         self._proofs: dict[str, Proof | Convicted] = {}
         self._is_proven: Callable[[Proof], bool] = lambda proof: False
+        self.matters: Callable[[str], bool] = lambda name: True
+        """Whether a name was ever met here, or is to be heard: anybody can make up others, and prove much of them."""
+        self.met: Callable[[str], bool] = lambda name: True
+        """Whether it has contributed: such names stay where there are too many."""
 
     def open(self, is_proven: Callable[[Proof], bool]) -> None:
         """Read what is kept. `is_proven`: whether a proof shows what it says."""
@@ -61,15 +65,18 @@ class Bans:
             self._add(convicted)
 
     def take(self, proof: Proof) -> bool:
-        """Ban whom it convicts; whether it convicts anybody."""
+        """Ban whom it convicts, if it matters to us; whether it convicts anybody."""
         if not self._is_proven(proof):
             return False
-        if proof.reducer not in self._proofs:
+        if proof.reducer not in self._proofs and self.matters(proof.reducer):
             self._add(proof)
         return True
 
     def _add(self, ban: Proof | Convicted) -> None:
-        self._proofs = dict([*self._proofs.items(), (ban.reducer, ban)][-MOST:])
+        proofs = {**self._proofs, ban.reducer: ban}
+        while len(proofs) > MOST:
+            del proofs[next((name for name in proofs if not self.met(name)), next(iter(proofs)))]
+        self._proofs = proofs
         if self._file is not None:
             keep_if_possible(self._file, bytes(msgpack.packb([encode(p) for p in self._proofs.values()])))
 

@@ -60,6 +60,7 @@ class Groups:
             ban=door.bans.take,
             convict=door.bans.convict,
             proof_of=door.bans.proof_of,
+            matters=door.bans.matters,
             roots=vouching.roots,
             others=self._directory.peers,
             has_had=vouching.had.has,

@@ -163,6 +163,47 @@ def test_who_accuses_somebody_honest_bans_nobody_and_is_heard_no_more(
 
 
 @pytest.mark.usefixtures("every_piece_is_checked")
+def test_a_stranger_that_accuses_and_sends_nothing_more_keeps_no_member_from_being_heard(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whom it accuses is itself, of a round that it has made up; and when its stream ends, it is heard no more."""
+    judged: list[Evidence] = []
+    judge = Accusing.judge
+
+    async def note(self: Accusing, shown: Evidence, group: ModuleGroup) -> bool:
+        judged.append(shown)
+        return await judge(self, shown, group)
+
+    monkeypatch.setattr(Accusing, "judge", note)
+    swarms = make_local_swarms(4)
+    one_round(swarms[:3])
+    until(lambda: len(judged) >= 6)
+    hearer, member, stranger = swarms[0], swarms[1], swarms[3]
+    stranger.announce([Announcement(stranger.peer, 0, MODULE, PathIndex(3), 0, DIGEST)], [GROUP])
+    until(lambda: stranger.peer in {said.peer for said in hearer.members(0, MODULE)} or seen(hearer) == 0)
+    hearing, shown = auditing(hearer).accusing._hearing, next(e for e in judged if e.reducer == swarms[2].peer)
+    done = threading.Event()
+
+    async def accuse() -> None:
+        async with stranger._transport.dial(hearer.peer, auditing(hearer)._protocol) as stream:  # type: ignore[attr-defined]
+            await stream.send(shown.said)
+            while not done.is_set():
+                await asyncio.sleep(0.05)
+
+    thread = threading.Thread(target=in_loop, args=[stranger, accuse()])
+    thread.start()
+    until(lambda: hearing[True].locked())
+    before = auditing(hearer).accusing.judged
+    pieces = [shown.average, *(data for _, data in sorted(shown.inputs.items()))]
+    in_loop(member, auditing(member).accusing._say(hearer.peer, shown.said, pieces))
+    until(lambda: auditing(hearer).accusing.judged == before + 1)
+    assert hearing[True].locked()
+    done.set()
+    thread.join()
+    until(lambda: stranger.peer in auditing(hearer).accusing.unheard)
+
+
+@pytest.mark.usefixtures("every_piece_is_checked")
 def test_who_says_that_it_is_not_shown_what_others_are_is_heard_once(make_local_swarms: MakeSwarms) -> None:
     swarms = make_local_swarms(4)
     one_round(swarms)

@@ -157,6 +157,21 @@ def test_only_so_many_are_kept(tmp_path: Path) -> None:
     assert file.stat().st_size < 600 * MOST
 
 
+def test_names_that_nobody_has_met_push_nobody_out() -> None:
+    """Anybody makes up a thousand names in a tenth of a second, and proves of each that it has signed two averages."""
+    bans = Bans()
+    bans.open(lambda proof: True)
+    met, heard = {"culprit"}, {f"name {i}" for i in range(MOST + 5)}
+    bans.met, bans.matters = met.__contains__, lambda name: name in met | heard
+    assert bans.take(proof(reducer="culprit"))
+    assert bans.take(proof(reducer="somebody"))
+    assert bans.names() == ("culprit",), "it comes back under another name at no cost"
+    for name in sorted(heard):
+        bans.take(proof(reducer=name))
+    assert "culprit" in bans
+    assert len(bans.names()) == MOST
+
+
 def test_the_digest_of_pieces_is_about_which_they_are() -> None:
     assert digest_of_pieces({0: piece(0), 1: piece(1)}) == digest_of_pieces({1: piece(1), 0: piece(0)})
     assert digest_of_pieces({0: piece(0), 1: piece(1)}) != digest_of_pieces({0: piece(1), 1: piece(0)})

@@ -61,7 +61,8 @@ class Accusing:
         """Name -> why we have banned it."""
         self.unheard: set[str] = set()
         """Who has accused somebody of what it did not prove."""
-        self._hearing = asyncio.Lock()
+        self._hearing = {is_strange: asyncio.Lock() for is_strange in (True, False)}
+        """One at a time, for what is shown may be large; strangers keep nobody waiting whom we know."""
         self._tasks = Tasks()
         self.judged = 0
         """Pieces that we have made anew."""
@@ -133,25 +134,37 @@ class Accusing:
             log.debug("peer %s does not hear of a check: %s", peer[-8:], error)
 
     async def hear(self, stream: Stream, said: Accusation) -> None:
-        """Somebody shows us that a reducer was wrong: make it anew ourselves. One after the other."""
+        """Somebody shows us that a reducer was wrong: make it anew ourselves.
+
+        Where strangers accuse, one is heard at a time, and others come in vain; whom we know waits for its turn.
+        """
         group = self._standing.group_of(said.stage, ModuleId.parse(said.module))
-        if group is None or stream.peer in self.unheard or self._hearing.locked():
+        is_strange = self._standing.is_strange(stream.peer)
+        turn = self._hearing[is_strange]
+        if group is None or stream.peer in self.unheard or (is_strange and turn.locked()):
             return
         try:
             self.check_word(said, group)
         except ValueError as error:
             raise RemoteDataError(stream.peer, f"accuses somebody and shows {error}") from None
         most, accused = self.most_bytes(said), said.roster.members[said.reducer].peer
-        if not self._standing.allows(accused) or most * (1 + len(said.inputs)) > MOST_BYTES:
+        if most * (1 + len(said.inputs)) > MOST_BYTES or not self._standing.matters(accused):
             return
-        async with self._hearing, asyncio.timeout(2 * self._transport.timing.stall):
-            average = await receive(stream, 0, most)
-            inputs = {given.member: await receive(stream, 1 + n, most) for n, given in enumerate(said.inputs)}
-            stream.close()
+        async with turn:
+            if not self._standing.allows(accused):
+                return  # somebody has proven it meanwhile, or before
             try:
-                convicts = await self.judge(Evidence(said, average, inputs), group)
+                async with asyncio.timeout(2 * self._transport.timing.stall):
+                    average = await receive(stream, 0, most)
+                    inputs = {given.member: await receive(stream, 1 + n, most) for n, given in enumerate(said.inputs)}
+                    stream.close()
+                    convicts = await self.judge(Evidence(said, average, inputs), group)
             except ValueError:
                 convicts = False
+            except (ConnectionError, EOFError, TimeoutError, RemoteDataError):
+                if is_strange:  # of whom we know the line may have broken
+                    keep_name(self.unheard, stream.peer)
+                raise
         if not convicts:
             keep_name(self.unheard, stream.peer)
             raise RemoteDataError(stream.peer, "accuses somebody of what it does not prove")

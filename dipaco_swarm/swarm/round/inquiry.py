@@ -55,7 +55,7 @@ class Inquiry:
             if not self._standing.ban(proof):
                 continue
             convicted = True
-            if not known:
+            if not known and self._standing.matters(proof.reducer):
                 log.warning(
                     "peer %s signed two averages of the same pieces of %s, version %d: it is banned",
                     proof.reducer[-8:],

@@ -55,6 +55,8 @@ class Standing:
     """The same, of whom we have convicted ourselves."""
     proof_of: Callable[[str], Proof | None]
     """Why we have banned a peer ourselves, if we have."""
+    matters: Callable[[str], bool]
+    """Whether a peer has contributed to anything, or is to be heard: nobody need know what others have done."""
     roots: Sequence[str]
     """The operator's nodes, which are told of everybody who is convicted."""
     others: Callable[[], Sequence[str]]
