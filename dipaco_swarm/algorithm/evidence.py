@@ -6,8 +6,9 @@ situation (the first row that fits)              believed
 ----------------------------------------------------------------------------------------------------
 the operator's node has had it                   yes
 somebody whom we know has had it                 yes
-somebody whom we know has had another version    no
+somebody whom we know is there                   no      also one that has had no version yet: a stage begins so
 the operator's node has had another version      no      it will have had it, if its members have
+somebody whom we know was in the run lately      no      unless nothing has been believed for long
 strangers have had a version of the module:
   more than half of them, and of us, had it      yes     a newcomer, a guest, a new run: nobody is known
   some have, and that for long                   yes     if we have made no version of the module ourselves
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Votes:
-    """Of peers that are there and have answered, without ourselves."""
+    """Of peers that are there, without ourselves."""
 
     asked: int = 0
     for_it: int = 0
@@ -35,9 +36,11 @@ class Evidence:
     root: bool | None = None
     """Whether a node of the operator's has had the state; None: none can tell, or we are it."""
     known: Votes = Votes()
-    """That have had a version of the module, as all who are counted here."""
+    """All that are there, whether they have had a version of the module and have answered or not."""
+    known_elsewhere: bool = False
+    """Whether somebody whom we know has trained any module not long ago."""
     strangers: Votes = Votes()
-    """Asked where nobody is known, and no node of the operator's can tell."""
+    """That have had a version. Asked where nobody known is there, and no node of the operator's can tell."""
     made_here: bool = False
     """Whether we have made a version of the module ourselves."""
     for_long: bool = False
@@ -49,6 +52,8 @@ def is_believed(seen: Evidence) -> bool:
     if seen.root or seen.known.for_it:
         return True
     if seen.root is not None or seen.known.asked:
+        return False
+    if seen.known_elsewhere and not seen.for_long:
         return False
     if 2 * seen.strangers.for_it > seen.strangers.asked + int(seen.made_here):
         return True

@@ -13,7 +13,6 @@ from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.announcing import Announcing, standing
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.transport import Record, Transport
-from dipaco_swarm.swarm.wire import Holding
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +86,8 @@ class Directory:
         """Announcements about one module that are listened to."""
         self.knows: Callable[[str], bool] = lambda peer: True
         """Whether a peer is no stranger."""
+        self.always: Collection[str] = ()
+        """Who is listened to however many others there are: the operator's nodes."""
         self.on_read: Callable[[int, ModuleId, Collection[PeerName]], asyncio.Task[None] | None]
         self.on_read = lambda stage, module, found: None
         """Called after each reading, with who is in the directory; may ask others, who tell us more (`heard_of`)."""
@@ -205,12 +206,12 @@ class Directory:
         heard = self._heard.setdefault(key, {})
         for peer in [peer for peer, record in heard.items() if record.until < now and peer not in found]:
             del heard[peer]
-        # whom we know comes first, so that a crowd of new names displaces nobody
-        for peer, record in sorted(found.items(), key=lambda entry: (entry[0] not in heard, entry[0])):
+        # whom we have heard, and whom we know, come first, so that a crowd of new names displaces nobody
+        for peer, record in sorted(found.items(), key=lambda of: (of[0] not in heard, not self.knows(of[0]), of[0])):
             if records.is_goodbye(record.payload):
                 heard.pop(peer, None)
                 self._lately.get(key, {}).pop(peer, None)
-            elif self._allows(peer) and (peer in heard or len(heard) < self.max_members):
+            elif self._allows(peer) and (peer in heard or self._has_room(peer, heard)):
                 with self._transport.border.guard(peer, "ignored what a peer says"):
                     self._take_one(key, peer, record, now, late)
 
@@ -238,12 +239,10 @@ class Directory:
             if peer not in live and now - record.since < self._timing.long_ago and self._allows(peer)
         )
 
-    def told(self, peer: str, held: Holding) -> None:
-        """A peer says what it has; what is not about modules of ours is none of our business."""
-        stage, module = held.stage, ModuleId.parse(held.module)
-        if any((said.stage, said.module) == (stage, module) for said in self.ours):
-            name, version, digest, work = PeerName(peer), held.version, held.digest, held.work
-            self.heard_directly(Announcement(name, stage, module, None, version, digest, work, role=Role.HOLDS))
+    def trained_lately(self) -> set[PeerName]:
+        """Who trained any module not long ago, and has not said goodbye."""
+        since, groups = self._clock.boottime() - self._timing.long_ago, list(self._lately.values())
+        return {peer for group in groups for peer, record in group.copy().items() if record.since > since}
 
     def heard_directly(self, said: Announcement) -> None:
         """A peer has said over a stream where it stands; it is there, whatever the directory says."""
@@ -251,7 +250,7 @@ class Directory:
         before = self._heard.setdefault(key, {}).get(said.peer)
         if said.peer == self._transport.peer or not self._allows(said.peer):
             return
-        if before is None and len(self._heard[key]) >= self.max_members:
+        if before is None and not self._has_room(said.peer, self._heard[key]):
             return
         if before is not None:
             # who only held the module a moment ago may train it now
@@ -265,22 +264,23 @@ class Directory:
         until = max(now + self._timing.lifetime, before.until if before is not None else 0.0)
         self._note(key, Heard(said, expiration, until, now, pause, direct=now))
 
-    def heard_of(self, peer: str, payload: bytes, stage: int, module: ModuleId, *, by: str) -> None:
-        """Whom we have asked says what a peer has said; or it itself does. Raises RemoteDataError when malformed."""
-        said, addresses = records.decode_announcement(peer, payload, stage, module)
-        if peer == by:
-            self.heard_directly(said)  # and where it is we know
-            return
-        heard, now = self._heard.setdefault((stage, module), {}), self._clock.boottime()
+    def heard_of(self, said: Announcement) -> bool:
+        """Somebody whom we have asked says what a peer has said. Whether it is listened to."""
+        heard, now = self._heard.setdefault((said.stage, said.module), {}), self._clock.boottime()
         before = heard.get(said.peer)
-        has_room = len(heard) < self.max_members if before is None else not before.is_first_hand or before.until < now
-        if has_room and said.peer != self._transport.peer and self._allows(peer):
-            self._note((stage, module), Heard(said, 0.0, now + self._timing.lifetime, now, 0.0))
-            self._transport.remember(said.peer, addresses, reachable=said.reduces)
+        has_room = (
+            self._has_room(said.peer, heard) if before is None else not before.is_first_hand or before.until < now
+        )
+        if listens := has_room and said.peer != self._transport.peer and self._allows(said.peer):
+            self._note((said.stage, said.module), Heard(said, 0.0, now + self._timing.lifetime, now, 0.0))
+        return listens
 
     def heard_ourselves(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """What others have said to us about a module, or written, and not what we have by the word of somebody else."""
         return tuple(record.said for record in self._holding(stage, module).values() if record.is_first_hand)
+
+    def _has_room(self, peer: str, heard: Collection[str]) -> bool:
+        return len(heard) < self.max_members or peer in self.always
 
     def _is_older_than_direct(self, said: Announcement, before: Heard, now: float) -> bool:
         """Whether a record says less than what its peer has said itself a moment ago: it was written before that."""

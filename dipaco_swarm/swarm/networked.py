@@ -136,7 +136,6 @@ class NetworkedSwarm:
         self._manifests = Manifests(transport, address, store, self._known_peers)
         self._rounds: Rounds | None = None
         vouching.generation = self._manifests.generation
-        store.on_told = directory.told
         store.on_asked_had = vouching.answer
         store.on_invitation = door.answer
 
@@ -226,7 +225,8 @@ class NetworkedSwarm:
             return outcome
         group = contribution.group
         self._groups.agreed(group, outcome)
-        self._vouching.contributed(group.stage, group.module, contribution.digest, outcome.contributors)
+        known = [peer for peer, tokens in outcome.tokens.items() if tokens]
+        self._vouching.contributed(group.stage, group.module, contribution.digest, known)
         if older is None:
             return outcome
         agreed = await to_its_end(self._store.step(older, outcome))  # it is decided: others go on with what we gave
@@ -380,10 +380,13 @@ async def networked_swarm(
     store = Store(transport, address.fingerprint, blobs)
     await store.serve()
     vouching = Vouching(portal, transport, address, directory, circle or Circle())
-    directory.knows = vouching.knows
+    directory.knows, directory.always = vouching.knows, vouching.roots
+    bans.met = vouching.circle.__contains__
+    bans.matters = lambda name: name in vouching.circle or name in directory.peers()
     protocol = store_protocol(address.fingerprint)
     witnesses = Witnesses(transport, protocol, directory, vouching.roots, vouching.circle.last)
     store.on_asked_members, directory.on_read = witnesses.answer, witnesses.look
+    store.on_told = witnesses.told
     transport.border.is_strange = lambda peer: not (vouching.knows(peer) or peer in vouching.roots)
     swarm = NetworkedSwarm(portal, transport, address, directory, store, vouching, door, met_before, patience)
     background = Tasks()

@@ -48,6 +48,21 @@ class Question:
     """Since when nothing was believed."""
 
 
+@dataclass(frozen=True)
+class Answers:
+    """Who has had the states that were asked about."""
+
+    roots: Sequence[HadAre]
+    """Of the operator's nodes that can tell."""
+    friends: Sequence[str]
+    """Who is there and known: to us, or to the operator's nodes where we know nobody there."""
+    known: Sequence[HadAre]
+    """What those have answered."""
+    known_elsewhere: bool
+    """Whether we, or the operator's nodes, know somebody who has trained any module not long ago."""
+    strangers: Sequence[HadAre]
+
+
 class Vouching:
     """Asks and answers. `believed` may be called from any thread."""
 
@@ -91,7 +106,8 @@ class Vouching:
         made = (self.had.makers(state.digest) for state, is_ours in zip(asked.states, had, strict=True) if is_ours)
         known = self._known_members(stage, module) if self.is_root else ()
         makers, begun = next(filter(None, made), ()), self.had.begun(stage, module)
-        return HadAre(had=had, begun=begun, makers=makers, known=known[:MAX_NAMES])
+        lately = self.is_root and self._knows_somebody_lately()
+        return HadAre(had=had, begun=begun, makers=makers, known=known[:MAX_NAMES], known_elsewhere=lately)
 
     def took(self, stage: int, module: ModuleId, claim: Claim) -> None:
         """We have this state now: who has contributed to it is known from here on."""
@@ -165,20 +181,21 @@ class Vouching:
             members = [said for said in self._directory.members(stage, module) if said.peer != self._transport.peer]
             claims = self._likeliest(claims, members)
             ask = AskHad(stage=stage, module=str(module), states=tuple(map(_said, claims)))
-            root, known, strangers = await self._answers(ask, members)
+            said = await self._answers(ask, members)
             for_long = question.open_since is not None and now - question.open_since >= self._timing.undecided
             for at, claim in enumerate(claims):
                 seen = Evidence(
-                    root=None if root is None else root.had[at],
-                    known=_votes(known, at),
-                    strangers=_votes(strangers, at),
+                    root=any(answer.had[at] for answer in said.roots) if said.roots else None,
+                    known=Votes(len(said.friends), sum(answer.had[at] for answer in said.known)),
+                    known_elsewhere=said.known_elsewhere,
+                    strangers=Votes(len(said.strangers), sum(answer.had[at] for answer in said.strangers)),
                     made_here=self.had.made(stage, module),
                     for_long=for_long,
                 )
                 believed = is_believed(seen)
                 log.debug("%s v%d %s: %s, by %s", module, claim.version, claim.digest[:8], believed, seen)
                 if believed:
-                    self._note((stage, module), claim, [answer for answer in (*known, *strangers) if answer.had[at]])
+                    self._note((stage, module), claim, _makers(said, at, {member.peer for member in members}))
         finally:
             announced = self._announced(stage, module)
             settled = any(self.believes(stage, module, claim, announced) for claim in claims)
@@ -194,23 +211,23 @@ class Vouching:
         ranked = sorted(claims, key=lambda claim: (-by_known[claim], -said[claim], -claim.work, claim.digest))
         return ranked[:MAX_CLAIMS]
 
-    async def _answers(
-        self, ask: AskHad, members: Sequence[Announcement]
-    ) -> tuple[HadAre | None, list[HadAre], list[HadAre]]:
-        """Of the operator's node, of members that we know and, where there are none of these, of strangers.
+    async def _answers(self, ask: AskHad, members: Sequence[Announcement]) -> "Answers":
+        """Of the operator's nodes, of members that we know and, where there are none of these, of strangers.
 
-        Who has had no version of the module, and none of these states, can tell nothing: it has only come before us.
+        A node or a stranger that has had no version of the module, and none of these states, can tell nothing: it has
+        only come before us. A friend that has come before us says all the same that nobody need go by strangers.
         """
         others = [said.peer for said in members if said.peer not in self.roots]
-        asked = [peer for peer in others if self._is_known(peer)]
-        roots, known = await asyncio.gather(self._ask_all(self.roots, ask), self._ask_all(asked, ask))
-        root = next((answer for answer in roots if any(answer.had)), roots[0] if roots else None)
-        if root is not None and not known:
-            known = await self._ask_all([peer for peer in others if peer in root.known], ask)
-        known = [answer for answer in known if _can_tell(answer)]
-        root = root if root is not None and _can_tell(root) else None
-        strangers = [] if root is not None or known else await self._ask_all(others, ask)
-        return root, known, [answer for answer in strangers if _can_tell(answer)]
+        friends = [peer for peer in others if self._is_known(peer)]
+        roots, known = await asyncio.gather(self._ask_all(self.roots, ask), self._ask_all(friends, ask))
+        if not friends:
+            named = {name for answer in roots for name in answer.known}
+            friends = [peer for peer in others if peer in named]
+            known = await self._ask_all(friends, ask)
+        elsewhere = self._knows_somebody_lately() or any(answer.known_elsewhere for answer in roots)
+        roots = [answer for answer in roots if _can_tell(answer)]
+        strangers = [] if roots or friends else await self._ask_all(others, ask)
+        return Answers(roots, friends, known, elsewhere, [answer for answer in strangers if _can_tell(answer)])
 
     async def _ask_all(self, peers: Sequence[str], ask: AskHad) -> list[HadAre]:
         drawn = self._transport.random.sample(peers, MAX_VOTERS) if len(peers) > MAX_VOTERS else peers
@@ -228,12 +245,14 @@ class Vouching:
             return None
         return answer if isinstance(answer, HadAre) and len(answer.had) == len(ask.states) else None
 
-    def _note(self, place: Place, claim: Claim, had: Sequence[HadAre]) -> None:
-        """Remember that a claim is believed, and whom we know once we have taken it: whom half of those name."""
-        named = Counter(name for answer in had for name in dict.fromkeys(answer.makers))
-        self._makers[place, claim] = tuple(name for name, times in named.items() if 2 * times >= len(had))
+    def _note(self, place: Place, claim: Claim, makers: tuple[str, ...]) -> None:
+        """Remember that a claim is believed, and whom we know once we have taken it."""
+        self._makers[place, claim] = makers
         while len(self._makers) > REMEMBERED_CLAIMS:
             del self._makers[next(iter(self._makers))]
+
+    def _knows_somebody_lately(self) -> bool:
+        return any(map(self._is_known, self._directory.trained_lately()))
 
     def _known_members(self, stage: int, module: ModuleId) -> tuple[str, ...]:
         return tuple(said.peer for said in self._directory.members(stage, module) if self._is_known(said.peer))
@@ -254,8 +273,13 @@ def _can_tell(answer: HadAre) -> bool:
     return answer.begun or any(answer.had)
 
 
-def _votes(answers: Sequence[HadAre], at: int) -> Votes:
-    return Votes(len(answers), sum(answer.had[at] for answer in answers))
+def _makers(said: "Answers", at: int, there: Collection[str]) -> tuple[str, ...]:
+    """Who has contributed to a state, as at least half of those say who have had it: friends, if any have. Of the names
+    that strangers say only those that are there, or one stranger would make us know whom it likes."""
+    friends = [answer for answer in said.known if answer.had[at]]
+    had = friends or [answer for answer in said.strangers if answer.had[at]]
+    named = Counter(name for answer in had for name in dict.fromkeys(answer.makers) if friends or name in there)
+    return tuple(name for name, times in named.items() if 2 * times >= len(had))
 
 
 def _said(claim: Claim) -> SaidState:

@@ -281,6 +281,7 @@ class HadAre(Message):
     """Who has contributed to the first of them that we know this of."""
     known: tuple[Peer, ...] = Field(default=(), max_length=MAX_NAMES)
     """Said by a bootstrap node: who is there of those who have made states of this run."""
+    known_elsewhere: bool = False  # the same: whether any of those has trained any module lately
 
 
 class AskState(Message):

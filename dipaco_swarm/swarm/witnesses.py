@@ -6,7 +6,7 @@ asked who is in it, and some of those we have made rounds with: over streams, on
 they say of others tells where to find them, and nothing that they say of a state is believed for it.
 
 And where many come at once, the nodes beside a key are new, and have not what the operator's node has said before they
-came. So who reads a group for the first time and does not see it there asks it: it alone may have what was trained.
+came. So who begins to read a group and does not see it there asks it: it alone may have what was trained.
 """
 
 import asyncio
@@ -17,14 +17,18 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.directory import Directory, Key
 from dipaco_swarm.swarm.greetings import MAX_MEMBERS_NAMED, AskMembers, MembersAre, SaidOfMember
-from dipaco_swarm.swarm.records import encode_announcement
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
+from dipaco_swarm.swarm.records import decode_announcement, encode_announcement
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.transport import Transport
+from dipaco_swarm.swarm.wire import Holding
 
 log = logging.getLogger(__name__)
 
 MAX_ASKED = 8
 """Besides the operator's nodes: those who were there last."""
+TIMES = 3
+"""So often the operator's nodes are asked for their own word: one may be starting, and another one be down."""
 MOST = 4096
 """Modules, of all stages, that are remembered."""
 
@@ -49,13 +53,21 @@ class Witnesses:
         self._met_last = met_last
         self._tasks = Tasks()
         self._asking: dict[Key, asyncio.Task[None]] = {}
-        self._looked: dict[Key, None] = {}
-        """Modules that were read in this life."""
+        self._left: dict[Key, int] = {}
+        """Modules that were read in this life -> how often the operator's nodes are asked still, to be heard."""
         self._said: set[Key] = set()
         """Of which modules it was said that nobody is to be seen."""
 
     async def stop(self) -> None:
         await self._tasks.end()
+
+    def told(self, peer: str, held: Holding) -> None:
+        """A peer says what it has; what is not about modules of ours is none of our business."""
+        stage, module = held.stage, ModuleId.parse(held.module)
+        if any((said.stage, said.module) == (stage, module) for said in self._directory.ours):
+            name, version, digest, work = PeerName(peer), held.version, held.digest, held.work
+            said = Announcement(name, stage, module, None, version, digest, work, role=Role.HOLDS)
+            self._directory.heard_directly(said)
 
     def answer(self, asked: AskMembers) -> MembersAre:
         """Who trains a module, as we have heard of them ourselves; we are named first, whatever we do with it, then
@@ -73,21 +85,20 @@ class Witnesses:
     def look(self, stage: int, module: ModuleId, found: Collection[str]) -> asyncio.Task[None] | None:
         """These are in the directory. Ask, unless it shows somebody whom we know; or unless nobody was ever there.
 
-        The first time in a life that is asked at any rate, and the operator's nodes where none of them is shown. Who is
-        being asked is asked once.
+        The first time in a life that is asked at any rate; and the operator's nodes that are not shown, three times at
+        most until they are heard. Who is being asked is asked once.
         """
         key, us = (stage, module), self._transport.peer
-        is_first = key not in self._looked
-        self._looked[key] = None
-        for oldest in list(self._looked)[:-MOST]:
-            del self._looked[oldest]
-        if any(peer != us and self._directory.knows(peer) for peer in found):
-            if not is_first or not self._roots or any(root in found for root in self._roots):
-                return None
-            return self._begin(key, self._ask_roots)
-        first_hand = {said.peer for said in self._directory.heard_ourselves(stage, module)}
-        hearsay = {said.peer for said in self._directory.members(stage, module)} - first_hand - {us}
-        if not (is_first or hearsay or self._known_lately(stage, module)):
+        left = self._left.pop(key, TIMES)
+        held = {said.peer for said in self._directory.heard_ourselves(stage, module)}
+        missed = left > 0 and any(root not in held for root in self._roots)
+        self._left[key] = left - 1 if missed else 0
+        for oldest in list(self._left)[:-MOST]:
+            del self._left[oldest]
+        if any(peer != us and peer in held and self._directory.knows(peer) for peer in found):
+            return self._begin(key, self._ask_roots) if missed else None
+        hearsay = {said.peer for said in self._directory.members(stage, module)} - held - {us}
+        if not (left == TIMES or missed or hearsay or self._known_lately(stage, module)):
             return None
         return self._begin(key, self._ask_all)
 
@@ -145,8 +156,14 @@ class Witnesses:
                 answer = await stream.receive()
             if isinstance(answer, MembersAre):
                 for member in answer.members:
-                    self._directory.heard_of(member.peer, member.said, stage, module, by=peer)
+                    self._hear(*decode_announcement(member.peer, member.said, stage, module), by=peer)
         except RemoteDataError as error:
             self._transport.border.note(error, "does without its word on who is there")
         except (ConnectionError, EOFError, TimeoutError) as error:
             log.debug("peer %s does not say who is there: %s", peer[-8:], error)
+
+    def _hear(self, said: Announcement, addresses: Sequence[str], by: str) -> None:
+        if said.peer == by:
+            self._directory.heard_directly(said)  # and where it is we know
+        elif said.peer not in self._roots and self._directory.heard_of(said):  # nobody speaks for the operator's nodes
+            self._transport.remember(said.peer, addresses, reachable=said.reduces)

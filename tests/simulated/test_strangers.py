@@ -14,7 +14,8 @@ from dipaco_swarm.testing.run import Plan, StagePlan
 from dipaco_swarm.testing.world import World
 from tests.long import cases
 
-PLAN = Plan((StagePlan(((0, 0), (0, 1), (1, 0), (1, 1))),), inner_steps=10)
+GRID = ((0, 0), (0, 1), (1, 0), (1, 1))
+PLAN = Plan((StagePlan(GRID),), inner_steps=10)
 ATTACKED_SECONDS = 120.0
 STRANGERS = 3
 
@@ -25,13 +26,13 @@ def forged_by(stranger: Stranger) -> dict[str, int]:
     return stranger.outsider.forged
 
 
-def forged_states_taken(world: World, strangers: list[Stranger]) -> list[str]:
+def forged_states_taken(world: World, strangers: list[Stranger], stage: int = 0) -> list[str]:
     """By whom a state of a stranger was taken, or gone on from."""
     forged = {digest for stranger in strangers for digest in forged_by(stranger)}
     taken = [
         f"{peer} is at {at}" for states in world.states().values() for peer, at in states.items() if at[1] in forged
     ]
-    kept = [f"the node keeps {m}" for m, state in world.operator.kept(0).items() if state.digest in forged]
+    kept = [f"the node keeps {m}" for m, state in world.operator.kept(stage).items() if state.digest in forged]
     gone_on = [
         f"version {version.number} of {place[1]} goes on from it"
         for place, versions in world.ledger.versions.items()
@@ -83,3 +84,35 @@ def test_a_state_that_only_strangers_vouch_for_is_taken_by_nobody(tmp_path: Path
     assert not world.failures()
     assert not world.ledger.violations
     assert versions > 0.5 * before, f"{before} versions before, {versions} with strangers"
+
+
+@pytest.mark.parametrize("forge", cases(hostile.takeover, long=[hostile.far]))
+@pytest.mark.parametrize("seed", cases(11, long=[12, 13]))
+def test_nor_where_a_stage_begins_and_nobody_has_a_version_yet(tmp_path: Path, forge: Forge, seed: int) -> None:
+    """Everybody is at the beginning, and can say of no version that it has had it: so whose word counts, then?"""
+    chance = Random(f"{forge.__name__}/{seed}")
+    plan = Plan((StagePlan(GRID, rounds=3), StagePlan(GRID, "k-means")), inner_steps=40)
+    world = World(seed, plan, tmp_path / "world")
+    strangers = [Stranger(world, f"stranger-{n}", Machine(), Claimer(forge), path=n) for n in range(STRANGERS)]
+    versions = 0
+
+    async def story(world: World) -> None:
+        nonlocal versions
+        for path in range(4):
+            world.start(f"peer-{path}", path, Machine(home_line(chance)))
+        assert await world.until(lambda: world.stage == 1, 3000.0)
+        before = sum(map(len, world.ledger.versions.values()))
+        for stranger in strangers:
+            stranger.start()
+        await asyncio.sleep(ATTACKED_SECONDS)
+        versions = sum(map(len, world.ledger.versions.values())) - before
+        taken = forged_states_taken(world, strangers, stage=1)
+        for stranger in strangers:
+            stranger.kill()
+        assert not taken
+
+    world.play(story)
+    assert all(forged_by(stranger) for stranger in strangers)
+    assert versions > 0
+    assert not world.failures()
+    assert not world.ledger.violations

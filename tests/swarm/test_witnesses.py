@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm import witnesses
-from dipaco_swarm.swarm.greetings import AskMembers, MembersAre
+from dipaco_swarm.swarm.greetings import AskMembers, MembersAre, SaidOfMember
 from dipaco_swarm.swarm.interface import Announcement, PeerName
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.records import encode_announcement
@@ -74,7 +73,7 @@ def forget(swarm: NetworkedSwarm, *, all_of_it: bool = False) -> None:
         if all_of_it:
             swarm._directory._lately.clear()
             swarm._directory._readings.clear()
-            swarm._directory.on_read.__self__._looked.clear()  # type: ignore[attr-defined]
+            swarm._directory.on_read.__self__._left.clear()  # type: ignore[attr-defined]
 
     swarm._portal.run(in_the_loop())
 
@@ -115,7 +114,7 @@ def test_a_friend_says_that_it_is_there_and_who_else_is(swarms: Sequence[Network
 def test_what_was_heard_of_others_is_not_passed_on(swarms: Sequence[NetworkedSwarm]) -> None:
     blind, told = swarms[1], swarms[2]
     ghost = Announcement(PeerName("ghost"), 0, MODULE, announcement(told, 1).path, 0, announcement(told, 1).digest)
-    told._directory.heard_of("ghost", encode_announcement(ghost, ()), 0, MODULE, by="a friend")
+    told._directory.heard_of(ghost)
     assert "ghost" in {said.peer for said in told.members(0, MODULE)}
     blind._transport.records = Empty()  # type: ignore[misc]
     forget(blind)
@@ -126,11 +125,9 @@ def test_what_was_heard_of_others_is_not_passed_on(swarms: Sequence[NetworkedSwa
 def test_what_a_peer_says_itself_counts_before_what_others_say_of_it(swarms: Sequence[NetworkedSwarm]) -> None:
     us, other = swarms[1], swarms[2]
     said = announcement(other, 1, version=7)
-    us._directory.heard_of(other.peer, encode_announcement(said, ()), 0, MODULE, by="a friend")
+    assert not us._directory.heard_of(said)
     assert {one.version for one in us.members(0, MODULE)} == {0}
-    with pytest.raises(RemoteDataError, match="malformed"):
-        us._directory.heard_of("anybody", b"\xc0", 0, MODULE, by="a friend")
-    us._directory.heard_of(us.peer, encode_announcement(said, ()), 0, MODULE, by="a friend")
+    assert not us._directory.heard_of(announcement(us, 0, version=7))
     assert len(us.members(0, MODULE)) == 4
 
 
@@ -153,15 +150,43 @@ def test_a_newcomer_asks_the_operators_node_for_its_state_where_only_newcomers_a
 def test_nobody_speaks_for_the_operators_node(make_local_swarms: Make) -> None:
     """Nor for whom we know: what others say of a state is nobody's word but theirs."""
     root, stranger, newcomer = make_local_swarms(3)
-    newcomer._vouching.circle.meet(["a friend"])
-    for name in (root.peer, "a friend"):
-        lie = replace(announcement(stranger, 0, version=1000), peer=PeerName(name))
-        newcomer._directory.heard_of(name, encode_announcement(lie, ()), 0, MODULE, by=stranger.peer)
-        assert name in {said.peer for said in newcomer.members(0, MODULE)}
-        assert not newcomer.believed(0, MODULE, Claim.of(announcement(newcomer, 0)), [Claim.of(lie)])
+    names = [PeerName(root.peer), PeerName("friend")]
+    newcomer._vouching.circle.meet(["friend", stranger.peer])
+    lies = [replace(announcement(stranger, 0, version=1000), peer=name) for name in names]
+    told = tuple(SaidOfMember(peer=lie.peer, said=encode_announcement(lie, ())) for lie in lies)
+    stranger._store.on_asked_members = lambda asked: MembersAre(members=told)
+    until(lambda: others(newcomer) == {"friend"})
+    newcomer._vouching.circle._names = dict.fromkeys(["friend"])
+    assert root.peer not in {said.peer for said in newcomer.members(0, MODULE)}
+    assert not newcomer.believed(0, MODULE, Claim.of(announcement(newcomer, 0)), [Claim.of(lies[0])])
 
 
-def test_who_was_always_alone_asks_once(make_local_swarms: Make) -> None:
+def test_what_is_malformed_is_left_out(make_local_swarms: Make) -> None:
+    root, newcomer = make_local_swarms(2)
+    told = MembersAre(members=(SaidOfMember(peer="anybody", said=b"\xc0"),))
+    asked: list[AskMembers] = []
+
+    def answer(message: AskMembers) -> MembersAre:
+        asked.append(message)
+        return told
+
+    root._store.on_asked_members = answer
+    until(lambda: not others(newcomer) and len(asked) > 1)
+    assert not newcomer.members(0, MODULE)
+
+
+def test_a_crowd_of_names_does_not_hide_the_operators_node(make_local_swarms: Make) -> None:
+    root, newcomer, *crowd = make_local_swarms(5)
+    newcomer._directory.max_members = 2
+    for path, swarm in enumerate(crowd):
+        swarm.announce([announcement(swarm, path)], [group(1.0)])
+    until(lambda: len(others(newcomer)) == 2)
+    root.announce([announcement(root, None, version=3)])
+    until(lambda: root.peer in {said.peer for said in newcomer.members(0, MODULE)} or others(newcomer) == set())
+    assert len(newcomer.members(0, MODULE)) == 3
+
+
+def test_who_was_always_alone_asks_three_times(make_local_swarms: Make) -> None:
     root, lonely = make_local_swarms(2)
     asked: list[str] = []
     answer = root._store.on_asked_members
@@ -175,7 +200,7 @@ def test_who_was_always_alone_asks_once(make_local_swarms: Make) -> None:
     until(lambda: bool(asked))
     for _ in range(5):
         assert not others(lonely)
-    assert asked == [str(MODULE)]
+    assert asked == 3 * [str(MODULE)], "the operator's node holds nothing of it, and may be starting"
 
 
 def test_no_more_members_are_written_down_than_are_named(
