@@ -3,12 +3,13 @@
     peer: new best -> blob, statement {path, loss, blob}      bootstrap node, guests: statements -> blob -> checks
 
 What is checked, and by whom. Everybody refuses statements and blobs that are malformed, of another run, stage or path,
-of the wrong shape, or not finite, and statements of peers that do not train the path. The bootstrap node also scores
-the snapshot on some documents of its routing sample that the router sends to the path: it must be about as good there
-as the path's agreed modules are, and the announced loss must not be much lower than the loss found.
+of the wrong shape, or not finite, and statements of peers that do not train the path. As a stage may end by these
+losses, the bootstrap node takes none meanwhile of who has contributed to nothing, once it knows any that have. It also
+scores the snapshot on some documents of its routing sample that the router sends to the path: it must be about as good
+there as the path's agreed modules are, and the announced loss must not be much lower than the loss found.
 
 What remains. The slice is on the announcing peer's machine, so the announced loss itself is its word: a peer that takes
-part in training the path (or says so: anybody may) can claim up to `CLAIM_MARGIN` nats too little, and its snapshot,
+part in training the path can claim up to `CLAIM_MARGIN` nats too little, and its snapshot,
 which is about as good as the agreed modules or it would have been refused, then stays until an honest loss is lower.
 It can make the node fetch a blob as large as a path now and then, beside its other work; what is refused is not
 stored. A path of which the routing sample
@@ -57,8 +58,12 @@ class Offers:
     def heard(self) -> Iterator[tuple[PeerName, SnapshotStatement]]:
         """Statements of peers that train the path, or have been seen to; the lowest loss first, strangers' last: else
         whoever claims the lowest one would be asked before all others, with every name that it makes up."""
-        strange = self._statements.is_strange
+        strange = self.is_strange
         yield from sorted(self._statements.heard(), key=lambda entry: (strange(entry[0]), entry[1].loss, entry[0]))
+
+    def is_strange(self, peer: PeerName) -> bool:
+        """Whether a peer has contributed to nothing that we know of, while others have."""
+        return self._statements.is_strange(peer)
 
     def fetch(
         self, peer: PeerName, said: SnapshotStatement, timeout: float = BLOB_SECONDS

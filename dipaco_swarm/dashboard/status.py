@@ -76,7 +76,8 @@ def _members(said: Mapping[ModuleId, Sequence[Announcement]], num_paths: int) ->
                 newest[s.peer] = s
                 cards[s.peer] = s.card if s.card != NO_CARD else cards.get(s.peer, NO_CARD)
                 lowest[s.peer] = min(s.version, lowest.get(s.peer, s.version))
-    speeds = [s.tokens_per_second for s in newest.values() if s.tokens_per_second > 0]
+    known = [s for s in newest.values() if s.known] or newest.values()
+    speeds = [s.tokens_per_second for s in known if s.tokens_per_second > 0]
     most = FASTER * median_low(speeds) if speeds else 0.0
     return tuple(
         MemberStatus(

@@ -120,7 +120,7 @@ class Readiness:
     def lowered(self, manifest: Manifest, ends: Mapping[ModuleId, int]) -> dict[ModuleId, int]:
         """The same with what is kept of each module whose next version nobody makes any more."""
         staffed, now = self._trainers(manifest), self._around.swarm.clock.monotonic()
-        seconds = status_of(self._around.swarm, manifest).round_seconds or 0.0
+        seconds = min(CEILING_SECONDS, status_of(self._around.swarm, manifest).round_seconds or 0.0)
 
         def is_late(pace: _Pace) -> bool:
             return now - pace.at > LAST_ROUND_FACTOR * max(seconds, pace.usual(pace.at)) + LAST_ROUND_SECONDS
@@ -129,10 +129,10 @@ class Readiness:
         return {m: min(end, self._paces[m].newest) if m in stuck else end for m, end in ends.items()}
 
     def _trainers(self, manifest: Manifest) -> dict[ModuleId, set[PeerName]]:
-        """Who trains each module of the current stage."""
+        """Who trains each module of the current stage, of those that we know, if we know any."""
         swarm, index = self._around.swarm, manifest.stage.index
         modules = PathTable(manifest.stage.table).modules
-        return {m: {said.peer for said in swarm.members(index, m) if said.trains} for m in modules}
+        return {m: {said.peer for said in swarm.members(index, m) if said.trains and said.known} for m in modules}
 
     def _bound(self, manifest: Manifest) -> float:
         """Seconds for getting ready."""

@@ -183,12 +183,12 @@ class ScoreCollection:
 
 
 def staffed_paths(swarm: Swarm, manifest: Manifest) -> dict[PathIndex, float]:
-    """The paths of the manifest's stage that somebody trains, and how fast all who do score: tokens a second; 0 where
-    nobody says."""
+    """The paths of the manifest's stage that somebody trains (whom we know, if we know any), and how fast all of them
+    score: tokens a second; 0 where nobody says."""
     table, speeds = PathTable(manifest.stage.table), dict[PathIndex, dict[PeerName, float]]()
     for module in table.modules:
         for said in swarm.members(manifest.stage.index, module):
-            if said.path is not None:
+            if said.path is not None and said.known:
                 speeds.setdefault(said.path, {})[said.peer] = said.tokens_per_second
     share = BESIDE_SHARE if manifest.trains_on else 1.0
     return {path: FORWARD_SPEED * share * sum(of_path.values()) for path, of_path in speeds.items()}

@@ -74,11 +74,11 @@ class SnapshotKeeper:
         return [best for best in taken if best is not None]
 
     def _begin(self) -> None:
-        """Have a better snapshot fetched, if it is time to look and there is one."""
+        """Have a better snapshot fetched, if it is time; a stage may end by it, so none of a stranger."""
         if self._clock.monotonic() - self._looked < COLLECT_SECONDS:
             return
         self._looked = self._clock.monotonic()
-        for peer, said in self._better():
+        for peer, said in (entry for entry in self._better() if not self._offers.is_strange(entry[0])):
             fetch = partial(self._offers.fetch, peer, said)
             self._coming = Coming(peer, said, self._beside.begin(fetch, "snapshot"))
             return

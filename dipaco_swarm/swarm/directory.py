@@ -87,7 +87,7 @@ class Directory:
         self.knows: Callable[[str], bool] = lambda peer: True
         """Whether a peer is no stranger."""
         self.always: Collection[str] = ()
-        """Who is listened to however many others there are: the operator's nodes."""
+        """Who is listened to at any rate: the operator's nodes."""
         self.on_read: Callable[[int, ModuleId, Collection[PeerName]], asyncio.Task[None] | None]
         self.on_read = lambda stage, module, found: None
         """Called after each reading, with who is in the directory; may ask others, who tell us more (`heard_of`)."""
@@ -206,7 +206,6 @@ class Directory:
         heard = self._heard.setdefault(key, {})
         for peer in [peer for peer, record in heard.items() if record.until < now and peer not in found]:
             del heard[peer]
-        # whom we have heard, and whom we know, come first, so that a crowd of new names displaces nobody
         for peer, record in sorted(found.items(), key=lambda of: (of[0] not in heard, not self.knows(of[0]), of[0])):
             if records.is_goodbye(record.payload):
                 heard.pop(peer, None)
@@ -241,16 +240,15 @@ class Directory:
 
     def trained_lately(self) -> set[PeerName]:
         """Who trained any module not long ago, and has not said goodbye."""
-        since, groups = self._clock.boottime() - self._timing.long_ago, list(self._lately.values())
+        since, groups = self._clock.boottime() - self._timing.long_ago, [*self._lately.values()]
         return {peer for group in groups for peer, record in group.copy().items() if record.since > since}
 
     def heard_directly(self, said: Announcement) -> None:
         """A peer has said over a stream where it stands; it is there, whatever the directory says."""
         key, now = (said.stage, said.module), self._clock.boottime()
         before = self._heard.setdefault(key, {}).get(said.peer)
-        if said.peer == self._transport.peer or not self._allows(said.peer):
-            return
-        if before is None and not self._has_room(said.peer, self._heard[key]):
+        is_refused = said.peer == self._transport.peer or not self._allows(said.peer)
+        if is_refused or (before is None and not self._has_room(said.peer, self._heard[key])):
             return
         if before is not None:
             # who only held the module a moment ago may train it now
@@ -271,15 +269,19 @@ class Directory:
         has_room = (
             self._has_room(said.peer, heard) if before is None else not before.is_first_hand or before.until < now
         )
-        if listens := has_room and said.peer != self._transport.peer and self._allows(said.peer):
+        if has_room := has_room and said.peer != self._transport.peer and self._allows(said.peer):
             self._note((said.stage, said.module), Heard(said, 0.0, now + self._timing.lifetime, now, 0.0))
-        return listens
+        return has_room
 
     def heard_ourselves(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """What others have said to us about a module, or written, and not what we have by the word of somebody else."""
         return tuple(record.said for record in self._holding(stage, module).values() if record.is_first_hand)
 
-    def _has_room(self, peer: str, heard: Collection[str]) -> bool:
+    def _has_room(self, peer: str, heard: dict[PeerName, Heard]) -> bool:
+        """Whether one more is listened to. Whom we know takes the place of a stranger."""
+        if len(heard) >= self.max_members and self.knows(peer):
+            strangers = (one for one in heard if not self.knows(one) and one not in self.always)
+            heard.pop(next(strangers, PeerName("")), None)
         return len(heard) < self.max_members or peer in self.always
 
     def _is_older_than_direct(self, said: Announcement, before: Heard, now: float) -> bool:

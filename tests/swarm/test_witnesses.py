@@ -186,6 +186,18 @@ def test_a_crowd_of_names_does_not_hide_the_operators_node(make_local_swarms: Ma
     assert len(newcomer.members(0, MODULE)) == 3
 
 
+def test_nor_whom_we_know(make_local_swarms: Make) -> None:
+    _, node, friend, *crowd = make_local_swarms(6)
+    node._directory.max_members = 3
+    node._vouching.circle.meet([friend.peer])
+    for path, swarm in enumerate(crowd):
+        swarm.announce([announcement(swarm, path)], [group(1.0)])
+    until(lambda: others(node) == {swarm.peer for swarm in crowd})
+    friend.announce([announcement(friend, 0)], [group(1.0)])
+    until(lambda: friend.peer in others(node))
+    assert len(node.members(0, MODULE)) == 3
+
+
 def test_who_was_always_alone_asks_three_times(make_local_swarms: Make) -> None:
     root, lonely = make_local_swarms(2)
     asked: list[str] = []
