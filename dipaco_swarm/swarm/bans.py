@@ -2,7 +2,7 @@
 believe us either; and those of whose wrong averages we have convinced ourselves. In a file of the home folder.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgpack
@@ -33,8 +33,10 @@ class Bans:
         self._file = file
         self._proofs: dict[str, Proof | Convicted] = {}
         self._is_proven: Callable[[Proof], bool] = lambda proof: False
-        self.matters: Callable[[str], bool] = lambda name: True
-        """Whether a name was ever met here, or is to be heard: anybody can make up others, and prove much of them."""
+        self.is_heard: Callable[[str], bool] = lambda name: True
+        """Whether a name has contributed, or is to be heard."""
+        self._seated: dict[str, None] = {}
+        """Who was on a roster with us."""
         self.met: Callable[[str], bool] = lambda name: True
         """Whether it has contributed: such names stay where there are too many."""
 
@@ -58,6 +60,14 @@ class Bans:
         """Why a name is out, where it can be shown in one message."""
         proof = self._proofs.get(name)
         return proof if isinstance(proof, Proof) else None
+
+    def seat(self, names: Iterable[str]) -> None:
+        """These are in a round with us."""
+        self._seated = dict.fromkeys([*self._seated, *names][-MOST:])
+
+    def matters(self, name: str) -> bool:
+        """Whether a name was ever met here, or is to be heard: anybody can make up others, and prove much of them."""
+        return name in self._seated or self.is_heard(name)
 
     def convict(self, convicted: Convicted) -> None:
         """Ban a name that we have convicted ourselves."""

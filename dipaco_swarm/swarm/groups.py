@@ -61,6 +61,7 @@ class Groups:
             convict=door.bans.convict,
             proof_of=door.bans.proof_of,
             matters=door.bans.matters,
+            seat=door.bans.seat,
             roots=vouching.roots,
             others=self._directory.peers,
             has_had=vouching.had.has,

@@ -382,7 +382,7 @@ async def networked_swarm(
     vouching = Vouching(portal, transport, address, directory, circle or Circle())
     directory.knows, directory.always = vouching.knows, vouching.roots
     bans.met = vouching.circle.__contains__
-    bans.matters = lambda name: name in vouching.circle or name in directory.peers()
+    bans.is_heard = lambda name: name in vouching.circle or name in directory.peers()
     protocol = store_protocol(address.fingerprint)
     witnesses = Witnesses(transport, protocol, directory, vouching.roots, vouching.circle.last)
     store.on_asked_members, directory.on_read = witnesses.answer, witnesses.look

@@ -275,10 +275,11 @@ def _can_tell(answer: HadAre) -> bool:
 
 def _makers(said: "Answers", at: int, there: Collection[str]) -> tuple[str, ...]:
     """Who has contributed to a state, as at least half of those say who have had it: friends, if any have. Of the names
-    that strangers say only those that are there, or one stranger would make us know whom it likes."""
+    that strangers or one friend says only those that are there, or it would make us know whom it likes."""
     friends = [answer for answer in said.known if answer.had[at]]
     had = friends or [answer for answer in said.strangers if answer.had[at]]
-    named = Counter(name for answer in had for name in dict.fromkeys(answer.makers) if friends or name in there)
+    several = len(friends) > 1
+    named = Counter(name for answer in had for name in dict.fromkeys(answer.makers) if several or name in there)
     return tuple(name for name, times in named.items() if 2 * times >= len(had))
 
 

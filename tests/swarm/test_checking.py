@@ -216,6 +216,27 @@ def test_who_says_that_it_is_not_shown_what_others_are_is_heard_once(make_local_
     assert not auditing(swarms[2]).hidden.times()
 
 
+def test_many_words_against_a_reducer_that_shows_all_do_not_hide_it(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names on a roster cost nothing, and a reducer shows one member no more than anybody honest asks for."""
+    monkeypatch.setattr(showing, "CHECKED", 0.0)
+    paths = {PathIndex(path): 1 / 12 for path in range(12)}
+    monkeypatch.setattr(f"{__name__}.GROUP", ModuleGroup(0, MODULE, paths, "robust"))
+    swarms = make_local_swarms(12)
+    one_round(swarms)
+    hearer, reducer, crowd = swarms[0], swarms[1], swarms[2:]
+    round_id, kept = next(iter(auditing(hearer).showing._rounds.items()))
+    piece = next(piece for piece in kept.sealed if kept.reducer(piece) == reducer.peer)
+    for swarm in crowd:
+        word = NotShown(round_id=round_id, piece=piece)
+        in_loop(swarm, auditing(swarm).accusing._say(hearer.peer, word, ()))
+    until(lambda: len(auditing(hearer).unheard) == showing.MOST_WORDS)
+    until(lambda: kept.doubted >= {swarm.peer for swarm in crowd})
+    assert not auditing(hearer).hidden.times()
+    assert auditing(reducer).showing._rounds[round_id].asked[hearer.peer] == showing.MOST_WORDS
+
+
 def test_only_members_of_a_round_are_shown_what_it_was_made_from_and_not_all_of_it(
     make_local_swarms: MakeSwarms,
 ) -> None:

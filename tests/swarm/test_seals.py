@@ -162,7 +162,7 @@ def test_names_that_nobody_has_met_push_nobody_out() -> None:
     bans = Bans()
     bans.open(lambda proof: True)
     met, heard = {"culprit"}, {f"name {i}" for i in range(MOST + 5)}
-    bans.met, bans.matters = met.__contains__, lambda name: name in met | heard
+    bans.met, bans.is_heard = met.__contains__, lambda name: name in met | heard
     assert bans.take(proof(reducer="culprit"))
     assert bans.take(proof(reducer="somebody"))
     assert bans.names() == ("culprit",), "it comes back under another name at no cost"

@@ -23,7 +23,7 @@ from dipaco_swarm.swarm.round.accusing import Accusing, Evidence, keep_name, rec
 from dipaco_swarm.swarm.round.candidates import DEMOTED_AT, Demotions
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.exchange import PieceExchange
-from dipaco_swarm.swarm.round.showing import TRIES, Round, Showing, most_checked
+from dipaco_swarm.swarm.round.showing import MOST_WORDS, TRIES, Round, Showing, most_checked
 from dipaco_swarm.swarm.round.standing import Standing
 from dipaco_swarm.swarm.round.suspecting import Restraint
 from dipaco_swarm.swarm.tasks import Tasks
@@ -118,17 +118,21 @@ class Auditing:
                     self.accusing.say(member.peer, NotShown(round_id=kept.roster.round_id, piece=piece))
 
     async def doubt(self, peer: str, said: NotShown) -> None:
-        """A member is not shown a piece: see whether we are. Each is heard once a round, until we are."""
+        """A member is not shown a piece: see whether we are. Each is heard once a round, until we are; and of each
+        reducer a few, one after the other, as it shows us no more than that."""
         kept = self.showing.round(said.round_id)
         if kept is None or peer in kept.doubted | self.unheard or said.piece not in kept.sealed:
             return
         kept.doubted.add(peer)
-        if kept.has(peer) and kept.reducer(said.piece) not in (peer, self._transport.peer):
+        reducer = kept.reducer(said.piece)
+        if kept.has(peer) and reducer not in (peer, self._transport.peer) and kept.words[reducer] < MOST_WORDS:
+            kept.words[reducer] += 1
             self._tasks.start(self._see(kept, said.piece, peer))
 
     async def _see(self, kept: Round, piece: int, doubter: str) -> None:
-        if await self._ask_for(kept, piece, None) is Look.MADE_ANEW:
-            keep_name(self.unheard, doubter)  # it costs each of us the bytes of some pieces, once
+        async with kept.turn:
+            if await self._ask_for(kept, piece, None) is Look.MADE_ANEW:
+                keep_name(self.unheard, doubter)  # it costs each of us the bytes of some pieces, once
 
     async def _ask_for(self, kept: Round, piece: int, own: Own | None) -> Look:
         """Ask for a piece, several times if need be, and make it anew.

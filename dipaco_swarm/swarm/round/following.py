@@ -136,10 +136,14 @@ class Follower:
         finally:
             self.following.pop(key, None)
         if answered and leader != self.transport.peer:
-            self.demotions.note(leader, self._now(), points)
-            if self.standing.is_strange(leader):  # nobody is sent to another one, if that goes on
-                self.demotions.note(STRANGERS, self._now(), points)
+            self._wasted(leader, points)
         return outcome if isinstance(outcome, LeaderLost) else LeaderLost(leader, answered)
+
+    def _wasted(self, leader: str, points: int) -> None:
+        """A round of this leader has come to nothing. If strangers go on with that, nobody is sent to another one."""
+        self.demotions.note(leader, self._now(), points)
+        if self.standing.is_strange(leader):
+            self.demotions.note(STRANGERS, self._now(), max(2, points))
 
     async def _refused(self, message: Refuse, leader: str, contribution: Contribution) -> NotAgreed | Redirected:
         stage, module, version = contribution.group.stage, contribution.group.module, contribution.version
@@ -148,13 +152,14 @@ class Follower:
         if message.digest is None:
             forgiven = self._now() + REFUSAL_SECONDS if contribution.group.whole else math.inf
             self.failures.note(stage, module, version, leader, until=forgiven)
+            self._wasted(leader, 0)
         else:
             claim, ours = Claim(message.version, message.digest, message.work), Claim.of(contribution)
             believed = self.standing.is_believed(stage, module, ours, claim)
             # who has said so before, and we are where we were: nobody has sent us that state
             again = self.demotions.sent_from(leader, ours.digest)
             if again or not believed:
-                self.demotions.note(leader, self._now(), 2 if again else 1)
+                self._wasted(leader, 2 if again else 1)
             if message.holder in (None, leader):
                 self.standing.heard(leader, stage, module, Member(int(contribution.path), claim))
             else:  # its own word counts, and not what somebody says in its name
@@ -183,6 +188,8 @@ class Follower:
             self.feedback.left_over(contribution),
             residual,
         )
+        let_in = {member.peer for member in roster.members if self.standing.allows(member.peer)}
+        self.standing.seat(let_in)
         if not group.whole:  # a leader waits for itself, whatever all others know of it
             demoted = self.laggards.demoted(self._now())
             exchange.waive({i for i, member in enumerate(roster.members) if member.peer in demoted})
@@ -203,14 +210,14 @@ class Follower:
             self.transport.border.note(error, "ignored a leader")
             outcome = LeaderLost(channel.peer, answered=True)
         await to_its_end(self.auditing.showing.keep(exchange, group, len(contribution.gradient)))
-        if isinstance(outcome, Abort) and (
-            self.inquiry.convict(outcome.proofs) or await self._somebody_is_convicted(exchange, outcome.others_go_on)
-        ):
-            return MadeAgain()
         if isinstance(outcome, Abort):
+            self.inquiry.convict(outcome.proofs)
+            culprits = {proof.reducer for proof in outcome.proofs if not self.standing.allows(proof.reducer)}
+            if culprits & let_in or await self._somebody_is_convicted(exchange, outcome.others_go_on):
+                return MadeAgain()
             self.failures.note(group.stage, group.module, join.version, channel.peer)
             if not outcome.others_go_on and channel.peer != self.transport.peer:
-                self.demotions.note(channel.peer, self._now())
+                self._wasted(channel.peer, 1)
             return NotAgreed(outcome.reason, given=outcome.others_go_on and exchange.given)
         if not isinstance(outcome, Commit):
             return replace(outcome, given=exchange.given)

@@ -41,7 +41,8 @@ class Gathering:
     inquiry: Inquiry
     opened: float
     patience: float = 0.0
-    """Seconds that the median member so far is willing to wait for the missing."""
+    """Seconds that the median member so far is willing to wait for the missing; of those that are no strangers, if any
+    are here: a crowd would have all wait for hours."""
     seats: dict[str, Seat] = field(default_factory=dict)
     unanswered: Counter[str] = field(default_factory=Counter)
     """Questions to the missing that came to nothing."""
@@ -62,10 +63,12 @@ class Gathering:
         there = [peer for peer, seat in self.seats.items() if site_of(seat.channel.address) == site]
         return len([peer for peer in there if peer != channel.peer and is_strange(peer)]) >= NEWCOMERS_OF_A_SITE
 
-    def take(self, seat: Seat) -> None:
+    def take(self, seat: Seat, is_strange: Callable[[str], bool] = lambda peer: False) -> None:
         self.leave(seat.channel.peer)
         self.seats[seat.channel.peer] = seat
-        self.patience = min(statistics.median(seat.join.patience for seat in self.seats.values()), MAX_PATIENCE_SECONDS)
+        friends = [seat for peer, seat in self.seats.items() if self.group.whole or not is_strange(peer)]
+        patience = statistics.median(seat.join.patience for seat in friends or self.seats.values())
+        self.patience = min(patience, MAX_PATIENCE_SECONDS)
         self.listeners.start(self._listen(seat))
         self.changed.set()
 

@@ -151,7 +151,7 @@ class Leader:
         for other in self._gatherings.values():
             if other is not gathering and other.key[:2] == key[:2] and not other.closed:
                 other.leave(channel.peer)
-        gathering.take(Seat(join, channel))
+        gathering.take(Seat(join, channel), self._standing.is_strange)
         return gathering
 
     def _is_real(self, stage: int, module: ModuleId, claim: Claim) -> bool:

@@ -21,6 +21,8 @@ from dipaco_swarm.swarm.wire import NotHere, Roster
 
 CHECKED = 0.04
 """Part of the pieces of a round that are checked, by all members together: half as much of its bytes."""
+MOST_WORDS = 3
+"""So many members are followed in a round that say of a reducer that it does not show them something."""
 TRIES = 3
 """So often a reducer is asked for a piece, with `Timing.answer` between them."""
 
@@ -40,7 +42,11 @@ class Round:
     asked: Counter[str] = field(default_factory=Counter)
     """How often each member has asked for some of that."""
     doubted: set[str] = field(default_factory=set)
-    """Members that have said that they are not shown something."""
+    """Members that have said that they are not shown something..."""
+    words: Counter[str] = field(default_factory=Counter)
+    """... and of which reducers, how often we have followed that."""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Of who looks at what others say."""
 
     def reducer(self, piece: int) -> str:
         return self.roster.members[self.sealed[piece].seal.reducer].peer
@@ -95,7 +101,7 @@ class Showing:
             await stream.send(NotHere())
             return
         kept.asked[stream.peer] += 1
-        # what it has drawn, what it finds odd, and what one other says that is not shown to it
+        # what it has drawn, what it finds odd, and what three others say that is not shown to them, if it is shown
         if kept.asked[stream.peer] > TRIES * (2 + most_checked(len(kept.ours), len(kept.roster.members))):
             raise RemoteDataError(stream.peer, "asks for more inputs than anybody checks")
         listed = await self._compute.aside(_listed, made)

@@ -1,6 +1,6 @@
 """What the rounds of a peer must know about the peer and its groups."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,8 @@ class Standing:
     """Why we have banned a peer ourselves, if we have."""
     matters: Callable[[str], bool]
     """Whether a peer has contributed to anything, or is to be heard: nobody need know what others have done."""
+    seat: Callable[[Iterable[str]], None]
+    """These are in a round with us, and so matter."""
     roots: Sequence[str]
     """The operator's nodes, which are told of everybody who is convicted."""
     others: Callable[[], Sequence[str]]
