@@ -59,13 +59,13 @@ def abort_rounds_of(name: str, monkeypatch: pytest.MonkeyPatch, proofs: tuple[Pr
     return aborted
 
 
-def make_a_round(swarms: Sequence[NetworkedSwarm], version: int) -> dict[str, Outcome]:
+def make_a_round(swarms: Sequence[NetworkedSwarm], version: int, patience: float = 3) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
 
     def take_part(swarm: NetworkedSwarm, path: int) -> None:
         gradient = torch.randn(1 << 12, generator=torch.Generator().manual_seed(path))
         part = Contribution(GROUP, PathIndex(path), version, gradient, 100, DIGEST)
-        found[str(swarm.peer)] = swarm.all_reduce([part], patience=3)[MODULE]
+        found[str(swarm.peer)] = swarm.all_reduce([part], patience=patience)[MODULE]
 
     threads = [threading.Thread(target=take_part, args=[swarm, path]) for path, swarm in enumerate(swarms)]
     for thread in threads:

@@ -13,6 +13,7 @@ import torch
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.checks import AskInputs, InputsAre, NotShown
 from dipaco_swarm.swarm.fields import Message
+from dipaco_swarm.swarm.framing import PieceHeader
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round import showing
@@ -282,3 +283,48 @@ def test_what_its_member_has_not_signed_does_not_count(
     outcomes = one_round(swarms)
     assert sent, "nothing was sent, which proves nothing"
     assert all(outcome.left_out == (culprit,) for outcome in outcomes)
+
+
+def test_pieces_of_a_round_to_come_stay_where_they_are(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sends everybody its whole vector, and says that it was told to: who reduces a part of it holds no more."""
+    held: list[int] = []
+    honest, take = PieceExchange._send_contributions, Reducer.take
+
+    async def send_all(self: PieceExchange, *where: Any) -> None:
+        if self._transport.peer == swarms[3].peer:
+            stream = where[0]
+            for piece in range(len(self.average.owners)):
+                data = self.contribution_to(piece)
+                await stream.send_piece(PieceHeader(piece, 999, bytes(64), len(data)), data)
+        await honest(self, *where)
+
+    def note(self: Reducer, member: int, piece: int, given: Input) -> None:
+        take(self, member, piece, given)
+        owners, arrived = self._average.owners, self._arrived
+        held.append(sum(len(one.data) for at, of in arrived.items() for one in of.values() if owners[at] != self._me))
+
+    monkeypatch.setattr(PieceExchange, "_send_contributions", send_all)
+    monkeypatch.setattr(Reducer, "take", note)
+    swarms = make_local_swarms(4)
+    one_round(swarms[:3])
+    assert held
+    held.clear()
+    for path, swarm in enumerate(swarms):
+        swarm.announce([Announcement(swarm.peer, 0, MODULE, PathIndex(path), 1, DIGEST)], [GROUP])
+    swarms[3].configure_rounds("int8", 4.0)
+    until(lambda: all(seen(swarm) == 4 for swarm in swarms))
+    outcomes: list[Any] = []
+
+    def take_part(path: int) -> None:
+        part = Contribution(GROUP, PathIndex(path), 1, torch.randn(PARAMETERS), 100, DIGEST)
+        outcomes.append(swarms[path].all_reduce([part], patience=20)[MODULE])
+
+    threads = [threading.Thread(target=take_part, args=[path]) for path in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(isinstance(outcome, Agreed) for outcome in outcomes) >= 3
+    assert max(held) == 0

@@ -82,6 +82,7 @@ class Reducer:
         self._sign = transport.sign
         self._is_signed_by = transport.is_signed_by
         self.generation = 0
+        self._next_generation = asyncio.Event()
         self._arrived: dict[int, dict[int, Input]] = {}
         """piece -> member -> its contribution; the first one counts."""
         self._lengths: dict[int, float] = {}
@@ -131,6 +132,8 @@ class Reducer:
         """The leader has said that they are gone."""
         self._left |= members
         self.generation = generation
+        self._next_generation.set()
+        self._next_generation = asyncio.Event()
         self._reduce_what_is_ready()
 
     async def serve(self, stream: Stream, member: int) -> None:
@@ -179,7 +182,10 @@ class Reducer:
             piece = header.index
             if piece >= len(average.owners):
                 raise RemoteDataError(stream.peer, f"contributes to piece {piece}, which does not exist")
-            if average.owners[piece] != self._me and header.generation <= self.generation:
+            while average.owners[piece] != self._me and header.generation > self.generation:
+                # it may be ours once we hear so too; until then its bytes stay where they are: anybody could say that
+                await self._next_generation.wait()
+            if average.owners[piece] != self._me:
                 raise RemoteDataError(stream.peer, f"contributes to piece {piece}, which is not ours to reduce")
             if not average.allows(piece, header.size):
                 raise RemoteDataError(stream.peer, f"contributes {header.size} bytes to piece {piece}, which has fewer")
