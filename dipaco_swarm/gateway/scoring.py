@@ -34,8 +34,9 @@ from dipaco_swarm.training.writing import think
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 4
-"""Documents that are asked about at the same time: as many as a peer takes of one asker."""
+AT_ONCE = 3
+"""Documents that are asked about at the same time: one fewer than a peer takes of one asker, as it may still count the
+last one when we have its answer."""
 TOLERANCE = 0.01
 """Nats a token, in the mean, that scores of other processors may differ by: 1 % of a perplexity."""
 
