@@ -19,6 +19,8 @@ from dipaco_swarm.swarm.round.seals import Subject
 from dipaco_swarm.swarm.wire import Abort
 from tests.hub import FINGERPRINT, Hub, hear, until
 
+from .test_contract import reduce_together
+
 MODULE = ModuleId(0, 0)
 GROUP = ModuleGroup(0, MODULE, {PathIndex(path): 0.25 for path in range(4)}, "robust")
 DIGEST = "0" * 64
@@ -59,20 +61,11 @@ def abort_rounds_of(name: str, monkeypatch: pytest.MonkeyPatch, proofs: tuple[Pr
     return aborted
 
 
-def make_a_round(swarms: Sequence[NetworkedSwarm], version: int, patience: float = 3) -> dict[str, Outcome]:
-    found: dict[str, Outcome] = {}
-
-    def take_part(swarm: NetworkedSwarm, path: int) -> None:
-        gradient = torch.randn(1 << 12, generator=torch.Generator().manual_seed(path))
-        part = Contribution(GROUP, PathIndex(path), version, gradient, 100, DIGEST)
-        found[str(swarm.peer)] = swarm.all_reduce([part], patience=patience)[MODULE]
-
-    threads = [threading.Thread(target=take_part, args=[swarm, path]) for path, swarm in enumerate(swarms)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+def make_a_round(swarms: Sequence[NetworkedSwarm], version: int) -> dict[str, Outcome]:
+    gradients = [torch.randn(1 << 12, generator=torch.Generator().manual_seed(path)) for path in range(len(swarms))]
+    parts = [[Contribution(GROUP, PathIndex(i), version, each, 100, DIGEST)] for i, each in enumerate(gradients)]
+    found = reduce_together(swarms, parts, patience=3)
+    return {str(swarm.peer): outcomes[MODULE] for swarm, outcomes in zip(swarms, found, strict=True)}
 
 
 @pytest.fixture

@@ -37,17 +37,25 @@ def every_piece_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def one_round(swarms: Sequence[Swarm]) -> list[Agreed]:
+    """Which all agree on."""
+    found = outcomes(swarms)
+    assert all(isinstance(outcome, Agreed) for outcome in found), found
+    return found
+
+
+def outcomes(swarms: Sequence[Swarm]) -> list[Any]:
+    """Of one round, by path."""
     for path, swarm in enumerate(swarms):
         swarm.configure_rounds("int8", 4.0)
         swarm.announce([Announcement(swarm.peer, 0, MODULE, PathIndex(path), 0, DIGEST)], [GROUP])
     until(lambda: all(seen(swarm) == len(swarms) for swarm in swarms))
-    outcomes: dict[int, Any] = {}
+    outcome_of: dict[int, Any] = {}
 
     def take_part(path: int) -> None:
         common = torch.randn(PARAMETERS, generator=torch.Generator().manual_seed(1))
         gradient = common + torch.randn(PARAMETERS, generator=torch.Generator().manual_seed(2 + path))
         part = Contribution(GROUP, PathIndex(path), 0, gradient, 100, DIGEST)
-        outcomes[path] = swarms[path].all_reduce([part], patience=20)[MODULE]
+        outcome_of[path] = swarms[path].all_reduce([part], patience=20)[MODULE]
         gradient.zero_()  # it is the program's again: nothing that is shown later may be a view of it
 
     threads = [threading.Thread(target=take_part, args=[path]) for path in range(len(swarms))]
@@ -55,9 +63,7 @@ def one_round(swarms: Sequence[Swarm]) -> list[Agreed]:
         thread.start()
     for thread in threads:
         thread.join()
-    found = [outcomes[path] for path in range(len(swarms))]
-    assert all(isinstance(outcome, Agreed) for outcome in found), found
-    return found
+    return [outcome_of[path] for path in range(len(swarms))]
 
 
 def seen(swarm: Swarm) -> int:
@@ -85,6 +91,18 @@ def bans(swarm: Swarm) -> set[str]:
 def in_loop(swarm: Swarm, work: Any) -> Any:
     assert isinstance(swarm, NetworkedSwarm)
     return swarm._portal.run(work)
+
+
+def whatever_is_judged(monkeypatch: pytest.MonkeyPatch) -> list[Evidence]:
+    """By anybody, from now on."""
+    judge, judged = Accusing.judge, list[Evidence]()
+
+    async def note(self: Accusing, shown: Evidence, group: ModuleGroup) -> bool:
+        judged.append(shown)
+        return await judge(self, shown, group)
+
+    monkeypatch.setattr(Accusing, "judge", note)
+    return judged
 
 
 async def ask(swarm: NetworkedSwarm, peer: str, question: Message) -> Message:
@@ -144,14 +162,7 @@ def test_who_accuses_somebody_honest_bans_nobody_and_is_heard_no_more(
 ) -> None:
     """It shows all that the reducer has signed, and says that it is wrong."""
     swarms = make_local_swarms(4)
-    evidence: list[Evidence] = []
-    judge = Accusing.judge
-
-    async def judged(self: Accusing, shown: Evidence, group: ModuleGroup) -> bool:
-        evidence.append(shown)
-        return await judge(self, shown, group)
-
-    monkeypatch.setattr(Accusing, "judge", judged)
+    evidence = whatever_is_judged(monkeypatch)
     one_round(swarms)
     until(lambda: len(evidence) >= 12)
     liar = swarms[0]
@@ -168,14 +179,7 @@ def test_a_stranger_that_accuses_and_sends_nothing_more_keeps_no_member_from_bei
     make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whom it accuses is itself, of a round that it has made up; and when its stream ends, it is heard no more."""
-    judged: list[Evidence] = []
-    judge = Accusing.judge
-
-    async def note(self: Accusing, shown: Evidence, group: ModuleGroup) -> bool:
-        judged.append(shown)
-        return await judge(self, shown, group)
-
-    monkeypatch.setattr(Accusing, "judge", note)
+    judged = whatever_is_judged(monkeypatch)
     swarms = make_local_swarms(4)
     one_round(swarms[:3])
     until(lambda: len(judged) >= 6)
@@ -308,23 +312,6 @@ def test_pieces_of_a_round_to_come_stay_where_they_are(
     monkeypatch.setattr(PieceExchange, "_send_contributions", send_all)
     monkeypatch.setattr(Reducer, "take", note)
     swarms = make_local_swarms(4)
-    one_round(swarms[:3])
+    assert all(isinstance(outcome, Agreed) for outcome in outcomes(swarms)[:3]), "and none waits for it for ever"
     assert held
-    held.clear()
-    for path, swarm in enumerate(swarms):
-        swarm.announce([Announcement(swarm.peer, 0, MODULE, PathIndex(path), 1, DIGEST)], [GROUP])
-    swarms[3].configure_rounds("int8", 4.0)
-    until(lambda: all(seen(swarm) == 4 for swarm in swarms))
-    outcomes: list[Any] = []
-
-    def take_part(path: int) -> None:
-        part = Contribution(GROUP, PathIndex(path), 1, torch.randn(PARAMETERS), 100, DIGEST)
-        outcomes.append(swarms[path].all_reduce([part], patience=20)[MODULE])
-
-    threads = [threading.Thread(target=take_part, args=[path]) for path in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(isinstance(outcome, Agreed) for outcome in outcomes) >= 3
     assert max(held) == 0

@@ -182,7 +182,7 @@ def test_a_crowd_of_names_does_not_hide_the_operators_node(make_local_swarms: Ma
         swarm.announce([announcement(swarm, path)], [group(1.0)])
     until(lambda: len(others(newcomer)) == 2)
     root.announce([announcement(root, None, version=3)])
-    until(lambda: root.peer in {said.peer for said in newcomer.members(0, MODULE)} or others(newcomer) == set())
+    until(lambda: bool(others(newcomer)) and root.peer in {said.peer for said in newcomer.members(0, MODULE)})
     assert len(newcomer.members(0, MODULE)) == 3
 
 
