@@ -59,8 +59,8 @@ A round of one module, from version v to v + 1
        each other may choose differently; a leader that learns from the missing of one before it sends its members
        there.
     2. The leader closes the roster when every announced member that is alive has joined or gone ahead, or when the
-       median of its members' patience is over. Where somebody has a state with more work behind it, all are sent to
-       fetch that first.
+       median of its members' patience is over, or a twentieth of that where only strangers are missing. Where somebody
+       has a state with more work behind it, all are sent to fetch that first.
     3. The roster follows from what the members said (order, clipping, pieces), and every member checks that it does.
     4. Each piece of the vector has one reducer; who has a slow line gets few or none. A contribution counts for a
        piece when it has arrived completely, unpacks to the right size (which is known before), is finite, and is

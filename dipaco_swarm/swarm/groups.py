@@ -35,6 +35,8 @@ class Groups:
         """Stage, module and version of rounds that somebody gathers, and whether those who do are strangers."""
         self._left_out: dict[tuple[int, ModuleId], frozenset[str]] = {}
         """Of the last round of a module that we made: who was in its roster, and not in most of its average."""
+        self._made: dict[tuple[int, ModuleId], int] = {}
+        """The last version of a module that we made with others."""
         self.waits_for: Callable[[str], bool] = lambda peer: True
         """Whether a peer has not kept rounds waiting lately."""
 
@@ -65,6 +67,7 @@ class Groups:
             roots=vouching.roots,
             others=self._directory.peers,
             has_had=vouching.had.has,
+            has_made=self.has_made,
             is_believed=is_believed,
             ask_about=vouching.check,
         )
@@ -96,9 +99,16 @@ class Groups:
         left_out = self._left_out.get((stage, module), frozenset())
         return peer == self._peer or (self._knows(peer) and self.waits_for(peer) and peer not in left_out)
 
-    def agreed(self, group: ModuleGroup, outcome: Agreed) -> None:
+    def agreed(self, part: Contribution, outcome: Agreed) -> None:
         """A round of ours is made; all who were in it see alike who was left out."""
-        self._left_out[group.stage, group.module] = frozenset(outcome.left_out) - outcome.tokens.keys()
+        place = part.group.stage, part.group.module
+        self._left_out[place] = frozenset(outcome.left_out) - outcome.tokens.keys()
+        if len(outcome.contributors) > 1:
+            self._made[place] = part.version + 1
+
+    def has_made(self, stage: int, module: ModuleId, version: int) -> bool:
+        """Whether the last round that we made of a module with others made this version."""
+        return self._made.get((stage, module)) == version
 
     def enter(self, contributions: Sequence[Contribution]) -> None:
         """We take part in rounds of these groups, announced or not."""

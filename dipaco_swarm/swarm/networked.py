@@ -224,7 +224,7 @@ class NetworkedSwarm:
         if not isinstance(outcome, Agreed):
             return outcome
         group = contribution.group
-        self._groups.agreed(group, outcome)
+        self._groups.agreed(contribution, outcome)
         known = [peer for peer, tokens in outcome.tokens.items() if tokens]
         self._vouching.contributed(group.stage, group.module, contribution.digest, known)
         if older is None:

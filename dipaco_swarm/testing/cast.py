@@ -25,6 +25,8 @@ STRANGERS: dict[str, Role] = {
     "calls": Role("calls a round twice a second", hostile.CallsRounds),
     "dead": Role("says that it trains a path, and nobody is behind that name", hostile.PretendsToBeThere),
     "tarpit": Role("says that it trains a path; takes every call, and never says a word", hostile.Tarpit),
+    "answers": Role("the same, and says so to whoever asks", hostile.Answers),
+    "gathers": Role("the same, and that it gathers the round; it never begins", partial(hostile.Answers, leads=True)),
 }
 """Who is in no round."""
 

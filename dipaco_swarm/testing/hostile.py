@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, cast
 
@@ -23,6 +24,7 @@ from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.standing import Key
 from dipaco_swarm.swarm.transport import Stream
+from dipaco_swarm.swarm.wire import Alive, Here, Join, Where
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
 from dipaco_swarm.testing.program import Program
 from dipaco_swarm.testing.roles import Member, Outsider, Surroundings
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 20.0
 BETWEEN_CLAIMS_SECONDS = 5.0
+ALIVE_SECONDS = 0.5
 A_LOT = 1 << 40
 """Tokens."""
 
@@ -185,11 +188,34 @@ class Tarpit(PretendsToBeThere):
     def live(self, swarm: NetworkedSwarm, around: Surroundings) -> None:
         for protocol in ("round", "exchange"):
             name = f"dipaco/1/{around.fingerprint}/{protocol}"
-            swarm._portal.soon(lambda name=name: swarm._telling.start(swarm._transport.serve(name, self._keep)))
+            serve = partial(swarm._transport.serve, name, partial(self.keep, around=around, us=swarm.peer))
+            swarm._portal.soon(lambda serve=serve: swarm._telling.start(serve()))
         super().live(swarm, around)
 
-    async def _keep(self, stream: Stream) -> None:
+    async def keep(self, stream: Stream, around: Surroundings, us: str) -> None:
+        """Somebody has come to us."""
         await asyncio.Event().wait()
+
+
+class Answers(Tarpit):
+    """The same, but who asks where it stands is told that it is a member like any other; and yet it never comes."""
+
+    def __init__(self, *, leads: bool = False) -> None:
+        """`leads`: it says that it gathers the round itself, and to whoever joins it that it is alive."""
+        super().__init__()
+        self.leads = leads
+
+    async def keep(self, stream: Stream, around: Surroundings, us: str) -> None:
+        match await stream.receive():
+            case Where(version=version, digest=digest, work=work):
+                follows = us if self.leads else None
+                await stream.send(Here(version=version, digest=digest, work=work, path=around.path, follows=follows))
+            case Join() if self.leads:
+                while True:
+                    await stream.send(Alive())
+                    await asyncio.sleep(ALIVE_SECONDS)
+            case _:
+                await asyncio.Event().wait()
 
 
 class Stranger(SimulatedProcess):

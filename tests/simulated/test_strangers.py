@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from dipaco_swarm.testing import hostile
-from dipaco_swarm.testing.hostile import Claimer, Forge, Stranger
+from dipaco_swarm.testing.hostile import Answers, Claimer, Forge, Stranger
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
@@ -116,3 +116,32 @@ def test_nor_where_a_stage_begins_and_nobody_has_a_version_yet(tmp_path: Path, f
     assert versions > 0
     assert not world.failures()
     assert not world.ledger.violations
+
+
+@pytest.mark.parametrize("leads", cases(False, long=[True]))
+def test_who_says_that_it_trains_and_never_comes_holds_nothing_up(tmp_path: Path, leads: bool) -> None:
+    """Rounds do not overlap with training: whoever waits trains nothing."""
+    chance = Random(f"answers/{leads}")
+    world = World(11, PLAN, tmp_path / "world")
+    strangers = [Stranger(world, f"stranger-{n}", Machine(), Answers(leads=leads), path=n) for n in range(STRANGERS)]
+    made: list[int] = []
+
+    async def story(world: World) -> None:
+        for path in range(4):
+            world.start(f"peer-{path}", path, Machine(home_line(chance)))
+        await asyncio.sleep(60.0)
+        for attacked in False, True:
+            if attacked:
+                for stranger in strangers:
+                    stranger.start()
+            before = sum(map(len, world.ledger.versions.values()))
+            await asyncio.sleep(ATTACKED_SECONDS)
+            made.append(sum(map(len, world.ledger.versions.values())) - before)
+        for stranger in strangers:
+            stranger.kill()
+
+    world.play(story)
+    assert not world.failures()
+    assert not world.ledger.violations
+    before, attacked = made
+    assert attacked >= 0.9 * before, f"{before} versions before, {attacked} with strangers"

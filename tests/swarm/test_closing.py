@@ -50,6 +50,10 @@ def test_the_first_row_that_fits_decides(now: GatheringView, closing: Closing) -
         (view("nora quinn rea", live="nora quinn rea", lately="ole pia"), "", "ole pia"),
         (replace(view("nora", lately="ole pia"), unanswered={"ole": 1}), "pia", "ole pia"),
         (view("nora", lately="ole pia", gone="ole"), "ole pia", "pia"),
+        # a stranger: for a twentieth of the patience, and no less than a moment
+        (replace(HALF, strangers=frozenset({"ole"}), waited=0.5), "ole", "ole"),
+        (replace(HALF, strangers=frozenset({"ole"}), waited=0.6), "", ""),
+        (replace(HALF, strangers=frozenset({"ole"}), waited=0.6, moment=1.0), "ole", "ole"),
     ],
 )
 def test_who_is_missing(now: GatheringView, missing: str, missing_if_whole: str) -> None:

@@ -3,15 +3,17 @@
 from typing import cast
 
 import pytest
+import torch
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.directory import Directory
 from dipaco_swarm.swarm.encoded_average import EncodedAverage
 from dipaco_swarm.swarm.groups import Groups
-from dipaco_swarm.swarm.interface import Agreed, ModuleGroup, PeerName
+from dipaco_swarm.swarm.interface import Agreed, Contribution, ModuleGroup, PeerName
 
 MODULE, OTHER = ModuleId(0, 0), ModuleId(0, 1)
 GROUP = ModuleGroup(0, MODULE, {PathIndex(0): 1.0})
+PART = Contribution(GROUP, PathIndex(0), 3, torch.zeros(1), 5, "0" * 64, 0)
 US, BEN, CLEO = map(PeerName, ("ada", "ben", "cleo"))
 
 
@@ -27,13 +29,24 @@ def groups() -> Groups:
 def test_who_has_nothing_in_the_last_round_of_a_module_is_not_heeded_until_the_next(groups: Groups) -> None:
     heeds = groups.heeds
     assert heeds(0, MODULE, BEN)
-    groups.agreed(GROUP, agreed({US: 5, CLEO: 5}, BEN, CLEO))
+    groups.agreed(PART, agreed({US: 5, CLEO: 5}, BEN, CLEO))
     assert not heeds(0, MODULE, BEN)
     assert heeds(0, MODULE, CLEO), "most of it counted"
     assert heeds(0, OTHER, BEN)
-    groups.agreed(GROUP, agreed({BEN: 5}, US))
+    groups.agreed(PART, agreed({BEN: 5}, US))
     assert heeds(0, MODULE, BEN)
     assert heeds(0, MODULE, US), "it calls the others itself, by what it has trained since"
+
+
+def test_it_is_remembered_which_version_was_made_with_others(groups: Groups) -> None:
+    has_made = groups.has_made
+    assert not has_made(0, MODULE, 4)
+    groups.agreed(PART, agreed({US: 5}))
+    assert not has_made(0, MODULE, 4), "alone: it knows nobody who contributes"
+    groups.agreed(PART, agreed({US: 5, CLEO: 5}))
+    assert has_made(0, MODULE, 4)
+    assert not has_made(0, MODULE, 5)
+    assert not has_made(0, OTHER, 4)
 
 
 def test_neither_a_stranger_nor_who_keeps_rounds_waiting_is_heeded(groups: Groups) -> None:

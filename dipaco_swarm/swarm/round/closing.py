@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 
 from dipaco_swarm.algorithm.plan import Claim
 
+STRANGERS_SHARE = 0.05
+"""Of the members' patience, which is as long as their training took: so long a stranger keeps a round waiting."""
 MAX_SILENCES = 2
 """So many questions may an announced member leave unanswered in one gathering; who was there lately, one less."""
 
@@ -48,6 +50,10 @@ class GatheringView:
     """Whether the round waits for everybody."""
     waived: frozenset[str] = frozenset()
     """Who has kept others waiting lately."""
+    strangers: frozenset[str] = frozenset()
+    """Who is waited for a moment only."""
+    moment: float = 0.0
+    """Seconds, at least."""
     ahead: tuple[Claim, str] | None = None
     """A better state than that of the round, and who has it."""
     first: str | None = None
@@ -56,7 +62,9 @@ class GatheringView:
     @property
     def missing(self) -> frozenset[str]:
         """For whom the round waits, and who is asked."""
-        return (self._live_missed() | self._lately_missed()) - self.seated - self.elsewhere - self.waived
+        missed = (self._live_missed() | self._lately_missed()) - self.seated - self.elsewhere - self.waived
+        is_over = self.waited > max(self.moment, STRANGERS_SHARE * self.patience)
+        return missed - self.strangers if is_over else missed
 
     def _live_missed(self) -> frozenset[str]:
         if self.whole:

@@ -242,6 +242,8 @@ class Leader:
         now = self._clock.monotonic()
         live, lately = self._standing.members_of(stage, module), self._standing.lately(stage, module)
         demoted = frozenset[str]() if gathering.group.whole else self._laggards.demoted(now)
+        # who has just come to a module may take its members for strangers, and make a version beside theirs
+        tells_strangers = self._standing.has_made(*gathering.key) and not gathering.group.whole
         return GatheringView(
             seated=frozenset(gathering.seats),
             live=frozenset(live),
@@ -253,6 +255,8 @@ class Leader:
             gone=frozenset(peer for peer in (*live, *lately) if self._detector.is_gone(peer)),
             whole=gathering.group.whole,
             waived=at_most_half(demoted, {*live, *gathering.seats}),
+            strangers=frozenset(filter(self._standing.is_strange, live) if tells_strangers else ()),
+            moment=self._timing.pulse,
             ahead=ahead,
             first=first,
         )
@@ -261,7 +265,7 @@ class Leader:
         """Ask the missing where they are: who is ahead, and who leads the same round and comes first, if anybody."""
         key, base = gathering.key, gathering.base
         # who did not come may do so by now; who is not waited for is called like all others
-        missing = sorted(view.missing | (gathering.elsewhere | view.waived) & view.live - view.seated)
+        missing = sorted(view.missing | (gathering.elsewhere | view.waived | view.strangers) & view.live - view.seated)
         seconds = max(self._timing.answer, view.patience - view.waited)
         answers = await where_they_are(missing, gathering, seconds, self._standing, self._detector)
         better = {peer: _better(answer, base) for peer, answer in zip(missing, answers, strict=True)}
@@ -298,6 +302,8 @@ class Leader:
         strange = self._standing.is_strange
         left |= {*filter(strange, follows.values())} if STRANGERS in demoted else set()
         rivals = {peer: leader for peer, leader in follows.items() if leader not in left}
+        if view.strangers:  # what one stranger says of another keeps nobody waiting
+            rivals = {peer: leader for peer, leader in rivals.items() if not (strange(peer) and strange(leader))}
         known = {peer: leader for peer, leader in rivals.items() if not (strange(peer) or strange(leader))}
         more = gathering.more_elsewhere(known)
         ask, order = partial(self._questions.follows, key=key, base=base), partial(leader_order, *key)

@@ -65,6 +65,8 @@ class Standing:
     """Everybody else who is to be heard now."""
     has_had: Callable[[int, ModuleId, Claim], bool]
     """Whether we have had this state, not long ago."""
+    has_made: Callable[[int, ModuleId, int], bool]
+    """Whether we have made this version with others: we know who has contributed to it."""
     is_believed: Callable[[int, ModuleId, Claim, Claim], bool]
     """Whether somebody's claim, the last argument, is known by now to be better than the state before it."""
     ask_about: Callable[[int, ModuleId, Claim, Sequence[Claim]], Coroutine[Any, Any, list[Claim]]]
