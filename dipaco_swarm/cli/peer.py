@@ -279,11 +279,11 @@ def _own(folder: Path | None, share: float | None, home: Path) -> "Own | None":
 def _ask_once(settings: "PeerSettings") -> None:
     """Before the first time in a run: say what it asks of this machine; end here if its owner does not want that."""
     from dipaco_swarm.client.visits import terms
-    from dipaco_swarm.peer.keeping import MANIFEST_FILE
+    from dipaco_swarm.peer.keeping import has_been_in_run
     from dipaco_swarm.peer.training_workbench import device_of
     from dipaco_swarm.training.own import look_at
 
-    if (settings.home / MANIFEST_FILE).exists():
+    if has_been_in_run(settings.home):
         return
     typer.echo(f"asking what {settings.address.name} wants of this machine ...")
     typer.echo(f"{terms(settings.address, device_of(settings.device)).whole}.")

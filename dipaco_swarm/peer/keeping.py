@@ -40,6 +40,11 @@ LARGE_BYTES = 64 << 20
 MENDING_SECONDS = 60.0
 
 
+def has_been_in_run(home: Path) -> bool:
+    """Whether the volunteer of this home was in its run before: whatever nobody answers now, the address was right."""
+    return (home / MANIFEST_FILE).exists()
+
+
 class Keeping:
     """The files of one volunteer."""
 

@@ -1,12 +1,13 @@
 """Which manifest the operator has published last, as far as this peer knows."""
 
 import logging
+from itertools import chain, repeat
 
 from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import ManifestError, UnreachableError
 from dipaco_swarm.events.volunteer import AwaitingManifest, ForgedManifest
 from dipaco_swarm.machine.notices import Notices
-from dipaco_swarm.peer.keeping import MANIFEST_SECONDS
+from dipaco_swarm.peer.keeping import MANIFEST_SECONDS, has_been_in_run
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest
@@ -21,15 +22,16 @@ MANIFEST_PAUSES = (2, 4, 8, 16, 30)
 def first_manifest(around: Surroundings) -> Manifest | None:
     """The run's manifest. None when asked to stop.
 
-    Raises UnreachableError when nobody here knows the run, ManifestError when all that there is is not its operator's.
+    Raises, for who has never been in the run, UnreachableError when nobody here knows it, ManifestError when all that
+    there is is not its operator's. Who has been waits: a node that comes back reads all modules first.
     """
-    address = around.settings.address
+    address, returns = around.settings.address, has_been_in_run(around.settings.home)
     refused: ManifestError | None = None
-    for pause in (*MANIFEST_PAUSES, None):
+    for pause in chain(MANIFEST_PAUSES, repeat(MANIFEST_PAUSES[-1]) if returns else (None,)):
         try:
             signed = around.swarm.newest_manifest(timeout=MANIFEST_SECONDS)
         except UnreachableError:
-            if pause != MANIFEST_PAUSES[0]:
+            if pause != MANIFEST_PAUSES[0] and not returns:
                 raise
             signed = None  # a node in its first second does not speak for its run yet
         except ManifestError as error:

@@ -20,7 +20,7 @@ from dipaco_swarm.machine.stopping import Stopping, stopping_on_signals, until_s
 from dipaco_swarm.machine.watching import Sources, Watch, looking
 from dipaco_swarm.peer.answering import AnswerDesk
 from dipaco_swarm.peer.attendance import Attendance
-from dipaco_swarm.peer.keeping import MANIFEST_FILE
+from dipaco_swarm.peer.keeping import has_been_in_run
 from dipaco_swarm.peer.training_workbench import device_of, gpus_of, workbench_of
 from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.peer.volunteer import Volunteer
@@ -68,7 +68,7 @@ def run_peer(settings: PeerSettings) -> None:
 
         def again(nobody: UnreachableError) -> bool:
             """Whoever has been in the run waits for the others to come back; a newcomer may have a wrong address."""
-            if not (settings.home / MANIFEST_FILE).exists():
+            if not has_been_in_run(settings.home):
                 return False
             log.debug("%s", nobody)
             notices.failing("door", NobodyAnswers(run=settings.address.name, again_seconds=KNOCK_SECONDS))

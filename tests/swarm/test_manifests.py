@@ -1,6 +1,7 @@
 """Where the manifest is found when no bootstrap node answers: the directory, in which anybody may write."""
 
 import contextlib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,6 +10,7 @@ import pytest
 from dipaco_swarm.errors import ManifestError, UnreachableError
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.volunteer import AwaitingManifest
+from dipaco_swarm.peer.keeping import MANIFEST_FILE
 from dipaco_swarm.peer.manifest_watch import first_manifest
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
@@ -74,14 +76,14 @@ def test_who_answers_with_junk_does_not_keep_a_newcomer_from_the_directory() -> 
 class Around:
     """What `first_manifest` looks at; looks for a manifest find this, one after the other."""
 
-    def __init__(self, *found: bytes | Exception | None) -> None:
+    def __init__(self, *found: bytes | Exception | None, home: Path = Path("nowhere")) -> None:
         self._found = list(found)
         self.said: list[Event] = []
         self.swarm = SimpleNamespace(newest_manifest=self._newest)
         self.stop = SimpleNamespace(wait=lambda seconds: False)
         self.screen = SimpleNamespace(event=self.said.append)
         self.settings = SimpleNamespace(
-            address=SimpleNamespace(fingerprint=FINGERPRINT, nobody_knows_it="nobody knows it")
+            home=home, address=SimpleNamespace(fingerprint=FINGERPRINT, nobody_knows_it="nobody knows it")
         )
 
     def _newest(self, *, timeout: float) -> bytes | None:
@@ -106,3 +108,11 @@ def test_a_volunteer_that_finds_nothing_else_says_what_is_wrong_with_it() -> Non
         first(Around(ManifestError("not the operator's")))
     with pytest.raises(UnreachableError, match="nobody knows it"):
         first(Around(None))
+
+
+def test_who_has_been_in_the_run_waits_for_a_node_that_is_still_reading_its_modules(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_FILE).write_bytes(b"of another day")
+    nobody: list[UnreachableError | None] = [*[UnreachableError("not here")] * 9, None]
+    around = Around(*nobody, sign_manifest(manifest(), OPERATOR), home=tmp_path)
+    assert first(around) == manifest()
+    assert len(around.said) == len(nobody)
