@@ -12,6 +12,7 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.announcing import Announcing, standing
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
+from dipaco_swarm.swarm.lately import Key, Lately
 from dipaco_swarm.swarm.transport import Record, Transport
 
 log = logging.getLogger(__name__)
@@ -25,9 +26,6 @@ READ_BYTES_A_SECOND = 500.0
 """Of one group: a large one is read less often."""
 STRANGERS_SHARE = 0.125
 """Of a stranger's record, in that: fifty names that anybody can make up would keep members from hearing each other."""
-
-Key = tuple[int, ModuleId]
-"""Stage and module: what announcements are about."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,7 @@ class Directory:
         self._announcing = Announcing(transport, run)
         self._readings: dict[Key, Reading] = {}
         self._heard: dict[Key, dict[PeerName, Heard]] = {}
-        self._lately: dict[Key, dict[PeerName, Heard]] = {}
-        """Who trains a module or did so lately, whoever was heard first comes first."""
+        self._lately = Lately(transport.timing.long_ago)
 
     @property
     def ours(self) -> tuple[Announcement, ...]:
@@ -209,7 +206,7 @@ class Directory:
         for peer, record in sorted(found.items(), key=lambda of: (of[0] not in heard, not self.knows(of[0]), of[0])):
             if records.is_goodbye(record.payload):
                 heard.pop(peer, None)
-                self._lately.get(key, {}).pop(peer, None)
+                self._lately.left(key, peer)
             elif self._allows(peer) and (peer in heard or self._has_room(peer, heard)):
                 with self._transport.border.guard(peer, "ignored what a peer says"):
                     self._take_one(key, peer, record, now, late)
@@ -232,16 +229,12 @@ class Directory:
     def lately(self, stage: int, module: ModuleId) -> tuple[PeerName, ...]:
         """Who trained a module not long ago, and was not heard of for a lifetime: gone, or parted from us."""
         live, now = self._holding(stage, module), self._clock.boottime()
-        return tuple(
-            peer
-            for peer, record in sorted(self._lately.get((stage, module), {}).items())
-            if peer not in live and now - record.since < self._timing.long_ago and self._allows(peer)
-        )
+        lately = sorted(self._lately.of((stage, module), now))
+        return tuple(peer for peer in lately if peer not in live and self._allows(peer))
 
     def trained_lately(self) -> set[PeerName]:
         """Who trained any module not long ago, and has not said goodbye."""
-        since, groups = self._clock.boottime() - self._timing.long_ago, [*self._lately.values()]
-        return {peer for group in groups for peer, record in group.copy().items() if record.since > since}
+        return self._lately.of_all(self._clock.boottime())
 
     def heard_directly(self, said: Announcement) -> None:
         """A peer has said over a stream where it stands; it is there, whatever the directory says."""
@@ -292,20 +285,16 @@ class Directory:
     def _note(self, key: tuple[int, ModuleId], heard: Heard) -> None:
         self._heard.setdefault(key, {})[heard.said.peer] = heard
         if heard.said.path is not None:
-            lately = self._lately.setdefault(key, {})
-            lately.pop(heard.said.peer, None)
-            lately[heard.said.peer] = heard
-            while len(lately) > self.max_members:
-                del lately[next(iter(lately))]
+            self._lately.heard(key, heard.said.peer, heard.since, self.max_members)
 
     def forget(self) -> None:
         """Let go of groups that are not ours, and that nobody has been in for long."""
         ours = {(said.stage, said.module) for said in self.ours}
-        long_ago = self._clock.boottime() - self._timing.long_ago
-        for groups in (self._heard, self._lately):
-            for group in [group for group in groups if group not in ours]:
-                if all(max(record.since, record.until) < long_ago for record in groups[group].values()):
-                    del groups[group]
+        now = self._clock.boottime()
+        self._lately.forget(now)
+        for group in [group for group in self._heard if group not in ours]:
+            if all(now - max(at.since, at.until) > self._timing.long_ago for at in self._heard[group].values()):
+                del self._heard[group]
         for group in [group for group in self._readings if group not in self._heard]:
             del self._readings[group]
 

@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.directory import Directory, Key
+from dipaco_swarm.swarm.directory import Directory
 from dipaco_swarm.swarm.greetings import MAX_MEMBERS_NAMED, AskMembers, MembersAre, SaidOfMember
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
+from dipaco_swarm.swarm.lately import Key
 from dipaco_swarm.swarm.records import decode_announcement, encode_announcement
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.transport import Transport

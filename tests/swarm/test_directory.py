@@ -140,7 +140,7 @@ def test_stages_that_are_over_are_forgotten() -> None:
         assert world.directory.members(stage, MODULE)
         assert world.directory.peers() == [one]
     assert len(world.directory._heard) <= 4
-    assert len(world.directory._lately) <= 4
+    assert len(world.directory._lately._heard) <= 4
 
 
 def test_who_held_a_module_a_moment_ago_and_says_over_a_stream_that_it_trains_it_is_believed() -> None:

@@ -71,7 +71,7 @@ def forget(swarm: NetworkedSwarm, *, all_of_it: bool = False) -> None:
     async def in_the_loop() -> None:
         swarm._directory._heard.clear()
         if all_of_it:
-            swarm._directory._lately.clear()
+            swarm._directory._lately._heard.clear()
             swarm._directory._readings.clear()
             swarm._directory.on_read.__self__._left.clear()  # type: ignore[attr-defined]
 

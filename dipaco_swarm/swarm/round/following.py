@@ -140,8 +140,12 @@ class Follower:
         return outcome if isinstance(outcome, LeaderLost) else LeaderLost(leader, answered)
 
     def _wasted(self, leader: str, points: int) -> None:
-        """A round of this leader has come to nothing. If strangers go on with that, nobody is sent to another one."""
+        """A round of this leader has come to nothing."""
         self.demotions.note(leader, self._now(), points)
+        self._note_stranger(leader, points)
+
+    def _note_stranger(self, leader: str, points: int = 0) -> None:
+        """If strangers go on with that, nobody is sent to another one: names are free."""
         if self.standing.is_strange(leader):
             self.demotions.note(STRANGERS, self._now(), max(2, points))
 
@@ -152,7 +156,7 @@ class Follower:
         if message.digest is None:
             forgiven = self._now() + REFUSAL_SECONDS if contribution.group.whole else math.inf
             self.failures.note(stage, module, version, leader, until=forgiven)
-            self._wasted(leader, 0)
+            self._note_stranger(leader)
         else:
             claim, ours = Claim(message.version, message.digest, message.work), Claim.of(contribution)
             believed = self.standing.is_believed(stage, module, ours, claim)
