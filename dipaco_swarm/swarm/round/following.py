@@ -140,12 +140,8 @@ class Follower:
         return outcome if isinstance(outcome, LeaderLost) else LeaderLost(leader, answered)
 
     def _wasted(self, leader: str, points: int) -> None:
-        """A round of this leader has come to nothing."""
+        """A round of this leader has come to nothing. If strangers go on with that, nobody is sent to another one."""
         self.demotions.note(leader, self._now(), points)
-        self._note_stranger(leader, points)
-
-    def _note_stranger(self, leader: str, points: int = 0) -> None:
-        """If strangers go on with that, nobody is sent to another one: names are free."""
         if self.standing.is_strange(leader):
             self.demotions.note(STRANGERS, self._now(), max(2, points))
 
@@ -156,13 +152,13 @@ class Follower:
         if message.digest is None:
             forgiven = self._now() + REFUSAL_SECONDS if contribution.group.whole else math.inf
             self.failures.note(stage, module, version, leader, until=forgiven)
-            self._note_stranger(leader)
+            if self.standing.is_strange(leader):
+                self.demotions.note(STRANGERS, self._now(), 2)
         else:
             claim, ours = Claim(message.version, message.digest, message.work), Claim.of(contribution)
-            believed = self.standing.is_believed(stage, module, ours, claim)
             # who has said so before, and we are where we were: nobody has sent us that state
             again = self.demotions.sent_from(leader, ours.digest)
-            if again or not believed:
+            if again or not self.standing.is_believed(stage, module, ours, claim):
                 self._wasted(leader, 2 if again else 1)
             if message.holder in (None, leader):
                 self.standing.heard(leader, stage, module, Member(int(contribution.path), claim))
