@@ -37,7 +37,7 @@ MAX_INDEX = (1 << 31) - 1
 MAX_TOKENS = 1 << 48
 """Of one member in one round: all members together are still less than MAX_WORK."""
 
-MAX_NORM = 1e15
+MAX_NORM = 1e18
 """Of an outer gradient; its square is still an ordinary number, in fp32 as well: whoever measures it finds the same."""
 
 MAX_SPEED = 1e12

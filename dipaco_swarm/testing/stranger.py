@@ -16,7 +16,7 @@ from dipaco_swarm.swarm.local import LocalNetwork, LocalTransport
 from dipaco_swarm.swarm.transport import Stream
 
 EDGES = (0, 1, 2, 255, 2**31 - 1, 2**31, 2**48, 2**62 - 1, 2**63 - 1, -1)
-FLOATS = (0.0, 1e-300, 1.0, 1e6, 1e12, 1e15, 1e16, 1e30, 1e31, 1e308, float("inf"), float("-inf"), float("nan"), -1.0)
+FLOATS = (0.0, 1e-300, 1.0, 1e6, 1e12, 1e18, 1e19, 1e30, 1e31, 1e308, float("inf"), float("-inf"), float("nan"), -1.0)
 WORDS = ("", "0" * 64, "a" * 64, "L0M0", "L9999M999999", "stranger", "\x1b[2J", "x" * 300)
 """Values at the borders of ranges; a field that they do not fit is what is tried."""
 

@@ -123,6 +123,16 @@ def test_a_node_knocks_only_so_often_and_forgets_after_a_minute(monkeypatch: pyt
     assert service._has_time_for("/ip4/11.0.0.1", 4)
 
 
+def test_no_site_takes_all_knocks_that_go_on_at_once() -> None:
+    service = reach.ReachabilityService()
+    service._going_on["one site"] = reach.KNOCKS_A_SITE - 1
+    assert not service._has_time_for("one site", 2)
+    assert service._has_time_for("one site", 1)
+    assert service._has_time_for("another", 2)
+    service._going_on["many others"] = reach.MAX_KNOCKS - reach.KNOCKS_A_SITE
+    assert not service._has_time_for("another", 2)
+
+
 def test_a_relay_has_no_place_that_could_be_knocked_at() -> None:
     relayed = "/ip4/11.0.0.1/tcp/4001/p2p/12D3Koo/p2p-circuit"
     assert reach.host_of(relayed) is None

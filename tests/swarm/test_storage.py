@@ -136,6 +136,28 @@ def test_what_has_expired_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.store_subkey(KEY, "late", b"x", soon())
 
 
+def test_who_comes_back_after_its_record_has_expired_has_to_find_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else crowds that take turns would fill a key with more than anybody reads, and nobody in it would be seen."""
+    monkeypatch.setattr(storage, "MAX_WRITERS_A_KEY", 10)
+    kept = BoundedStorage()
+    assert kept.store_subkey(KEY, "member", b"x", soon())
+    for number, wave in enumerate("abab"):
+        for i in range(20):
+            kept.store_subkey(KEY, f"{wave}{i}", b"x", soon(0.05))
+        assert len(kept.get(KEY).value.data) == 10
+        assert kept.store_subkey(KEY, "member", b"x", soon(70.0 + number)), "and who is in it stays"
+        time.sleep(0.1)
+    assert kept._records == sum(map(len, kept._of.values()))
+
+
+def test_a_record_that_is_renewed_again_and_again_leaves_little() -> None:
+    kept, expiration = BoundedStorage(), soon()
+    assert all(kept.store_subkey(KEY, "writer", b"x", expiration + i / 1e4) for i in range(10_000))
+    for timed in kept, kept.get(KEY).value:
+        assert len(timed.expiration_heap) < 100
+    assert kept.get(KEY).value.get("writer").expiration_time == expiration + 9_999 / 1e4
+
+
 def test_a_record_that_is_sent_again_and_again_leaves_no_trace() -> None:
     kept, expiration = BoundedStorage(), soon()
     assert kept.store_subkey(KEY, "writer", b"x", expiration)

@@ -193,12 +193,17 @@ class Node:
             return None
         return answer if isinstance(answer, Welcome) else None
 
-    async def look(self, bootstraps: Sequence[str]) -> None:
-        """Ask the bootstrap nodes at which addresses they see us and, when we do not know, whether they can dial us."""
+    async def look(self, bootstraps: Sequence[str]) -> bool:
+        """Ask the bootstrap nodes at which addresses they see us and, when we do not know, whether they can dial us.
+
+        Returns False where all that answer have too much to do to find that out.
+        """
         ports = reach.ports_of(await self.addresses())
         asked = ports if self.settings.reachable is None else ()
         welcomes = await asyncio.gather(*(self.ask(place, asked) for place in bootstraps))
-        self.visibility.learn([said for said in welcomes if said], ports)
+        told = [said for said in welcomes if said]
+        self.visibility.learn(told, ports)
+        return not (asked and any(said.seen_at for said in told) and all(said.reached is None for said in told))
 
     # keeping tidy --------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import ExtensionNotFound, ObjectIdentifier, UnrecognizedExtension, load_der_x509_certificate
 
 from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.swarm.addresses import is_relayed
+from dipaco_swarm.swarm.addresses import is_relayed, site_of
 from dipaco_swarm.swarm.greetings import MAX_PORTS, Hello, Welcome
 from dipaco_swarm.swarm.libp2p.identity import is_signed_by
 from dipaco_swarm.swarm.transport import Stream
@@ -34,8 +34,10 @@ KNOCK_SECONDS = 3.0
 """A home router that lets nobody in says nothing; who is there opens in one round trip and proves its name in two."""
 MAX_KNOCKS = 64
 """Knocks going on at once, for all who ask."""
+KNOCKS_A_SITE = 16
+"""Of these for one site (`site_of`)."""
 KNOCKS_PER_MINUTE = 60
-"""For one address: enough for a school behind one router."""
+"""For one site: enough for a school behind one router."""
 MAX_ASKING = 4096
 
 _PLACE = re.compile(r"/(ip4|ip6)/([^/]+)/tcp/(\d+)(?:/|$)")
@@ -69,10 +71,11 @@ class ReachabilityService:
     """Answers who asks how it looks from here."""
 
     def __init__(self) -> None:
-        self._going_on = 0
+        self._going_on: Counter[str] = Counter()
+        """Knocks, by site."""
         self._minute = 0
         self._asked: Counter[str] = Counter()
-        """Knocks in this minute, by address."""
+        """Knocks in this minute, by site."""
 
     async def answer(self, stream: Stream) -> None:
         async with asyncio.timeout(QUESTION_SECONDS):
@@ -80,27 +83,28 @@ class ReachabilityService:
         if not isinstance(message, Hello):
             await stream.send(NotHere())
             raise RemoteDataError(stream.peer, f"says {type(message).__name__} instead of hello")
-        host = host_of(stream.address)
+        host, site = host_of(stream.address), site_of(stream.address)
         reached = None
-        if host is not None and message.ports and self._has_time_for(host, len(message.ports)):
-            self._going_on += len(message.ports)
+        if host is not None and message.ports and self._has_time_for(site, len(message.ports)):
+            self._going_on[site] += len(message.ports)
             try:
                 there = await asyncio.gather(*(is_there(host, port, stream.peer) for port in message.ports))
             finally:
-                self._going_on -= len(message.ports)
+                self._going_on[site] -= len(message.ports)
+                self._going_on += Counter()  # without the sites that have none
             reached = tuple(port for port, found in zip(message.ports, there, strict=True) if found)
         await stream.send(Welcome(seen_at=host or "", reached=reached, time=time.time(), version=our_version()))
 
-    def _has_time_for(self, host: str, knocks: int) -> bool:
+    def _has_time_for(self, site: str, knocks: int) -> bool:
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute = minute
             self._asked.clear()
-        if self._asked[host] + knocks > KNOCKS_PER_MINUTE or self._going_on + knocks > MAX_KNOCKS:
+        if self._going_on[site] + knocks > KNOCKS_A_SITE or self._going_on.total() + knocks > MAX_KNOCKS:
             return False
-        if len(self._asked) >= MAX_ASKING:
+        if self._asked[site] + knocks > KNOCKS_PER_MINUTE or len(self._asked) >= MAX_ASKING:
             return False
-        self._asked[host] += knocks
+        self._asked[site] += knocks
         return True
 
 

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
 """What hivemind needs to close its part; it waits for ever for a daemon that has ended."""
+LOOKS = 4
+LOOK_AGAIN_SECONDS = 2.0
+"""A knock that nobody answers takes three."""
 RELAY_ATTEMPTS = 3
 """Starts again of a daemon that relays with the wrong limits. None was seen to need one (`relay.ENVIRONMENT`)."""
 VISITS = 3
@@ -52,7 +55,7 @@ async def open_node(
     async with contextlib.AsyncExitStack() as opened:
         node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors))
         if bootstraps and settings.reachable is not False:
-            await node.look(bootstraps)
+            await _find_out(node, bootstraps)
             if not node.reachable:
                 # libp2p is told at its start that it needs a relay; who cannot be dialled starts twice
                 await opened.aclose()
@@ -76,6 +79,14 @@ async def open_node(
         if not bootstraps:
             await node.serve(reach.PROTOCOL, reach.ReachabilityService().answer)
         yield node
+
+
+async def _find_out(node: Node, bootstraps: Sequence[str]) -> None:
+    """Whether others can dial us; several times, where the bootstrap nodes are busy: later it is too late."""
+    for _ in range(LOOKS):
+        if await node.look(bootstraps):
+            return
+        await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
 
 @contextlib.asynccontextmanager

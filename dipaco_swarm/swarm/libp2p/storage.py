@@ -5,6 +5,7 @@ what stands under one key, and on all of it. A full key takes nothing new, and g
 of it is full, who has many records makes room for who has few: else eight names would fill it.
 """
 
+import heapq
 import math
 from typing import Any
 
@@ -12,7 +13,7 @@ from hivemind.dht import DHTNode
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 from hivemind.utils import MSGPackSerializer
-from hivemind.utils.timed_storage import get_dht_time
+from hivemind.utils.timed_storage import TimedStorage, get_dht_time
 
 from dipaco_swarm.swarm.libp2p.identity import MAX_NAME
 from dipaco_swarm.swarm.records import MAX_RECORD_BYTES
@@ -24,6 +25,8 @@ MAX_WRITERS_A_KEY = 1536
 MANY = 512
 """Nobody is pushed out who has no more: nor a keeper, by a crowd of which each has one."""
 LOOK_SECONDS = 1.0
+FEW_LEFT = 64
+"""Traces of records that were renewed."""
 MAX_RECORDS = 1 << 15
 """Of all writers under all keys: 64 MiB at the very most."""
 
@@ -50,6 +53,9 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is unty
 
     def store_subkey(self, key: DHTID, subkey: str, value: bytes, expiration_time: float) -> bool:
         keys = self._of.get(subkey, {})
+        if keys.get(key, math.inf) < get_dht_time():  # whoever comes back has to find room like all others
+            del keys[key]
+            self._records -= 1
         # what is not newer would leave a trace in hivemind's heap all the same, as often as it is sent
         if expiration_time <= keys.get(key, -math.inf):
             return False
@@ -62,6 +68,9 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is unty
         keys[key] = expiration_time
         if len(keys) > MANY:
             self._many.add(subkey)
+        _tidy(self)
+        if (entry := self.get(key)) is not None:
+            _tidy(entry.value)
         return True
 
     def _has_room(self, key: DHTID, writer: str) -> bool:
@@ -98,6 +107,13 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind is unty
         live = ((writer, {k: until for k, until in keys.items() if until > now}) for writer, keys in self._of.items())
         self._of = {writer: keys for writer, keys in live if keys}
         self._records = sum(map(len, self._of.values()))
+
+
+def _tidy(timed: TimedStorage) -> None:
+    """Let go of what each renewal leaves in hivemind's heap until it would have expired, however often one comes."""
+    if len(timed.expiration_heap) > 2 * len(timed.data) + FEW_LEFT:
+        timed.expiration_heap = list(timed.key_to_heap.values())
+        heapq.heapify(timed.expiration_heap)
 
 
 def bound_storage(node: DHTNode) -> None:
