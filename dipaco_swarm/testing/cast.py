@@ -27,6 +27,7 @@ STRANGERS: dict[str, Role] = {
     "tarpit": Role("says that it trains a path; takes every call, and never says a word", hostile.Tarpit),
     "answers": Role("the same, and says so to whoever asks", hostile.Answers),
     "gathers": Role("the same, and that it gathers the round; it never begins", partial(hostile.Answers, leads=True)),
+    "holds": Role("comes to every leader, begins rounds with nobody else in them, and never ends one", hostile.Holds),
 }
 """Who is in no round."""
 

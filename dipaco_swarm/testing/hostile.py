@@ -4,6 +4,8 @@ What one does is an `Outsider` (`roles.py`), and real processes do it too; `Stra
 """
 
 import asyncio
+import itertools
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,10 +23,11 @@ from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.swarm.interface import Announcement, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.round.exchange_tasks import both_ways
 from dipaco_swarm.swarm.round.questions import Questions
 from dipaco_swarm.swarm.round.standing import Key
 from dipaco_swarm.swarm.transport import Stream
-from dipaco_swarm.swarm.wire import Alive, Here, Join, Where
+from dipaco_swarm.swarm.wire import Alive, Here, Join, Reassign, Roster, Where
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
 from dipaco_swarm.testing.program import Program
 from dipaco_swarm.testing.roles import Member, Outsider, Surroundings
@@ -32,6 +35,8 @@ from dipaco_swarm.testing.volunteer import SimulatedPeer
 
 if TYPE_CHECKING:
     from dipaco_swarm.testing.world import World
+
+log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 20.0
 BETWEEN_CLAIMS_SECONDS = 5.0
@@ -216,6 +221,59 @@ class Answers(Tarpit):
                     await asyncio.sleep(ALIVE_SECONDS)
             case _:
                 await asyncio.Event().wait()
+
+
+class Holds(PretendsToBeThere):
+    """Comes to whoever may lead, in no mood to wait; once a round has begun it says for ever that something moves."""
+
+    def __init__(self) -> None:
+        super().__init__(pause=ALIVE_SECONDS)
+        self._held: set[tuple[str, ModuleId]] = set()
+
+    def pester(self, swarm: NetworkedSwarm, said: Sequence[Announcement]) -> None:
+        for module in [ours.module for ours in said]:
+            for member in swarm.members(said[0].stage, module):
+                where = str(member.peer), module
+                if member.peer != swarm.peer and member.trains and where not in self._held:
+                    parameters = self._parameters(swarm, member)
+                    if parameters is not None:
+                        self._held.add(where)
+                        come = partial(self._come, swarm, member, parameters)
+                        swarm._portal.soon(lambda come=come: swarm._telling.start(come()))
+
+    async def _come(self, swarm: NetworkedSwarm, to: Announcement, parameters: int) -> None:
+        join = Join(
+            stage=to.stage,
+            module=str(to.module),
+            version=to.version,
+            digest=to.digest,
+            work=to.work,
+            path=int(to.path or 0),
+            tokens=1,
+            norm=1.0,
+            parameters=parameters,
+            nonce=bytes(16),
+            reduces=False,
+            patience=0.0,
+        )
+        try:
+            async with swarm._transport.dial(to.peer, f"dipaco/1/{swarm._address.fingerprint}/round") as stream:
+                await stream.send(join)
+                await both_ways(self._hold(stream), self._listen(stream))
+        except (ConnectionError, EOFError, TimeoutError) as error:
+            log.debug("let go of %s: %s", to.peer[-8:], error)
+        finally:
+            self._held.discard((str(to.peer), to.module))
+
+    async def _hold(self, stream: Stream) -> None:
+        for moved in itertools.count(1):
+            await stream.send(Alive(moved=moved))
+            await asyncio.sleep(ALIVE_SECONDS)
+
+    async def _listen(self, stream: Stream) -> None:
+        while isinstance(await stream.receive(), Alive | Roster | Reassign):
+            pass
+        raise EOFError("it is over")
 
 
 class Stranger(SimulatedProcess):

@@ -28,6 +28,10 @@ HALF = view("nora", live="nora ole")
         (view("", live="nora ole"), Begin()),  # all who had joined have left
         (replace(HALF, waited=10.1), Begin()),
         (replace(HALF, waited=9.9), Wait()),
+        # strangers begin nothing while somebody known may come
+        (replace(HALF, known=frozenset({"ole"}), waited=99.0), Wait()),
+        (replace(HALF, known=frozenset({"ole"}), elsewhere=frozenset({"ole"})), Begin()),
+        (replace(HALF, known=frozenset({"nora", "ole"}), waited=99.0), Begin()),
     ],
 )
 def test_the_first_row_that_fits_decides(now: GatheringView, closing: Closing) -> None:

@@ -110,8 +110,8 @@ def test_the_first_row_that_fits_decides(now: RoundView, memory: Memory, decisio
 
 
 def standing_still(now: float) -> RoundView:
-    """One waits for somebody who was dropped: nobody is to blame."""
-    return view(ready(), waiting(averages="pia", moved=5), ready(), dropped=(2,), now=now)
+    """Of two none has what the other one sends: nobody alone is to blame."""
+    return view(waiting("ole", moved=3), waiting("nora", moved=3), ready(), dropped=(2,), now=now)
 
 
 def test_bytes_that_move_put_the_end_of_a_standing_round_off() -> None:
@@ -172,9 +172,50 @@ def test_of_the_two_sides_of_a_complaint_the_one_with_more_complaints_is_slow(
 
 
 @pytest.mark.parametrize("dropped", [(), (0,)])
-def test_a_complaint_about_somebody_who_was_dropped_is_nobodys(dropped: tuple[int, ...]) -> None:
+def test_who_complains_of_somebody_who_was_dropped_waits_for_nobody(dropped: tuple[int, ...]) -> None:
     members = ready(), ready(), waiting("nora")
-    assert stragglers(view(*members, dropped=dropped)).slow == ({0} if not dropped else set())
+    assert stragglers(view(*members, dropped=dropped)).slow == ({0} if not dropped else {2})
+
+
+@pytest.mark.parametrize(
+    ("members", "slow"),
+    [
+        ((waiting("ole pia"), waiting("nora"), waiting("nora")), {1, 2}),  # by number it would be nora
+        ((ready(), waiting("nora"), waiting("nora")), {1, 2}),
+        ((ready(), MemberView(""), ready()), {1}),  # whose words are not waited for
+        ((MemberView(""), ready(), waiting("nora")), set()),
+        ((waiting(averages="ole"), waiting("pia"), ready()), {1, 2}),  # one stranger is no excuse for another
+    ],
+)
+def test_of_a_stranger_and_somebody_known_the_stranger_is_slow(members: tuple[MemberView, ...], slow: set[int]) -> None:
+    assert stragglers(of_strangers(view(*members), 1, 2)).slow == slow
+
+
+def of_strangers(now: RoundView, *members: int) -> RoundView:
+    return replace(now, strangers=frozenset(members))
+
+
+def test_strangers_do_not_keep_the_others() -> None:
+    held = of_strangers(view(waiting("ole pia"), waiting("nora", moved=9), waiting("nora", moved=9), now=9.0), 1, 2)
+    _, memory = decide(replace(held, now=1.0), FRESH, TIMING)
+    assert memory.few_slow_since == 1.0
+    decided, _ = decide(held, memory, TIMING)
+    assert isinstance(decided, Drop)
+    assert decided.members == {1, 2}
+    assert decided.late
+    slowly = replace(held, usual=20.0)
+    assert decide(slowly, memory, TIMING)[0] == Wait(), "who is alone has nobody to measure them by, but a usual line"
+    left = of_strangers(view(ready(), ready(), ready(), dropped=(1, 2)), 1, 2)
+    assert decide(left, FRESH, TIMING)[0] == Commit(A, 0), "more than half have left, and nobody that is known"
+    alone = of_strangers(view(ready(), ready(), ready(), dropped=(0,)), 1, 2)
+    assert isinstance(decide(alone, FRESH, TIMING)[0], Abort)
+
+
+def test_while_those_who_are_known_wait_for_each_other_strangers_are_not_late() -> None:
+    going_on = of_strangers(view(waiting("ole quin"), waiting("nora pia"), waiting("ole"), waiting("nora")), 2, 3)
+    assert stragglers(going_on).slow == {0, 1, 2, 3}
+    decided, memory = decide(going_on, FRESH, TIMING)
+    assert (decided, memory.few_slow_since) == (Wait(), None)
 
 
 awaited = st.binary(max_size=3)  # also of members that there are not

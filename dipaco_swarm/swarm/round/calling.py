@@ -14,13 +14,21 @@ STRANGERS_SECONDS = 1.0
 
 
 async def where_they_are(
-    peers: Sequence[str], gathering: Gathering, seconds: float, standing: Standing, detector: FailureDetector
+    peers: Sequence[str],
+    gathering: Gathering,
+    seconds: float,
+    standing: Standing,
+    detector: FailureDetector,
+    *,
+    for_strangers: bool,
 ) -> list[Here | None]:
-    """The answers of all; None for those who have not answered in `seconds`. Who is silent is noted as that."""
+    """The answers of all; None for those who have not answered in `seconds`. Who is silent is noted as that.
+
+    `for_strangers`: nobody has joined whose word makes a round due.
+    """
     where, clock = gathering.questions.where, gathering.transport.clock
-    by_strangers = not any(standing.heeds(*gathering.key[:2], peer) for peer in gathering.seats)
     asking = [
-        asyncio.create_task(where(peer, gathering.key, gathering.base, for_strangers=by_strangers)) for peer in peers
+        asyncio.create_task(where(peer, gathering.key, gathering.base, for_strangers=for_strangers)) for peer in peers
     ]
     known = [
         question

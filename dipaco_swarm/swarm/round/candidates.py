@@ -17,7 +17,7 @@ the same one to everybody who knows the same candidates. Members that know diffe
 import math
 import statistics
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -116,6 +116,13 @@ def most_joined(follows: Mapping[str, str], here: int) -> str | None:
     joined = Counter(follows.values())
     most = min(joined, key=lambda leader: (-joined[leader], leader), default=None)
     return most if most is not None and joined[most] > here else None
+
+
+def with_strangers(
+    demoted: AbstractSet[str], there: AbstractSet[str], is_strange: Callable[[str], bool]
+) -> frozenset[str]:
+    """These, and of those who are there all strangers, where strangers together are among them."""
+    return frozenset(demoted) | frozenset(filter(is_strange, there) if STRANGERS in demoted else ())
 
 
 class LeaderFailures:

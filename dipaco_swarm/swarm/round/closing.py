@@ -5,6 +5,8 @@ situation (the first row that fits)            what the leader does
 somebody missing has a better state            CatchUpFirst    whoever is here fetches that state
 another leader has the same round              JoinThere       members that had not heard of each other meet: meeting.py
                                                                says where
+only strangers are here, somebody known is     Wait            who has contributed to nothing begins no round while
+missing                                                        somebody is there who has
 nobody is missing                              Begin           or nobody is there any more
 the members' patience is over                  Begin           the next round counts the progress of the missing
 else                                           Wait            the missing are asked again where they are
@@ -50,6 +52,8 @@ class GatheringView:
     """Whether the round waits for everybody."""
     waived: frozenset[str] = frozenset()
     """Who has kept others waiting lately."""
+    known: frozenset[str] = frozenset()
+    """Of all these, who is no stranger."""
     strangers: frozenset[str] = frozenset()
     """Who is waited for a moment only."""
     moment: float = 0.0
@@ -65,6 +69,11 @@ class GatheringView:
         missed = (self._live_missed() | self._lately_missed()) - self.seated - self.elsewhere - self.waived
         is_over = self.waited > max(self.moment, STRANGERS_SHARE * self.patience)
         return missed - self.strangers if is_over else missed
+
+    @property
+    def is_of_strangers(self) -> bool:
+        """Whether only strangers are here, and somebody known may come."""
+        return self.seated.isdisjoint(self.known) and not self.missing.isdisjoint(self.known)
 
     def _live_missed(self) -> frozenset[str]:
         if self.whole:
@@ -108,6 +117,8 @@ def close(view: GatheringView) -> Closing:
         return CatchUpFirst(*view.ahead)
     if view.first is not None:
         return JoinThere(view.first)
+    if view.seated and view.is_of_strangers:
+        return Wait()
     if not view.seated or not view.missing or view.waited > view.patience:
         return Begin()
     return Wait()

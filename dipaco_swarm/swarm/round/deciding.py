@@ -4,7 +4,6 @@ What is decided, and when, is in `decision.py`. Here the view for it is built, a
 """
 
 import logging
-import statistics
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -14,6 +13,7 @@ from dipaco_swarm.swarm.round import decision
 from dipaco_swarm.swarm.round.decision import decide
 from dipaco_swarm.swarm.round.gathering import Gathering
 from dipaco_swarm.swarm.round.inquiry import Inquiry
+from dipaco_swarm.swarm.round.overdue import USUAL_LINE
 from dipaco_swarm.swarm.round.roster import make_roster
 from dipaco_swarm.swarm.round.seals import Subject, compare
 from dipaco_swarm.swarm.round.seats import Seat, or_a_pulse, tell
@@ -54,8 +54,10 @@ class RunningRound:
         self._made_in = [0] * len(self._owners)
         """The generation in which each piece was last given an owner."""
         self._changed = gathering.changed
-        self._patience = statistics.median(join.patience for join in joins.values())
+        self._patience = gathering.patience
+        self._usual = 2 * next(iter(joins.values())).parameters / USUAL_LINE
         self._alive = frozenset(range(len(self._seats)))
+        self._strangers = self._who_is_strange()
         self._generation = 0
         self._began = self._clock.monotonic()
         self._memory = decision.Memory(moved_since=self._began)
@@ -116,7 +118,16 @@ class RunningRound:
             patience=self._patience,
             whole=self._whole,
             waived=frozenset(i for i, member in enumerate(self._roster.members) if not member.awaited),
+            strangers=self._strangers,
+            usual=self._usual,
         )
+
+    def _who_is_strange(self) -> frozenset[int]:
+        """Of the members, where somebody is not: what others have done is known from rounds before."""
+        if self._whole:
+            return frozenset()
+        strangers = frozenset(i for i in self._alive if self._standing.is_strange(self._name(i)))
+        return strangers if strangers < self._alive else frozenset()
 
     async def _ends_by_comparing(self) -> bool:
         """The averages differ: look who is to blame, and go on without, if that is enough; whether the round is off."""

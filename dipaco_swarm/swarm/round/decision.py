@@ -20,9 +20,13 @@ the averages differ                           Compare   what their reducers have
 else                                          Commit    everybody alive holds the same bytes
 
 Members that have kept others waiting lately are not waited for (`RosterEntry.awaited`); what is said of members here is
-said of the others. Stragglers are members that a round waits for. Every report is a set of complaints: "I miss the
-contributions of these members to the pieces that I reduce", "I miss the averages of those reducers". Of the two sides
-of a complaint, the one with more complaints about or by it is the straggler. `stragglers` has the rule.
+said of the others. Halves are of those who are no strangers, if anybody is none: names are free, and a crowd of them
+would have it that everybody else is slow, or keep the round open for ever.
+
+Stragglers are members that a round waits for. Every report is a set of complaints: "I miss the contributions of these
+members to the pieces that I reduce", "I miss the averages of those reducers". Of the two sides of a complaint, the one
+with more complaints about or by it is the straggler; of a stranger and somebody else, the stranger. `stragglers` has
+the rule.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,11 +76,25 @@ class RoundView:
     """Whether the round waits for everybody, however slow."""
     waived: frozenset[int] = frozenset()
     """Indices of members that the round does not wait for."""
+    strangers: frozenset[int] = frozenset()
+    """Indices of members that have contributed to nothing before, where others have."""
+    usual: float = 0.0
+    """Seconds that an exchange takes on a usual line."""
 
     @property
     def awaited(self) -> frozenset[int]:
         """Indices of those on whom it depends when the round ends."""
         return self.alive - self.waived
+
+    @property
+    def known(self) -> frozenset[int]:
+        """Indices of those of them that are no strangers."""
+        return self.awaited - self.strangers
+
+    def is_more_than_half(self, members: frozenset[int]) -> bool:
+        """Whether these are more than half of those on whom it depends; of who is known, if anybody is."""
+        among = self.known or self.awaited
+        return 2 * len(members & among) > len(among)
 
     def ready(self, member: int) -> Ready | None:
         """The average that a member holds of this generation; None when it has none yet."""
@@ -147,14 +165,14 @@ def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, M
 
     held_up = Stragglers() if view.whole else stragglers(view)
     slow = held_up.slow
-    if not slow or 2 * len(slow) > len(view.awaited):
+    if not slow or view.is_more_than_half(slow):
         memory = replace(memory, few_slow_since=None)
     elif memory.few_slow_since is None:
         memory = replace(memory, few_slow_since=view.now)
     elif view.now - memory.few_slow_since > _allowed(view, memory, memory.few_slow_since, timing):
         return _drop_slow(view, memory, memory.few_slow_since, held_up)
 
-    if 2 * len(view.alive) < len(view.members):
+    if 2 * len(view.alive - view.strangers) < len(view.members) - len(view.strangers):
         return Abort("more than half of the peers left in the middle of it"), memory
     ready = [average for i in sorted(view.awaited) if (average := view.ready(i)) is not None]
     if len(ready) < len(view.awaited):
@@ -164,7 +182,7 @@ def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, M
         standstill = view.patience if view.whole else timing.standstill
         if view.now - memory.moved_since > standstill:
             silent = frozenset(i for i in view.awaited if view.members[i].report is None and view.ready(i) is None)
-            if silent and 2 * len(silent) <= len(view.awaited) and not view.whole:
+            if silent and not view.is_more_than_half(silent) and not view.whole:
                 return Drop(silent, "has said nothing about it", late=True), replace(memory, moved_since=view.now)
             if memory.few_slow_since is not None and view.now - memory.few_slow_since > timing.slow_floor:
                 return _drop_slow(view, memory, memory.few_slow_since, held_up)
@@ -186,6 +204,8 @@ def _drop_slow(view: RoundView, memory: Memory, since: float, held_up: "Straggle
 def _allowed(view: RoundView, memory: Memory, since: float, timing: Timing) -> float:
     """Seconds that the others wait for stragglers: several times as long as they needed themselves."""
     needed_by_others = since - view.began - memory.waited
+    if len(view.known) == 1:  # it has nobody to measure a stranger by
+        needed_by_others = max(needed_by_others, view.usual / 3)
     return max(timing.slow_floor, 3 * needed_by_others, SLOW_SHARE * view.patience)
 
 
@@ -199,27 +219,33 @@ class Stragglers:
 def stragglers(view: RoundView) -> Stragglers:
     """The members that a round waits for; nobody before everybody has reported.
 
-    A member that has no average yet and waits for nobody is slow itself.
+    A member that has no average yet and waits for nobody who is there is slow itself.
     """
     of = sorted(view.awaited)
-    if any(view.members[i].report is None for i in of):
+    is_strange = np.array([i in view.strangers for i in of], bool)
+    if any(view.members[i].report is None for i in view.known or of):
         return Stragglers()
     is_ready = np.array([view.ready(i) is not None for i in of], bool)
-    contributions = _awaited(view, of, lambda report: report.awaits_contributions) & ~is_ready[:, None]
-    averages = _awaited(view, of, lambda report: report.awaits_averages) & ~is_ready[:, None]
-    waits_for_nobody = ~is_ready & ~contributions.any(1) & ~averages.any(1)
-    # of whom the round still depends on; a reducer that misses contributions is not to blame for its averages
-    is_reducing = contributions.any(1)
-    contributions, averages = contributions[:, of], averages[:, of] & ~is_reducing
+    # of whom the round still depends on
+    contributions = _awaited(view, of, lambda report: report.awaits_contributions)[:, of] & ~is_ready[:, None]
+    averages = _awaited(view, of, lambda report: report.awaits_averages)[:, of] & ~is_ready[:, None]
+    slow = ~is_ready & ~contributions.any(1) & ~averages.any(1)
+    # a reducer that misses contributions is not to blame for its averages; if that is known of it
+    averages &= ~(contributions.any(1) & ~is_strange)
+    # of a stranger and somebody known
+    mixed = (contributions | averages) & (is_strange[:, None] != is_strange)
+    slow |= is_strange & (mixed.any(0) | mixed.any(1))
+    contributions, averages = contributions & ~mixed, averages & ~mixed
     # a complaint is a pair: who has it, by row, and whom it is about
     complaints = contributions.astype(int) + averages
     by, about = complaints.sum(1)[:, None], complaints.sum(0)[None, :]
     shared = (contributions | averages) & (by != about)
     alone = by == about
     # a sender has one link that many share; a receiver of averages has company if there is any
-    of_sender = alone & (contributions | averages if len(of) == 2 else contributions)
-    of_receiver = alone & (averages if len(of) > 2 else np.zeros_like(averages))
-    slow = waits_for_nobody | (shared & (by > about)).any(1) | (shared & (by < about)).any(0)
+    are_two = np.where(is_strange, is_strange.sum(), (~is_strange).sum()) == 2
+    of_sender = alone & (contributions | averages & are_two)
+    of_receiver = alone & averages & ~are_two
+    slow |= (shared & (by > about)).any(1) | (shared & (by < about)).any(0)
     slow |= of_sender.any(0) | of_receiver.any(1)
     apart = (of_sender.any(1) | of_receiver.any(0)) & ~slow
     return Stragglers(frozenset(of[i] for i in np.flatnonzero(slow)), frozenset(of[i] for i in np.flatnonzero(apart)))

@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -32,7 +32,14 @@ from dipaco_swarm.swarm.interface import Agreed, Contribution, NotAgreed, Outcom
 from dipaco_swarm.swarm.reduced import Reduced, ReducedPiece
 from dipaco_swarm.swarm.round.attempt import LeaderLost, MadeAgain, Redirected
 from dipaco_swarm.swarm.round.auditing import Auditing
-from dipaco_swarm.swarm.round.candidates import DEMOTED_AT, REFUSAL_SECONDS, STRANGERS, Demotions, LeaderFailures
+from dipaco_swarm.swarm.round.candidates import (
+    DEMOTED_AT,
+    REFUSAL_SECONDS,
+    STRANGERS,
+    Demotions,
+    LeaderFailures,
+    with_strangers,
+)
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
 from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.entrance import Entrance, NeverBeginsError
@@ -100,7 +107,7 @@ class Follower:
             norm=norm,
             decay=contribution.decay,
             doubts=contribution.doubts,
-            laggards=tuple(self.laggards.found(self._now())[:MAX_LAGGARDS]),
+            laggards=tuple(peer for peer in self.laggards.found(self._now()) if peer != STRANGERS)[:MAX_LAGGARDS],
             parameters=len(contribution.gradient),
             nonce=self.transport.random.randbytes(16),
             reduces=self.transport.reachable,
@@ -191,8 +198,8 @@ class Follower:
         let_in = {member.peer for member in roster.members if self.standing.allows(member.peer)}
         self.standing.seat(let_in)
         if not group.whole:  # a leader waits for itself, whatever all others know of it
-            demoted = self.laggards.demoted(self._now())
-            exchange.waive({i for i, member in enumerate(roster.members) if member.peer in demoted})
+            waived = with_strangers(self.laggards.demoted(self._now()), let_in, self.standing.is_strange)
+            exchange.waive({i for i, member in enumerate(roster.members) if member.peer in waived})
         outcome: Decision
         try:
             size = self.codec.most_bytes(join.parameters)
@@ -213,7 +220,7 @@ class Follower:
         if isinstance(outcome, Abort):
             self.inquiry.convict(outcome.proofs)
             culprits = {proof.reducer for proof in outcome.proofs if not self.standing.allows(proof.reducer)}
-            if culprits & let_in or await self._somebody_is_convicted(exchange, outcome.others_go_on):
+            if culprits & let_in or (not outcome.others_go_on and await self.inquiry.look_into(exchange)):
                 return MadeAgain()
             self.failures.note(group.stage, group.module, join.version, channel.peer)
             if not outcome.others_go_on and channel.peer != self.transport.peer:
@@ -233,10 +240,6 @@ class Follower:
         for peer in awaited & {*agreed.contributors} - {*agreed.left_out} - exchange.blamed:
             self.laggards.forgive(peer)
         return agreed
-
-    async def _somebody_is_convicted(self, exchange: PieceExchange, others_go_on: bool) -> bool:
-        """A round that fails though we hold an average may have had two: our leader may not have looked."""
-        return not others_go_on and exchange.average.complete.is_set() and await self.inquiry.look_into(exchange)
 
     async def _exchange_until_decided(
         self, channel: Channel, ears: HeartbeatReader, exchange: PieceExchange, overdue: Overdue
@@ -270,7 +273,9 @@ class Follower:
                 message = await ears.hear()
                 if isinstance(message, Reassign):
                     exchange.reassign(message)
-                    _note_blame(message, exchange, self.laggards, self.transport.peer, self._now())
+                    _note_blame(
+                        message, exchange, self.transport.peer, self.laggards, self.standing.is_strange, self._now()
+                    )
                 elif isinstance(message, Abort):
                     return message
                 elif isinstance(message, Commit):
@@ -310,15 +315,26 @@ class Follower:
         return self.transport.clock.monotonic()
 
 
-def _note_blame(order: Reassign, exchange: PieceExchange, laggards: Demotions, us: str, now: float) -> None:
+def _note_blame(
+    order: Reassign,
+    exchange: PieceExchange,
+    us: str,
+    laggards: Demotions,
+    is_strange: Callable[[str], bool],
+    now: float,
+) -> None:
     """Some have kept us waiting. Who is in time in the next round is forgiven, so one leader's word is not much."""
     members = {member.peer for member in exchange.roster.members}
-    if 2 * len(order.late) > len(members):  # it may be its own line
+    strangers = set(filter(is_strange, members))
+    among, late = members - strangers or members, {*order.late}
+    if 2 * len(among & late) > len(among):  # it may be its own line
         return
-    for names, points in (order.late, 2), (order.apart, 1):
-        for peer in (members & {*names}) - exchange.blamed - {us}:
+    for names, points in (late, 2), ({*order.apart}, 1):
+        for peer in (members & names) - exchange.blamed - {us}:
             exchange.blamed.add(peer)
             laggards.note(peer, now, points)
+    if strangers & late:
+        laggards.note(STRANGERS, now, 2)
 
 
 def _agreed(exchange: PieceExchange, contribution: Contribution, codec: str, ours: Mapping[int, Shown]) -> Agreed:

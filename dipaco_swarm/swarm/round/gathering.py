@@ -16,6 +16,7 @@ from dipaco_swarm.swarm.round.candidates import most_joined
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
 from dipaco_swarm.swarm.round.inquiry import Inquiry
 from dipaco_swarm.swarm.round.questions import Questions
+from dipaco_swarm.swarm.round.roster import at_most_half
 from dipaco_swarm.swarm.round.seats import Seat, tell
 from dipaco_swarm.swarm.round.standing import Key
 from dipaco_swarm.swarm.tasks import Tasks
@@ -39,7 +40,8 @@ class Gathering:
     transport: Transport
     questions: Questions
     inquiry: Inquiry
-    opened: float
+    since: float
+    """When the first one joined; the first that is no stranger, if any is: a crowd would have used up all patience."""
     patience: float = 0.0
     """Seconds that the median member so far is willing to wait for the missing; of those that are no strangers, if any
     are here: a crowd would have all wait for hours."""
@@ -65,12 +67,19 @@ class Gathering:
 
     def take(self, seat: Seat, is_strange: Callable[[str], bool] = lambda peer: False) -> None:
         self.leave(seat.channel.peer)
+        before = self._friends(is_strange)
         self.seats[seat.channel.peer] = seat
-        friends = [seat for peer, seat in self.seats.items() if self.group.whole or not is_strange(peer)]
+        friends = self._friends(is_strange)
+        if friends and not before:
+            self.since = self.transport.clock.monotonic()
         patience = statistics.median(seat.join.patience for seat in friends or self.seats.values())
         self.patience = min(patience, MAX_PATIENCE_SECONDS)
         self.listeners.start(self._listen(seat))
         self.changed.set()
+
+    def _friends(self, is_strange: Callable[[str], bool]) -> list[Seat]:
+        """Who is here and no stranger."""
+        return [seat for peer, seat in self.seats.items() if self.group.whole or not is_strange(peer)]
 
     def rebase(self, base: Claim, refusal: Refuse) -> None:
         """Somebody has come with another state, which the round goes on from; who was here is told `refusal`."""
@@ -105,15 +114,16 @@ class Gathering:
             await tell(list(self.seats.values()), Alive(), self.transport.timing)
             await asyncio.sleep(self.transport.timing.pulse)
 
-    async def seats_of_one_size(self) -> list[Seat]:
+    async def seats_of_one_size(self, is_strange: Callable[[str], bool]) -> list[Seat]:
         """The members that agree on the length of the vector; the others are sent away.
 
-        We know it ourselves, if we are one of them; else most do.
+        We know it ourselves, if we are one of them; else most do, of those that are no strangers if anybody is none.
         """
         seats = [seat for seat in self.seats.values() if not seat.gone]
         if not seats:
             return []
-        lengths = Counter(seat.join.parameters for seat in seats)
+        friends = [seat for seat in seats if not is_strange(seat.channel.peer)]
+        lengths = Counter(seat.join.parameters for seat in friends or seats)
         ours = self.seats.get(self.transport.peer)
         most = max(lengths, key=lambda length: (lengths[length], length))
         parameters = most if ours is None else ours.join.parameters
@@ -121,6 +131,18 @@ class Gathering:
         reason = "the group's module has another size than ours; is it the same run?"
         await tell(others, Refuse(reason=reason, version=self.key[2]), self.transport.timing)
         return [seat for seat in seats if seat.join.parameters == parameters]
+
+    async def without_a_crowd(
+        self, seats: list[Seat], waived: AbstractSet[str], is_strange: Callable[[str], bool]
+    ) -> list[Seat]:
+        """These without strangers whom nobody is to wait for, where they are more than half: then all would wait."""
+        crowd = [seat for seat in seats if seat.channel.peer in waived and is_strange(seat.channel.peer)]
+        others = [seat for seat in seats if seat not in crowd]
+        if not others or at_most_half(waived, {seat.channel.peer for seat in seats}):
+            return seats
+        reason = "strangers have kept rounds waiting lately; trying again later"
+        await tell(crowd, Refuse(reason=reason, version=self.key[2]), self.transport.timing)
+        return others
 
     def hide(self, reducers: AbstractSet[str]) -> None:
         """These make no averages in this round."""

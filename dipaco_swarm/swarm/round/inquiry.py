@@ -41,7 +41,12 @@ class Inquiry:
         return {i: () if question.cancelled() else question.result() for i, question in asking.items()}
 
     async def look_into(self, exchange: PieceExchange) -> bool:
-        """The round has failed though we hold an average: whether somebody is convicted of it."""
+        """The round has failed, and our leader may not have looked: whether somebody is convicted of two averages.
+
+        Nobody is where we have none ourselves.
+        """
+        if not exchange.average.complete.is_set():
+            return False
         others = {i: m.peer for i, m in enumerate(exchange.roster.members)}
         shown, average = await self.shown(others, exchange.roster.round_id), exchange.average
         found = compare(average.about, exchange.roster, average.made, shown, {}, self._transport.is_signed_by)

@@ -6,7 +6,7 @@ last; every decision is made from the seats, whenever one changes and at least o
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.fields import MAX_MEMBERS
 from dipaco_swarm.swarm.round import closing
 from dipaco_swarm.swarm.round.calling import where_they_are
-from dipaco_swarm.swarm.round.candidates import STRANGERS, Demotions, outnumbered
+from dipaco_swarm.swarm.round.candidates import STRANGERS, Demotions, outnumbered, with_strangers
 from dipaco_swarm.swarm.round.channels import Channel
 from dipaco_swarm.swarm.round.closing import GatheringView, close
 from dipaco_swarm.swarm.round.deciding import RunningRound
@@ -188,10 +188,11 @@ class Leader:
             if refusal is not None:
                 await tell(list(gathering.seats.values()), refusal, self._timing)
                 return
-            seats = await gathering.seats_of_one_size()
+            seats = await gathering.seats_of_one_size(self._standing.is_strange)
             if seats:
                 now = self._clock.monotonic()
-                waived = self._laggards.demoted(now)
+                waived = with_strangers(self._laggards.demoted(now), {*gathering.seats}, self._standing.is_strange)
+                seats = await gathering.without_a_crowd(seats, waived, self._standing.is_strange)
                 gathering.hide(self._hidden.demoted(now))
                 running = RunningRound(
                     self._transport, gathering, seats, self._norm_clip, self._standing, self._inquiry, waived
@@ -231,7 +232,9 @@ class Leader:
                     return Refuse(reason=f"{leader[-8:]} leads this round", version=version, leader=leader)
                 case closing.Wait():
                     now = self._clock.monotonic()
-                    if now - asked >= self._timing.ask_again:
+                    # of strangers alone, who may gather for long, all the others need not hear every second
+                    pause = self._timing.heartbeat if view.is_of_strangers else self._timing.ask_again
+                    if now - asked >= pause:
                         asked = now
                         ahead, first = await self._ask(gathering, view)
                     else:
@@ -242,12 +245,13 @@ class Leader:
         now = self._clock.monotonic()
         live, lately = self._standing.members_of(stage, module), self._standing.lately(stage, module)
         demoted = frozenset[str]() if gathering.group.whole else self._laggards.demoted(now)
+        known = frozenset(peer for peer in (*live, *lately, *gathering.seats) if not self._standing.is_strange(peer))
         # who has just come to a module may take its members for strangers, and make a version beside theirs
         tells_strangers = self._standing.has_made(*gathering.key) and not gathering.group.whole
         return GatheringView(
             seated=frozenset(gathering.seats),
             live=frozenset(live),
-            waited=now - gathering.opened,
+            waited=now - gathering.since,
             patience=gathering.patience,
             lately=frozenset(lately),
             elsewhere=frozenset(gathering.elsewhere),
@@ -255,7 +259,8 @@ class Leader:
             gone=frozenset(peer for peer in (*live, *lately) if self._detector.is_gone(peer)),
             whole=gathering.group.whole,
             waived=at_most_half(demoted, {*live, *gathering.seats}),
-            strangers=frozenset(filter(self._standing.is_strange, live) if tells_strangers else ()),
+            known=frozenset() if gathering.group.whole else known,
+            strangers=frozenset(live) - known if tells_strangers else frozenset(),
             moment=self._timing.pulse,
             ahead=ahead,
             first=first,
@@ -267,7 +272,10 @@ class Leader:
         # who did not come may do so by now; who is not waited for is called like all others
         missing = sorted(view.missing | (gathering.elsewhere | view.waived | view.strangers) & view.live - view.seated)
         seconds = max(self._timing.answer, view.patience - view.waited)
-        answers = await where_they_are(missing, gathering, seconds, self._standing, self._detector)
+        of_strangers = not any(self._standing.heeds(*key[:2], peer) for peer in gathering.seats)
+        answers = await where_they_are(
+            missing, gathering, seconds, self._standing, self._detector, for_strangers=of_strangers
+        )
         better = {peer: _better(answer, base) for peer, answer in zip(missing, answers, strict=True)}
         claims = [claim for claim in better.values() if claim is not None]
         believed = await _within(seconds, self._standing.ask_about(*key[:2], base, claims), []) if claims else []
@@ -301,12 +309,11 @@ class Leader:
         left = outnumbered(demoted, follows, here if is_last_word else here + undecided) | self._lost(key)
         strange = self._standing.is_strange
         left |= {*filter(strange, follows.values())} if STRANGERS in demoted else set()
-        rivals = {peer: leader for peer, leader in follows.items() if leader not in left}
-        if view.strangers:  # what one stranger says of another keeps nobody waiting
-            rivals = {peer: leader for peer, leader in rivals.items() if not (strange(peer) and strange(leader))}
+        rivals = _rivals({peer: leader for peer, leader in follows.items() if leader not in left}, view, self._detector)
         known = {peer: leader for peer, leader in rivals.items() if not (strange(peer) or strange(leader))}
         more = gathering.more_elsewhere(known)
-        ask, order = partial(self._questions.follows, key=key, base=base), partial(leader_order, *key)
+        ask = partial(self._questions.follows, key=key, base=base, for_strangers=of_strangers)
+        order = partial(leader_order, *key)
         meeting = where_all_meet(self._transport.peer, rivals, more if is_last_word else None, order, ask)
         return None, await _within(self._timing.max_answer, meeting, None)
 
@@ -317,6 +324,13 @@ def _better(answer: Here | None, base: Claim) -> Claim | None:
         return None
     claim = Claim(answer.version, answer.digest, answer.work)
     return claim if claim.beats(base) else None
+
+
+def _rivals(follows: Mapping[str, str], view: GatheringView, detector: FailureDetector) -> dict[str, str]:
+    """Whose word on whom it has joined is looked into: that of a stranger only where it names somebody who is here, if
+    strangers can be told from others. Who is not would be asked in vain, again and again."""
+    there = {peer for peer in view.known & view.live if not detector.doubts(peer)}
+    return {peer: leader for peer, leader in follows.items() if peer not in view.strangers or leader in there}
 
 
 async def _within(seconds: float, question: Coroutine[Any, Any, Answer], otherwise: Answer) -> Answer:

@@ -90,9 +90,9 @@ class Questions:
             self._standing.heard(peer, stage, module, Member(answer.path, claim))
         return answer
 
-    async def follows(self, peer: str, key: Key, base: Claim) -> str | None:
+    async def follows(self, peer: str, key: Key, base: Claim, *, for_strangers: bool) -> str | None:
         """Whom a peer has joined for this round, as it says; None: nobody, or it does not answer."""
-        answer = await self.where(peer, key, base)
+        answer = await self.where(peer, key, base, for_strangers=for_strangers)
         return None if answer is None else answer.follows
 
     async def is_there(self, peer: str, key: Key, base: Claim) -> bool:
