@@ -87,6 +87,7 @@ class Member:
         self.say("kept", digest=self.state.digest)
 
     def wait_for(self, version: int, among: set[str]) -> None:
+        self.swarm._vouching.circle.meet(among)  # a round waits for newcomers a moment only, and this is not about that
         self.catch_up(version)
         self.announce()
         deadline = time.monotonic() + 30

@@ -95,7 +95,7 @@ def test_a_frozen_member_is_left_out_in_bounded_time(
         leads = leader_of(alive, 0)
         victim = leads if frozen == "the leader" else next(member for member in alive if member is not leads)
         survivors = [member for member in alive if member is not victim]
-        time.sleep(0.3)
+        time.sleep(0.1)
         victim.freeze()
         assert victim.says_nothing(), "it was frozen after its round, which proves nothing"
         outcomes = members.outcomes(survivors)
