@@ -57,13 +57,19 @@ def open_run(source: Source, *, best: bool = False) -> Iterator[TrainedRun]:
 def run_in_swarm(swarm: Swarm, manifest: Manifest, fingerprint: str, *, best: bool = False) -> TrainedRun:
     """A run as its peers have it now. One state of each module, so that what is scored or written is one model, however
     long it takes."""
-    run = run_of(manifest.config.name, fingerprint)
-    return TrainedRun(
+    name = run_of(manifest.config.name, fingerprint)
+    run: TrainedRun
+
+    def newest(module: ModuleId) -> ModuleState:
+        return _state_in_swarm(swarm, manifest, module, run.parameters[module.level])
+
+    run = TrainedRun(
         manifest,
         partial(insist, swarm),
-        cache(lambda module: _state_in_swarm(swarm, manifest, module)),
-        (lambda model, path: Offers(swarm, manifest, run, model).best(path)) if best else None,
+        cache(newest),
+        (lambda model, path: Offers(swarm, manifest, name, model).best(path)) if best else None,
     )
+    return run
 
 
 def insist(swarm: Swarm, digest: str) -> bytes:
@@ -98,7 +104,7 @@ def at_the_door(address: RunAddress) -> "Iterator[tuple[NetworkedSwarm, Manifest
             yield swarm, open_manifest(signed, address.fingerprint)
 
 
-def _state_in_swarm(swarm: Swarm, manifest: Manifest, module: ModuleId) -> ModuleState:
+def _state_in_swarm(swarm: Swarm, manifest: Manifest, module: ModuleId, parameters: int) -> ModuleState:
     """The newest state of a module that anybody sends. Raises UnreachableError when nobody does."""
     stage = manifest.stage.index
     swarm.look_up(stage, [module], timeout=LOOK_UP_SECONDS)  # what was heard a minute ago has expired
@@ -106,7 +112,7 @@ def _state_in_swarm(swarm: Swarm, manifest: Manifest, module: ModuleId) -> Modul
     claims = [Claim.of(said) for said in members]
     newest = NewestStates(swarm, give_up_after=0.0)  # each state once, the newest first
     while (claim := newest.better(stage, module, NOTHING, claims, timeout=LOOK_UP_SECONDS)) is not None:
-        state = newest.fetch(stage, module, claim)
+        state = newest.fetch(stage, module, claim, parameters=parameters)
         if state is not None:
             return state
     raise UnreachableError(

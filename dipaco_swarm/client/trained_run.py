@@ -14,7 +14,7 @@ from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.training.bank import load_path
 from dipaco_swarm.training.early import Snapshot, load_into
 from dipaco_swarm.training.features import one_or_full
-from dipaco_swarm.training.modules import PathModel, build_network
+from dipaco_swarm.training.modules import PathModel, build_network, level_sizes
 from dipaco_swarm.training.routed import Routing, load_routing
 from dipaco_swarm.training.tokenizer import load_tokenizer, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter, window_router_from_bytes
@@ -40,6 +40,12 @@ class TrainedRun:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.fetch(self.manifest.tokenizer))
+
+    @cached_property
+    def parameters(self) -> tuple[int, ...]:
+        """Of a module of each level: a state of another size is none of it."""
+        rules = self.manifest.rules
+        return level_sizes(rules.model, rules.levels, vocabulary_size(self.tokenizer))
 
     def routing(self) -> Routing:
         """What routes texts: of one text alone it takes no longer than reading it."""

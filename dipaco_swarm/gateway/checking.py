@@ -21,8 +21,8 @@ from dipaco_swarm.gateway.asked import Origin, SilentError, Task
 from dipaco_swarm.gateway.peers import PeerWriter
 from dipaco_swarm.swarm.asking import longest
 from dipaco_swarm.swarm.interface import PeerName
-from dipaco_swarm.training.modules import PathModel, level_sizes
-from dipaco_swarm.training.tokenizer import vocabulary_size
+from dipaco_swarm.training.modules import PathModel
+from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
 from dipaco_swarm.training.writing import differences
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ class Answered:
     task: Task
     tokens: tuple[int, ...]
     origin: Origin
+    ended: bool = False
+    """It says that the text is over after these."""
 
 
 class Checks:
@@ -129,7 +131,7 @@ class Checks:
     def check(self, answered: Answered) -> None:
         """Ask somebody else; where the two differ, find out who is wrong."""
         other = self._second_opinion(answered)
-        if other is not None and other.tokens == answered.tokens:
+        if other is not None and (other.tokens, other.ended) == (answered.tokens, answered.ended):
             return
         if other is None and not self._is_small:
             log.debug("nobody else has the states of an answer; it is not checked")
@@ -144,7 +146,7 @@ class Checks:
     def _second_opinion(self, answered: Answered) -> Answered | None:
         """What another peer writes from the same states; None: nobody has them, or nobody writes it in the time that
         one answer may take."""
-        task = replace(answered.task, most_tokens=len(answered.tokens))
+        task = replace(answered.task, most_tokens=len(answered.tokens) + answered.ended)
         deadline = time.monotonic() + longest(len(answered.tokens))
         for writer in self._writers(task.path):
             if self._closed or time.monotonic() > deadline:
@@ -158,7 +160,7 @@ class Checks:
                         break
                     tokens.append(piece.written.token)
                 else:
-                    return Answered(writer.name, task, tuple(tokens), answered.origin)
+                    return Answered(writer.name, task, tuple(tokens), answered.origin, len(tokens) < task.most_tokens)
             except SilentError as error:
                 log.debug("no second opinion: %s", error)
         return None
@@ -166,9 +168,7 @@ class Checks:
     @cached_property
     def _is_small(self) -> bool:
         """Whether all states of a path may be fetched for a check."""
-        config = self._run.manifest.rules
-        sizes = level_sizes(config.model, config.levels, self._vocabulary)
-        return 8 * sum(sizes) <= SMALL_BYTES
+        return 8 * sum(self._run.parameters) <= SMALL_BYTES
 
     @cached_property
     def _vocabulary(self) -> int:
@@ -190,11 +190,12 @@ class Checks:
         if why != "":
             return why
         asked = task.asked
-        text = (*task.text, *answered.tokens)
-        found = differences(model.network, text, len(answered.tokens), asked.sampling, asked.seed, task.drawn)
-        if found is None or found <= len(answered.tokens) // TOKENS_FOR_A_DIFFERENCE:
+        written = (*answered.tokens, *([end_of_text_id(self._run.tokenizer)] if answered.ended else []))
+        text = (*task.text, *written)
+        found = differences(model.network, text, len(written), asked.sampling, asked.seed, task.drawn)
+        if found is None or found <= len(written) // TOKENS_FOR_A_DIFFERENCE:
             return None
-        return f"{found} of {len(answered.tokens)} tokens are not what path {task.path} writes from the states named"
+        return f"{found} of {len(written)} tokens are not what path {task.path} writes from the states named"
 
 
 def states_into(model: PathModel, modules: Sequence[ModuleId], origin: Origin, state_of: StateOf) -> str | None:

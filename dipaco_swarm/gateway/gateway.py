@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.gateway.asked import Asked, Origin, Piece, SilentError, Task, Writer
+from dipaco_swarm.swarm.questions import MAX_NEW
 from dipaco_swarm.training.routed import Routing
 from dipaco_swarm.training.tokenizer import begin_of_text_ids, prompt_ids, vocabulary_size
 from dipaco_swarm.training.window_router import WindowRouter
@@ -21,7 +22,8 @@ Writers = Callable[[PathIndex], Iterator[Writer]]
 """Who can write for a path, the best first. The next one is asked for when one has fallen silent."""
 
 
-Note = Callable[[Writer, Task, Sequence[Piece]], None]
+Note = Callable[[Writer, Task, Sequence[Piece], bool], None]
+"""Who has written what of a task, and whether the text is over after that, as it says."""
 
 
 class Gateway:
@@ -35,7 +37,7 @@ class Gateway:
         routing: Routing,
         window_router: WindowRouter | None,
         writers: Writers,
-        note: Note = lambda writer, task, pieces: None,
+        note: Note = lambda writer, task, pieces, ended: None,
     ) -> None:
         """`name`: the run's. `prefix_tokens`: what its router reads. `note`: is told who has written what."""
         self.name = name
@@ -103,9 +105,9 @@ class Gateway:
     def _insist(self, task: Task) -> Iterator[Piece]:
         """The tokens of a task, whoever writes them. Who goes on begins where the one before fell silent."""
         new: list[int] = []
-        why = ""
+        why, is_said_to_be_over = "", False
         for writer in self._writers(task.path):
-            left, pieces = _what_is_left(task, new), []
+            left, pieces, ended = _what_is_left(task, new), [], False
             try:
                 for piece in writer.write(left):
                     if piece.written.token >= self.vocabulary:  # nobody could go on after that
@@ -113,7 +115,11 @@ class Gateway:
                     new.append(piece.written.token)
                     pieces.append(piece)
                     yield piece
-                return
+                ended = 0 < len(pieces) < min(left.most_tokens, MAX_NEW)
+                if new or is_said_to_be_over:
+                    return
+                # anybody can say that a text is over: of one without a word, two have to say so
+                why, is_said_to_be_over = "wrote nothing", True
             except SilentError as error:
                 if len(new) == task.most_tokens:
                     return
@@ -121,8 +127,9 @@ class Gateway:
                 log.info("a writer of path %d fell silent (%s); the next one goes on", task.path, why)
             finally:
                 if pieces:
-                    self._note(writer, left, pieces)
-        raise SilentError(_nobody(task.path, why))
+                    self._note(writer, left, pieces, ended)
+        if not is_said_to_be_over:
+            raise SilentError(_nobody(task.path, why))
 
     def _first_path(self, asked: Asked) -> PathIndex:
         if asked.path is not None:

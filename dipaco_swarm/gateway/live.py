@@ -12,8 +12,8 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.client.sources import run_in_swarm
 from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.gateway.asked import Piece, Task, Writer
-from dipaco_swarm.gateway.checking import Answered, Checks
-from dipaco_swarm.gateway.gateway import Gateway
+from dipaco_swarm.gateway.checking import Answered, Checks, StateOf
+from dipaco_swarm.gateway.gateway import Gateway, Note
 from dipaco_swarm.gateway.own_paths import OwnPaths
 from dipaco_swarm.gateway.peers import Peers, PeerWriter
 from dipaco_swarm.run.manifest import Manifest
@@ -74,7 +74,7 @@ class LiveGateway:
         peers, own = Peers(self._swarm, manifest.stage.index, run.table, self.liars), OwnPaths(run)
         if self.checks is not None:
             self.checks.close()  # nobody waits here for a check that is under way: that takes as long as peers want
-        self.checks = Checks(run, partial(self._state, manifest), self._distrust, peers.writers)
+        self.checks = Checks(run, state_of(self._swarm, run), self._distrust, peers.writers)
 
         fetched: set[PathIndex] = set()
 
@@ -98,9 +98,6 @@ class LiveGateway:
 
         return gateway_of(run, writers, partial(_check, self.checks))
 
-    def _state(self, manifest: Manifest, module: ModuleId, digest: str) -> ModuleState | None:
-        return self._swarm.fetch_state(manifest.stage.index, module, digest, timeout=STATE_SECONDS)
-
     def _distrust(self, name: PeerName, why: str) -> None:
         if name in self.liars:
             return
@@ -108,16 +105,26 @@ class LiveGateway:
         self._tell(f"peer {str(name)[-8:]} is asked nothing more: {why}")
 
 
-def _check(checks: Checks, writer: Writer, task: Task, pieces: Sequence[Piece]) -> None:
+def state_of(swarm: Swarm, run: TrainedRun) -> StateOf:
+    """States of the run's stage that peers have named: of a module's size, as anybody may name any."""
+
+    def fetch(module: ModuleId, digest: str) -> ModuleState | None:
+        stage, parameters = run.manifest.stage.index, run.parameters[module.level]
+        return swarm.fetch_state(stage, module, digest, timeout=STATE_SECONDS, parameters=parameters)
+
+    return fetch
+
+
+def _check(checks: Checks, writer: Writer, task: Task, pieces: Sequence[Piece], ended: bool) -> None:
     if isinstance(writer, PeerWriter):
         tokens = tuple(piece.written.token for piece in pieces)
-        checks.note(Answered(writer.name, task, tokens, pieces[-1].origin))
+        checks.note(Answered(writer.name, task, tokens, pieces[-1].origin, ended))
 
 
 def gateway_of(
     run: TrainedRun,
     writers: Callable[[PathIndex], Iterator[Writer]],
-    note: Callable[[Writer, Task, Sequence[Piece]], None] = lambda writer, task, pieces: None,
+    note: Note = lambda writer, task, pieces, ended: None,
 ) -> Gateway:
     """What answers for a run."""
     manifest = run.manifest

@@ -26,7 +26,8 @@ LOOK_UP_SECONDS = 10.0
 PATIENCE_SECONDS = 5.0
 """A peer that says nothing for so long has fallen silent."""
 PASSED_OVER_SECONDS = 30.0
-"""... and is asked again after this."""
+"""... and is asked again after this; each time after twice as long."""
+LONGEST_PAUSE_SECONDS = 10 * PASSED_OVER_SECONDS
 LEAST_PAUSE_SECONDS = 0.5
 """Whoever refuses is not asked again sooner, whatever it says."""
 
@@ -37,6 +38,8 @@ class _Record:
 
     first_token_seconds: float = 0.0
     """A mean that forgets; 0: never asked."""
+    silences: int = 0
+    """In a row."""
     not_before: float = 0.0
     """Asked again then."""
     under_way: int = 0
@@ -133,9 +136,14 @@ class Peers:
         """`seconds`: to the first token; None: it fell silent, and may be asked again after `again_seconds`."""
         record = self._record(name)
         if seconds is None:
-            pause = min(max(LEAST_PAUSE_SECONDS, again_seconds or PASSED_OVER_SECONDS), 10 * PASSED_OVER_SECONDS)
+            if not again_seconds:  # there may be nobody behind that name: whoever has answered comes first
+                record.silences += 1
+                record.first_token_seconds = max(record.first_token_seconds, PATIENCE_SECONDS)
+                again_seconds = PASSED_OVER_SECONDS * 2.0 ** min(record.silences - 1, 8)
+            pause = min(max(LEAST_PAUSE_SECONDS, again_seconds), LONGEST_PAUSE_SECONDS)
             record.not_before = max(record.not_before, time.monotonic() + pause)
         else:
+            record.silences = 0
             before = record.first_token_seconds or seconds
             record.first_token_seconds = 0.7 * before + 0.3 * seconds
 
@@ -197,6 +205,8 @@ class PeerWriter:
                                 self._note(self.name, time.monotonic() - began, 0.0)
                             last = len(word.tokens) - 1
                             yield from (Piece(each, origin, at < last) for at, each in enumerate(_written(word)))
+                if first:
+                    self._note(self.name, time.monotonic() - began, 0.0)
         except UnansweredError as error:
             self._note(self.name, None, error.again_seconds)
             raise SilentError(f"peer {str(self.name)[-8:]}: {error}") from None

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from dipaco_swarm.dashboard.views import Evaluation, PathScore
 from dipaco_swarm.errors import UnreachableError
 from dipaco_swarm.gateway.asked import Origin, SilentError
 from dipaco_swarm.gateway.checking import SHARE, SMALL_BYTES, StateOf, states_into
-from dipaco_swarm.gateway.live import STATE_SECONDS
+from dipaco_swarm.gateway.live import state_of
 from dipaco_swarm.gateway.own_paths import OwnPaths
 from dipaco_swarm.gateway.peers import Peers, PeerWriter
 from dipaco_swarm.run.address import RunAddress
@@ -173,14 +172,13 @@ def scored(run: TrainedRun, swarm: Swarm, pieces: EvaluationSet, data: str | Non
     """These pieces, by peers. `data`: where they are from; None: from the run."""
     manifest, liars = run.manifest, set[PeerName]()
     peers = Peers(swarm, manifest.stage.index, run.table, liars)
-    state_of = partial(swarm.fetch_state, manifest.stage.index, timeout=STATE_SECONDS)
     prefix = manifest.rules.router.prefix_tokens
     paths = run.routing().paths(pieces.tokens[:, :prefix])
     texts = [
         Piece(PathIndex(int(path)), tuple(map(int, tokens[:length])))
         for path, tokens, length in zip(paths, pieces.tokens, pieces.lengths, strict=True)
     ]
-    scores = PeerScores(run, peers.writers, state_of, liars, tell)
+    scores = PeerScores(run, peers.writers, state_of(swarm, run), liars, tell)
     by_path: dict[PathIndex, Score] = {}
     opinions = scores.of(texts)
     for said in opinions:

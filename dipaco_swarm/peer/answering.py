@@ -8,7 +8,7 @@ write it again, or go on with it.
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -23,7 +23,7 @@ from dipaco_swarm.swarm.questions import MAX_BATCH, AskText, Begins, NotNow, Tex
 from dipaco_swarm.training.inference import Sampling
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, vocabulary_size
-from dipaco_swarm.training.writing import Batch, Text, Written, think
+from dipaco_swarm.training.writing import Batch, Text, Written, thoughts
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ PAUSED_SECONDS = 60.0
 """Whoever asks a peer whose machine is needed otherwise may ask again after this."""
 OTHERS_SECONDS = 10.0
 """Whoever has several questions here and loses one to another asker may ask again after this."""
+ENOUGH = "has answered as much as it may beside training"
 VERSIONS = 2
 """Of a path in memory: the one that new texts are written with, and while texts of one before go on, that one."""
 
@@ -79,8 +80,10 @@ class _Question:
     asker: str
     say: Say
     spent: float = 0.0
+    reading: Iterator[None] | None = None
+    """What it is read by, a part at a time; None: nobody has begun."""
     text: Text | None = None
-    """None: it has not begun."""
+    """None: it is not read yet."""
     began: float = 0.0
     """When that was."""
     written: int = 0
@@ -110,6 +113,8 @@ class _Loaded:
     """Version and digest of each."""
     model: PathModel = field(repr=False)
     going: dict[Text, _Question] = field(default_factory=dict)
+    read: list[_Question] = field(default_factory=list)
+    """Which are being read, a part at a time, and what is not to be written at all."""
 
     def __post_init__(self) -> None:
         self.batch = Batch(self.model.network)
@@ -117,8 +122,13 @@ class _Loaded:
     def is_of(self, post: _Post) -> bool:
         return post.place == self.post.place
 
+    @property
+    def is_in_use(self) -> bool:
+        return bool(self.going or self.read)
+
     def leave(self, question: _Question) -> None:
         """It is not gone on with; one that is not here is passed over."""
+        self.read = [each for each in self.read if each is not question]
         if question.text is not None and self.going.pop(question.text, None) is not None:
             self.batch.remove(question.text)
 
@@ -207,7 +217,7 @@ class AnswerDesk:
         if max(asked.text) >= post.vocabulary:
             return NotNow(reason=f"the model has tokens 0 to {post.vocabulary - 1} only")
         if not post.peer.is_done and (seconds := self._allowance.seconds_until_some(asker)) > 0:
-            return NotNow(reason="has answered as much as it may beside training", seconds=seconds)
+            return NotNow(reason=ENOUGH, seconds=seconds)
         return None
 
     # the thread ------------------------------------------------------------------------------------------------------
@@ -218,7 +228,7 @@ class AnswerDesk:
                 self._ends_early(question)
             new = next((each for each in questions if each.text is None and not each.ended), None)
             if new is not None:
-                self._timed([new], partial(self._begin, new))
+                self._timed([new], partial(self._read, new))
             for loaded in list(self._loaded):
                 if loaded.going:
                     self._timed(list(loaded.going.values()), partial(self._go_on, loaded))
@@ -257,33 +267,48 @@ class AnswerDesk:
             self._end(question, NotNow(reason="its machine is needed otherwise", seconds=PAUSED_SECONDS))
         elif question.spent > SECONDS_OF_ONE:
             self._end(question, NotNow(reason=f"it took more than {SECONDS_OF_ONE:.0f} s"))
-        elif not here:
+        elif post is None or not here:
             self._end(question, NotNow(reason="has moved on", seconds=5.0))
+        elif not post.peer.is_done and (seconds := self._allowance.seconds_without_any(question.asker)) > 0:
+            self._end(question, NotNow(reason=ENOUGH, seconds=seconds))
 
     def _end(self, question: _Question, word: TextEnds | NotNow | None) -> None:
         """`word`: what it is told last; None: nobody listens."""
         question.ended = True
         for loaded in self._loaded:
             loaded.leave(question)
-        self._loaded = [each for each in self._loaded if each.going or each is self._loaded[-1]]
+        self._loaded = [each for each in self._loaded if each.is_in_use or each is self._loaded[-1]]
         with self._changed:
             self._questions.remove(question)
         if word is not None:
             question.end(word)
 
-    def _begin(self, question: _Question) -> None:
-        """Read it, and write its first token."""
+    def _read(self, question: _Question) -> None:
+        """A part of it; others take their turns between two of these."""
+        question.reading = question.reading or self._begin(question)
+        next(question.reading, None)
+
+    def _begin(self, question: _Question) -> Iterator[None]:
+        """Read it, and write its first token; or say what is thought of it."""
         loaded, asked = self._load(), question.asked
         if loaded is None:
             self._end(question, NotNow(reason="has moved on", seconds=5.0))
             return
+        loaded.read.append(question)
         question.say(Begins(modules=loaded.modules))
         if asked.most_tokens == 0:
-            _judge(question, loaded)
-            self._end(question, None)
+            for found in thoughts(loaded.model.network, asked.text, asked.alternatives or 0):
+                for start in range(0, len(found), MAX_BATCH):
+                    question.say(_said(found[start : start + MAX_BATCH], asked))
+                yield
+            self._end(question, TextEnds())
             return
         question.began = self._clock.monotonic()
-        question.text = text = _text_of(asked, loaded)
+        text = _text_of(asked, loaded)
+        while text.pass_over():
+            yield
+        loaded.leave(question)
+        question.text = text
         loaded.going[text] = question
         self._take(question, loaded.batch.read(text))
 
@@ -318,11 +343,11 @@ class AnswerDesk:
             return None
         states = post.peer.base
         modules = tuple((str(module), state.version, state.digest) for module, state in states.items())
-        going = [loaded for loaded in self._loaded if loaded.going and loaded.is_of(post)]
+        going = [loaded for loaded in self._loaded if loaded.is_in_use and loaded.is_of(post)]
         newest = self._loaded[-1] if self._loaded and self._loaded[-1].is_of(post) else None
         if newest is not None and (newest.modules == modules or len(going) == VERSIONS):
             return newest
-        model = self._network(post) if newest is None or newest.going else newest.model
+        model = self._network(post) if newest is None or newest.is_in_use else newest.model
         for module, state in states.items():
             model.load(module.level, state.params)
         self._loaded = [*going, _Loaded(post, modules, model)]
@@ -346,13 +371,6 @@ def _text_of(asked: AskText, loaded: _Loaded) -> Text:
         asked.alternatives,
         loaded.post.end_of_text,
     )
-
-
-def _judge(question: _Question, loaded: _Loaded) -> None:
-    found = think(loaded.model.network, question.asked.text, question.asked.alternatives or 0)
-    for start in range(0, len(found), MAX_BATCH):
-        question.say(_said(found[start : start + MAX_BATCH], question.asked))
-    question.say(TextEnds())
 
 
 def _said(written: list[Written], asked: AskText) -> Tokens:

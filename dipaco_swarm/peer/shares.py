@@ -63,6 +63,10 @@ class Allowance:
         for_one = (self._had.get(asker, 0.0) - left) / (self._share * (1 + 1 / self._askers))
         return max(0.0, for_all, for_one)
 
+    def seconds_without_any(self, asker: str) -> float:
+        """Until this one may have some again, where all is used up; 0: it is not."""
+        return self.seconds_until_some(asker) if self.left <= 0 else 0.0
+
     def spend(self, seconds: float, asker: str) -> None:
         self._left = self.left - seconds
         self._had[asker] = self._had.get(asker, 0.0) + seconds

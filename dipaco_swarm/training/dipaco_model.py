@@ -206,7 +206,8 @@ class _WindowRouter:
 
 
 def drawing(temperature: float, top_k: int | None, seed: int | torch.Generator, top_p: float = 1.0) -> Draw:
-    """How tokens are drawn: the likeliest with temperature 0, else among the `top_k` likeliest; None or 0: among all.
+    """How tokens are drawn: the likeliest with temperature 0, or less than a millionth, where logits would have no end;
+    else among the `top_k` likeliest, None or 0: among all.
 
     `seed`: the same one gives the same tokens; or a generator on the CPU. `top_p`: of those only the likeliest that
     have this probability together.
@@ -214,7 +215,7 @@ def drawing(temperature: float, top_k: int | None, seed: int | torch.Generator, 
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
 
     def draw(logits: Tensor) -> int:
-        if temperature == 0:
+        if temperature < 1e-6:
             return int(logits.argmax())
         logits = logits / temperature
         if top_k and top_k < len(logits):

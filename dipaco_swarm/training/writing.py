@@ -18,6 +18,9 @@ from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 from dipaco_swarm.training.dipaco_model import Context
 from dipaco_swarm.training.inference import Sampling
 
+PASSED_OVER = 256
+"""Draws of others that are passed over at once: a tenth or two of a second."""
+
 
 @dataclass(frozen=True)
 class Written:
@@ -39,9 +42,19 @@ class _Watch:
         self._alternatives = alternatives
         self.logprob: float | None = None
         self.likeliest: tuple[tuple[int, float], ...] = ()
-        nothing = torch.zeros(vocabulary)
-        for _ in range(drawn if sampling.temperature else 0):
-            self._draw(nothing)  # a draw takes as much chance whatever the logits are
+        self._generator = generator
+        self._alike = torch.ones(min(sampling.top_k or vocabulary, vocabulary))
+        self._ahead = drawn if sampling.temperature else 0
+        """So many draws by others are yet to be passed over."""
+
+    def pass_over(self, most: int) -> bool:
+        """Take the chance that others have drawn with, of so many tokens at most; whether there are more. A draw takes
+        as much chance whatever the logits are."""
+        now = min(most, self._ahead)
+        for _ in range(now):
+            torch.multinomial(self._alike, 1, generator=self._generator)
+        self._ahead -= now
+        return self._ahead > 0
 
     def __call__(self, logits: Tensor) -> int:
         token = self._draw(logits)
@@ -77,6 +90,10 @@ class Text:
         self._watch = _Watch(sampling, seed, config.vocab_size, drawn, alternatives)
         self._end_of_text = end_of_text
 
+    def pass_over(self, most: int = PASSED_OVER) -> bool:
+        """Come to where others have left off drawing, some tokens of the way; whether it is not there yet."""
+        return self._watch.pass_over(most)
+
     def take(self, logits: Tensor) -> Written | None:
         """Its next token, now that the network has read all of it: logits are fp32 (vocabulary,), on the CPU. None: it
         is over."""
@@ -105,6 +122,8 @@ class Batch:
     @torch.inference_mode()
     def read(self, text: Text) -> Written | None:
         """Read a text, and write its next token; it stays in the batch. None: it is over, and does not."""
+        while text.pass_over():
+            pass
         if text.context.is_full:
             text.context.cut()
         logits, cache = self._pass([text.context.fresh], None)
@@ -207,21 +226,30 @@ def write(network: PreTrainedModel, text: Text) -> Iterator[Written]:
         ((_, word),) = batch.go_on()
 
 
-@torch.inference_mode()
 def think(network: PreTrainedModel, text: Sequence[int], alternatives: int = 0) -> list[Written]:
-    """What a path thinks of each token of a text; of one longer than its positions, half of them at a time."""
+    """What a path thinks of each token of a text."""
+    return [each for part in thoughts(network, text, alternatives) for each in part]
+
+
+def thoughts(network: PreTrainedModel, text: Sequence[int], alternatives: int = 0) -> Iterator[list[Written]]:
+    """The same, a part of the text at a time; of one longer than the network's positions, half of them."""
     network.eval()
     positions: int = network.config.max_position_embeddings
-    found = [Written(text[0], None)]
-    while len(found) < len(text):
-        start = 0 if len(found) == 1 else max(0, len(found) - positions // 2)
+    yield [Written(text[0], None)]
+    done = 1
+    while done < len(text):
+        start = 0 if done == 1 else max(0, done - positions // 2)
         piece = text[start : start + positions]
-        logits = network(input_ids=torch.tensor([list(piece)], device=network.device), use_cache=False).logits[0]
-        logprobs = logits.float().cpu().log_softmax(-1)
-        for place in range(len(found) - start, len(piece)):
-            row, token = logprobs[place - 1], piece[place]
-            found.append(Written(token, float(row[token]), _likeliest(row, alternatives)))
-    return found
+        with torch.inference_mode():
+            inputs = torch.tensor([list(piece)], device=network.device)
+            logits = network(input_ids=inputs, use_cache=False).logits[0]
+            logprobs = logits.float().cpu().log_softmax(-1)
+            found = []
+            for place in range(done - start, len(piece)):
+                row, token = logprobs[place - 1], piece[place]
+                found.append(Written(token, float(row[token]), _likeliest(row, alternatives)))
+        done = start + len(piece)
+        yield found
 
 
 @torch.inference_mode()
@@ -241,6 +269,7 @@ def differences(
     if len(text) > network.config.max_position_embeddings:
         return None  # its context was cut on the way
     watch = _Watch(sampling, seed, network.config.vocab_size, drawn, None)
+    watch.pass_over(drawn)
     inputs = torch.tensor([list(text[:-1])], device=network.device)
     logits = network(input_ids=inputs, use_cache=False, logits_to_keep=written).logits[0].float().cpu()
     return sum(watch(row) != token for row, token in zip(logits, text[-written:], strict=True))

@@ -38,6 +38,7 @@ from dipaco_swarm.gateway.scoring import scored
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
 from dipaco_swarm.peer import answering
 from dipaco_swarm.peer.answering import AnswerDesk
+from dipaco_swarm.peer.shares import Allowance
 from dipaco_swarm.run.file import parse_run_file
 from dipaco_swarm.run.signature import signer_of
 from dipaco_swarm.simulate import simulate
@@ -45,7 +46,7 @@ from dipaco_swarm.swarm.askers import QUESTIONS_OF_ONE
 from dipaco_swarm.swarm.asking import Say, UnansweredError
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.swarm.questions import MAX_NEW, AskText, Begins, NotNow, Tokens, Waits
+from dipaco_swarm.swarm.questions import MAX_NEW, AskText, Begins, NotNow, TextEnds, Tokens, Waits
 from dipaco_swarm.training.inference import Sampling
 from tests.hub import Hub, until
 
@@ -660,6 +661,53 @@ def test_who_moves_leaves_the_rest_to_others(trained: Trained) -> None:
     desk.take(QUESTION.model_copy(update={"most_tokens": 1000}), "somebody", say)
     assert over.wait(30)
     assert "moved" in said[-1].reason  # type: ignore[attr-defined]
+    desk.close()
+
+
+def test_what_goes_on_beside_training_ends_when_the_allowance_is_used_up(trained: Trained) -> None:
+    desk = AnswerDesk(SYSTEM_CLOCK, "cpu", 2)
+    standing = Standing(PathIndex(2), trained.states(2))
+    desk.enter(trained.run.manifest, standing, trained.run.fetch)
+    desk._allowance = Allowance(SYSTEM_CLOCK, burst=0.2)
+    said: queue.SimpleQueue[object] = queue.SimpleQueue()
+    endless = QUESTION.model_copy(update={"most_tokens": MAX_NEW, "temperature": 0.0})
+    for _ in range(2):
+        desk.take(endless, "somebody", said.put)
+    refusals: list[NotNow] = []
+    while len(refusals) < 2:
+        word = said.get(timeout=30)
+        refusals += [word] if isinstance(word, NotNow) else []
+    assert all(refusal.reason == answering.ENOUGH for refusal in refusals)
+    assert all(refusal.seconds < 30 for refusal in refusals), "nobody waits for what one has taken in advance"
+    desk.close()
+
+
+def test_questions_beside_each_other_cannot_end_each_other_or_make_each_other_wait(
+    trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "TELL_SECONDS", 0.0)
+    desk = AnswerDesk(SYSTEM_CLOCK, "cpu", 3)
+    desk.enter(trained.run.manifest, Standing(PathIndex(2), trained.states(2), is_done=True), trained.run.fetch)
+    said: queue.SimpleQueue[tuple[str, object]] = queue.SimpleQueue()
+    long = (60, 61, 62) * 150
+    questions = {
+        "writes": QUESTION.model_copy(update={"most_tokens": 400, "temperature": 0.0}),
+        "odd": QUESTION.model_copy(update={"most_tokens": 400, "temperature": 1e-39}),
+        "judges": QUESTION.model_copy(update={"text": long, "most_tokens": 0, "alternatives": 0}),
+        "goes on": QUESTION.model_copy(update={"text": long * 4, "drawn": 1200, "most_tokens": 2}),
+    }
+    for name, question in questions.items():
+        desk.take(question, name, lambda word, name=name: said.put((name, word)))  # type: ignore[misc]
+    ended: dict[str, object] = {}
+    order: list[str] = []
+    while len(ended) < len(questions):
+        name, word = said.get(timeout=60)
+        order.append(name)
+        if not isinstance(word, Begins | Tokens | Waits):
+            ended[name] = word
+    assert all(isinstance(word, TextEnds) for word in ended.values()), ended
+    first, last = order.index("judges"), len(order) - order[::-1].index("judges")
+    assert "writes" in order[first:last], "a long text is judged in parts"
     desk.close()
 
 

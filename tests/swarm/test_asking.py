@@ -255,10 +255,11 @@ def test_who_is_banned_is_answered_nothing() -> None:
     [
         (["/ip4/203.0.113.7/tcp/{}"], QUESTIONS_OF_AN_ADDRESS),
         (["/ip6/2001:db8:0:1::{}/tcp/4001"], QUESTIONS_OF_AN_ADDRESS),
-        (["/ip6/2001:db8:0:{}::1/tcp/4001"], QUESTIONS),
-        (["/ip4/203.0.113.{}/tcp/4001"], QUESTIONS),
-        (["/ip4/203.0.113.7/tcp/4001/p2p/relay/p2p-circuit"], QUESTIONS),
-        (["", "/ip4/not-one/tcp/1", "/dns4/a/tcp/1"], QUESTIONS),
+        (["/ip6/2001:db8:0:{}::1/tcp/4001"], QUESTIONS_OF_AN_ADDRESS),
+        (["/ip6/2001:db8:{}::1/tcp/4001"], 2 * QUESTIONS),
+        (["/ip4/203.0.113.{}/tcp/4001"], 2 * QUESTIONS),
+        (["/ip4/203.0.113.7/tcp/4001/p2p/relay/p2p-circuit"], 2 * QUESTIONS),
+        (["", "/ip4/not-one/tcp/1", "/dns4/a/tcp/1"], 2 * QUESTIONS),
     ],
 )
 def test_many_names_of_one_address_do_not_take_all_the_room(places: list[str], most: int) -> None:
@@ -283,9 +284,21 @@ def test_whoever_asks_without_a_break_waits_for_the_next_minute() -> None:
     assert askers.refuses("another", "/ip4/203.0.113.8/tcp/2") is None
     for i in range(MAX_KNOWN):
         askers.refuses(f"stranger {i}", "")
-    assert askers.refuses("one more", "") == 40  # what is remembered has a bound
+    assert askers.refuses("one more", "") is None, "names are free, and keep nobody out"
+    assert askers.refuses("another", "/ip4/203.0.113.7/tcp/2") == 40
+    assert all(len(asked) <= MAX_KNOWN for asked in askers._asked)
     clock.now += 40
-    assert askers.refuses("one", "") is None
+    assert askers.refuses("another", "/ip4/203.0.113.7/tcp/2") is None
+
+
+def test_who_has_no_question_here_comes_before_those_who_have_all_places() -> None:
+    askers = Askers(lambda: 0.0)
+    for name in ("one", "two"):
+        for _ in range(QUESTIONS_OF_ONE):
+            assert askers.refuses(name, "") is None
+            askers.begin(name, "")
+    assert askers.refuses("one", "") == 5.0
+    assert askers.refuses("another", "") is None
 
 
 def _begins(swarm: Swarm) -> bool:
