@@ -157,7 +157,11 @@ class Witnesses:
                 answer = await stream.receive()
             if isinstance(answer, MembersAre):
                 for member in answer.members:
-                    self._hear(*decode_announcement(member.peer, member.said, stage, module), by=peer)
+                    try:
+                        heard = decode_announcement(member.peer, member.said, stage, module)
+                    except RemoteDataError as error:  # of whom it says that, may have said something else
+                        raise RemoteDataError(peer, "says of another what nobody can have said") from error
+                    self._hear(*heard, by=peer)
         except RemoteDataError as error:
             self._transport.border.note(error, "does without its word on who is there")
         except (ConnectionError, EOFError, TimeoutError) as error:
