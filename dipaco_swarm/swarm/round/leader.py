@@ -225,8 +225,6 @@ class Leader:
                 continue
             match close(view):
                 case closing.Begin():
-                    for absent in view.missing & view.known:  # patience is over: it has said that it trains
-                        self._laggards.note(absent, self._clock.monotonic(), 2)
                     return None
                 case closing.CatchUpFirst(better, holder):
                     return ahead_of(gathering.base, better, holder)
