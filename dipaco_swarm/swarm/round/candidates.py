@@ -118,6 +118,11 @@ def most_joined(follows: Mapping[str, str], here: int) -> str | None:
     return most if most is not None and joined[most] > here else None
 
 
+def voices(members: AbstractSet[str], is_strange: Callable[[str], bool]) -> AbstractSet[str]:
+    """Of these members who is no stranger, or all of them: they say who is late, and whether too many have left."""
+    return frozenset(member for member in members if not is_strange(member)) or members
+
+
 def with_strangers(
     demoted: AbstractSet[str], there: AbstractSet[str], is_strange: Callable[[str], bool]
 ) -> frozenset[str]:

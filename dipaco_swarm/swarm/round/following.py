@@ -38,6 +38,7 @@ from dipaco_swarm.swarm.round.candidates import (
     STRANGERS,
     Demotions,
     LeaderFailures,
+    voices,
     with_strangers,
 )
 from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader
@@ -294,19 +295,21 @@ class Follower:
     async def _outcome_without_leader(self, leader: str, exchange: PieceExchange) -> Commit | NotAgreed | LeaderLost:
         """The leader is lost. If any other member committed, we do too.
 
-        Some may hear it still: while they and the leader could be half of the roster, they may commit without us.
+        Some may hear it still: while they and the leader could be half of those who decide (`decision.py`), they may
+        commit without us.
         """
         roster, lost = exchange.roster, self._now()
         self.verdicts.give_up(roster.round_id)
-        others = [m.peer for m in roster.members if m.peer not in (leader, self.transport.peer)]
+        members = {member.peer for member in roster.members}
+        others, decide = sorted(members - {leader, self.transport.peer}), voices(members, self.standing.is_strange)
         while True:
             answers = await asyncio.gather(*(self.questions.outcome(peer, roster.round_id) for peer in others))
-            for commit in (answer.commit for answer in answers if answer is not None):
-                if commit is not None:
-                    return self.verdicts.take_of_member(commit, exchange)
-            undecided = sum(answer.undecided for answer in answers if answer is not None)
-            may_commit = 2 * (undecided + 1) >= len(roster.members)
-            timing = self.transport.timing
+            for answer in answers:
+                if answer is not None and answer.commit is not None:
+                    return self.verdicts.take_of_member(answer.commit, exchange)
+            said = {peer: answer for peer, answer in zip(others, answers, strict=True) if answer is not None}
+            undecided = sum(answer.undecided for peer, answer in said.items() if peer in decide)
+            may_commit, timing = 2 * (undecided + 1) >= len(decide), self.transport.timing
             if not undecided or self._now() - lost > (timing.leader_grace if may_commit else timing.answer):
                 return LeaderLost(leader, answered=True)
             await asyncio.sleep(timing.ask_again)
@@ -325,15 +328,14 @@ def _note_blame(
 ) -> None:
     """Some have kept us waiting. Who is in time in the next round is forgiven, so one leader's word is not much."""
     members = {member.peer for member in exchange.roster.members}
-    strangers = set(filter(is_strange, members))
-    among, late = members - strangers or members, {*order.late}
+    among, late = voices(members, is_strange), {*order.late}
     if 2 * len(among & late) > len(among):  # it may be its own line
         return
     for names, points in (late, 2), ({*order.apart}, 1):
         for peer in (members & names) - exchange.blamed - {us}:
             exchange.blamed.add(peer)
             laggards.note(peer, now, points)
-    if strangers & late:
+    if members & late - among:
         laggards.note(STRANGERS, now, 2)
 
 
