@@ -14,12 +14,15 @@ from dipaco_swarm.swarm.round.candidates import (
     LONGEST_ROUND_SECONDS,
     LONGEST_SECONDS,
     MAX_DEMERITS,
+    STRANGERS,
     Candidates,
     Demotions,
     may_redirect,
     most_joined,
     next_leader,
     outnumbered,
+    voices,
+    with_strangers,
 )
 from dipaco_swarm.swarm.round.reduction import leader_order
 
@@ -188,3 +191,16 @@ def test_what_most_others_say_of_somebody_counts_for_a_while_and_is_not_said_on(
     demotions.believe("late", 100.0)
     demotions.forgive("late")
     assert not demotions.is_demoted("late", 100.0), "it was in time"
+
+
+def test_of_members_the_known_decide_or_all_where_nobody_is_known() -> None:
+    members = frozenset({"ada", "ben", "made up"})
+    assert voices(members, lambda name: name == "made up") == {"ada", "ben"}
+    assert voices(members, lambda name: True) == members
+
+
+def test_strangers_are_demoted_together() -> None:
+    there = frozenset({"ada", "made up", "another"})
+    is_strange = lambda name: name != "ada"  # noqa: E731
+    assert with_strangers(frozenset({"ben"}), there, is_strange) == {"ben"}
+    assert with_strangers(frozenset({"ben", STRANGERS}), there, is_strange) == {"ben", STRANGERS, "made up", "another"}
