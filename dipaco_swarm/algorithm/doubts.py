@@ -15,6 +15,7 @@ rises or falls nobody is judged: a path's step may well be against the documents
 What one member finds is its word, and counts in a group as its word about directions does.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -61,7 +62,8 @@ def harmful(trials: Mapping[str, Trial], us: str, noise: Trial) -> set[str]:
         if len(others) < FEWEST - 1 or peer == us:
             continue
         usual = others[len(others) // 2]
-        if trial.bend > max(OF_NOISE * noise.bend, OF_OTHERS * usual, ERRORS * trial.error):
+        most = max(OF_NOISE * noise.bend, OF_OTHERS * usual, ERRORS * trial.error)
+        if trial.bend > most or not math.isfinite(trial.bend):
             found.add(peer)
     return found
 

@@ -41,6 +41,8 @@ def status_of(swarm: Swarm, manifest: Manifest, roots: Collection[str] = ()) -> 
         if path not in stage.resting
     )
     speed = sum(member.tokens_per_second for member in members)
+    known = [member for member in members if member.known] or members  # the operator's node goes by the pace
+    pace = sum(member.tokens_per_second for member in known)
     return SwarmStatus(
         run=manifest.config.name,
         stage=stage.index,
@@ -53,7 +55,7 @@ def status_of(swarm: Swarm, manifest: Manifest, roots: Collection[str] = ()) -> 
         tokens_per_second=speed,
         loss=_loss_of(paths),
         target_version=stage.rounds,
-        round_seconds=_round_seconds(manifest, len(of_path), speed),
+        round_seconds=_round_seconds(manifest, len({member.path for member in known}), pace),
         admission=manifest.config.admission.kind,
         members=members,
     )

@@ -59,8 +59,8 @@ def test_who_trains_has_a_path_and_nobody_else(path: int | None, role: Role) -> 
 
 def said(peer: str, version: int = 3, *, speed: float = 100.0, loss: float = 4.0, **more: object) -> Announcement:
     """What a peer that trains path 0 says of the shared module."""
-    values = {"tokens_per_second": speed, "loss": loss, "work": 1000 * version, **more}
-    return Announcement(PeerName(peer), 0, SHARED, PathIndex(0), version, DIGEST, **values)  # type: ignore[arg-type]
+    values = {"path": PathIndex(0), "tokens_per_second": speed, "loss": loss, "work": 1000 * version, **more}
+    return Announcement(PeerName(peer), 0, SHARED, version=version, digest=DIGEST, **values)  # type: ignore[arg-type]
 
 
 def keeper(version: int) -> Announcement:
@@ -107,6 +107,13 @@ def test_one_peer_that_lies_moves_neither_speed_nor_loss_far() -> None:
     assert seen(keeper(3), *honest, said("liar", loss=24.0)).loss == 4.0
     work = next(module.work for module in seen(*honest, said("liar", work=1 << 60)).modules if module.peers)
     assert work == 3000
+
+
+def test_the_pace_that_the_operators_node_goes_by_is_that_of_the_known() -> None:
+    honest = [said(f"peer {i}") for i in range(4)]
+    strangers = [said(f"stranger {i}", speed=1e9, known=False, path=1) for i in range(50)]
+    assert seen(*honest, *strangers).round_seconds == seen(*honest).round_seconds
+    assert seen(*strangers).round_seconds is not None, "where nobody is known, all count"
 
 
 def test_who_trains_is_named_with_what_it_says() -> None:

@@ -1,7 +1,7 @@
 """Whether an average is what its inputs make: who is convicted, and that nobody honest can be."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from dipaco_swarm.algorithm.averaging import robust
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.strategies import AVERAGING, CODECS
 from dipaco_swarm.swarm.bans import Bans
@@ -118,6 +119,35 @@ def test_what_another_machine_rounds_otherwise_convicts_nobody(codec: str) -> No
     """All weights, and the whole average, a millionth off: some levels of a codec are others then."""
     noise = torch.randn(STOP - START, generator=torch.Generator().manual_seed(2))
     assert not wrong(shown(codec, bend=lambda average: average * (1 + 1e-6 * noise) * (1 + 1e-6)), codec)
+
+
+def test_what_lies_on_the_edge_of_a_bound_convicts_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two who send vectors with just the cosine from which they are one: on one machine they are, on another not."""
+    monkeypatch.setattr(robust, "FEW", 256)
+    monkeypatch.setattr(robust, "AS_USUAL", 1.0)
+    products, seen = robust.inner_products, list[Tensor]()
+
+    def noted(contributions: Sequence[Tensor]) -> Tensor:
+        seen.append(products(contributions))
+        return seen[-1].clone()
+
+    def elsewhere(contributions: Sequence[Tensor]) -> Tensor:
+        found = products(contributions)
+        return found + 1e-13 * (found - found.diag().diag())
+
+    for codec in ("fp32", "int8"):
+        monkeypatch.setattr(robust, "inner_products", noted)
+        shown(codec)
+        monkeypatch.setattr(robust, "THE_SAME", float(robust._cosines(seen[-1])[0, 1]))
+        here = shown(codec)
+        monkeypatch.setattr(robust, "inner_products", elsewhere)
+        there = shown(codec)
+        assert bytes(here[1]) != bytes(there[1])
+        assert not wrong(here, codec)
+        monkeypatch.setattr(robust, "inner_products", products)
+        assert not wrong(there, codec)
+        for bend in (torch.neg, lambda average: average * 1.5, torch.zeros_like):
+            assert wrong(shown(codec, bend=bend), codec), "the edge hides no lie"
 
 
 def test_a_reducer_that_says_that_others_are_in_it_than_are_is_convicted() -> None:

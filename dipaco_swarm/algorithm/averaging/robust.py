@@ -51,6 +51,8 @@ AS_USUAL = 0.5
 """... half of all pairs have less than that: in the first rounds of a model all go one way."""
 STEPS = 1024
 """Shares are whole parts of this: they must not depend on how a machine rounds."""
+MACHINES_DIFFER = 1e-9
+"""Part of a cosine by which machines may differ, and far more than they do."""
 FEW = 4096
 ROWS = 1 << 16
 """Numbers of each contribution that are compared at a time."""
@@ -62,10 +64,18 @@ class Robust(Averaging):
     name = "robust"
     hears_doubts = True
 
+    def __init__(self, askew: float = 0.0) -> None:
+        """`askew`: part by which all cosines are longer: what lies on the edge of a bound falls to one side of it."""
+        self._askew = askew
+
+    def on_other_machines(self) -> Sequence[Averaging]:
+        return Robust(-MACHINES_DIFFER), Robust(MACHINES_DIFFER)
+
     def prepare(self, members: Sequence[Member], round_tokens: float) -> PieceAverage:
         def average(contributions: Mapping[int, Tensor]) -> Counted:
             present = sorted(contributions)
             products = inner_products([contributions[i] for i in present])
+            products += self._askew * (products - products.diag().diag())
             length = len(contributions[present[0]])
             backed = backed_by_others(products, voices(present, members), length)
             counted = [present[i] for i in backed]

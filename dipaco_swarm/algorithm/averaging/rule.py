@@ -58,6 +58,10 @@ class Averaging(ABC):
     def prepare(self, members: Sequence[Member], round_tokens: float) -> PieceAverage:
         """The average of one round. `members`: in roster order; `round_tokens`: see `coefficients`."""
 
+    def on_other_machines(self) -> Sequence["Averaging"]:
+        """The rule on either side of what other machines may round otherwise, where it decides anything by a bound."""
+        return ()
+
 
 def coefficients(present: Sequence[int], members: Sequence[Member], round_tokens: float) -> list[float]:
     """What each of the present members is multiplied by: its weight among them, which sum to one, times its scale.

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.averaging.rule import Counted, Member, PieceAverage, averaging_of, voices
+from dipaco_swarm.algorithm.averaging.rule import Averaging, Counted, Member, PieceAverage, averaging_of, voices
 from dipaco_swarm.algorithm.doubts import left_out
 from dipaco_swarm.algorithm.outer import Vector, effective_paths, trained_weights
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
@@ -119,13 +119,17 @@ def _equally_long(speeds: Mapping[int, float], rest: float, members: int) -> dic
     return {i: max(0.0, (time * speeds[i] - 1) / (members - 2)) for i in speeds}
 
 
-def piece_average(roster: Sequence[RosterEntry], doubts: Sequence[Named], group: ModuleGroup) -> PieceAverage:
+def piece_average(
+    roster: Sequence[RosterEntry], doubts: Sequence[Named], group: ModuleGroup, rule: Averaging | None = None
+) -> PieceAverage:
     """The group's averaging rule, ready for the pieces of one round: a piece's contributions -> their average.
+
+    `rule`: instead of the group's own, the same as another machine may have it.
 
     Whom most others doubt (`Roster.doubts`) is left out, where the rule says so, unless nobody else has contributed.
     Raises ValueError when somebody doubts who is not there.
     """
-    rule, members = averaging_of(group.averaging), _members(roster, group)
+    rule, members = rule or averaging_of(group.averaging), _members(roster, group)
     average = rule.prepare(members, group.round_tokens)
     by = {doubt.peer: present_in(doubt.by, len(roster)) for doubt in doubts}
     doubted = frozenset[int]()

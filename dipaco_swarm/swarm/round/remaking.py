@@ -1,14 +1,18 @@
 """Whether a reducer's average is what its inputs make: made anew by anybody, from what the reducer itself has signed.
 
 What is compared is not bytes but vectors: the mean and its encoding are the same bytes on every machine, but a rule
-that measures lengths (radial, robust) may round otherwise on another one. A lie is far above that, or harmless.
+that measures lengths (radial, robust) may round otherwise on another one. A lie is far above that, or harmless. Where a
+rule decides by a bound, somebody may contribute what lies on the edge of it: on one machine it is above, on another one
+below. So the average is made as machines on either side of all edges make it, and whoever has made something in between
+has told no lie.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from dipaco_swarm.algorithm.averaging.rule import Averaging, averaging_of
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.swarm.checks import Accusation
 from dipaco_swarm.swarm.interface import ModuleGroup
@@ -68,23 +72,42 @@ def is_wrong(
         if not is_acceptable(length_of(contribution) / LONGER, entry):
             return True
         contributions[given.member] = contribution
-    counted = piece_average(said.roster.members, said.roster.doubts, group)(contributions)
-    if mask_of(counted.members) != said.mask:
-        return True
     try:
         sealed = codec.decode(average, stop - start)
     except ValueError:
         return True
-    return not is_same(counted.average, sealed, codec.decode(codec.encode(counted.average), stop - start))
+    rule = averaging_of(group.averaging)
+    return not (
+        _is_made_by([rule], said, contributions, sealed, group, codec)
+        or _is_made_by(rule.on_other_machines(), said, contributions, sealed, group, codec)
+    )
 
 
-def is_same(average: Tensor, sealed: Tensor, encoded: Tensor) -> bool:
+def _is_made_by(
+    rules: Sequence[Averaging],
+    said: Accusation,
+    contributions: Mapping[int, Tensor],
+    sealed: Tensor,
+    group: ModuleGroup,
+    codec: Codec,
+) -> bool:
+    """Whether a sealed average is what one of these rules makes of contributions, or what lies between them."""
+    made = [piece_average(said.roster.members, said.roster.doubts, group, rule)(contributions) for rule in rules]
+    masks = {mask_of(each.members) for each in made}
+    if not made or (len(masks) == 1 and said.mask not in masks):
+        return False
+    spread = length_of(made[0].average - made[-1].average)
+    encoded = [codec.decode(codec.encode(each.average), len(sealed)) for each in made]
+    return any(is_same(each.average, sealed, ours, spread) for each, ours in zip(made, encoded, strict=True))
+
+
+def is_same(average: Tensor, sealed: Tensor, encoded: Tensor, spread: float = 0.0) -> bool:
     """Whether what a reducer has sealed differs from an average by no more than machines do; fp32 (n,) each.
 
-    `encoded`: what our own codec makes of it.
+    `encoded`: what our own codec makes of it. `spread`: by how much they differ in what they decide.
     """
     lost, off = length_of(encoded - average), length_of(sealed - average)
-    return off <= ENCODING * lost + ROUNDING * length_of(average)
+    return off <= ENCODING * lost + ROUNDING * length_of(average) + spread
 
 
 def word_of_reducer(
