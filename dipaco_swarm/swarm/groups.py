@@ -36,12 +36,17 @@ class Groups:
         self._left_out: dict[tuple[int, ModuleId], frozenset[str]] = {}
         """Of the last round of a module that we made: who was in its roster, and not in most of its average."""
         self._made: dict[tuple[int, ModuleId], int] = {}
-        """The last version of a module that we made with others."""
+        """The last version of a module that we made."""
         self.waits_for: Callable[[str], bool] = lambda peer: True
         """Whether a peer has not kept rounds waiting lately."""
 
     def standing(self, vouching: Vouching, door: Door) -> Standing:
         """The same, as the rounds ask for it. `vouching`: which claims are believed. `door`: who may take part."""
+
+        def is_strange(peer: str) -> bool:
+            if peer != self._peer:
+                return not self._knows(peer)
+            return vouching.circle.has_others(peer) and peer not in vouching.circle
 
         def is_believed(stage: int, module: ModuleId, ours: Claim, claim: Claim) -> bool:
             return claim in vouching.believed(stage, module, ours, [claim])
@@ -54,7 +59,7 @@ class Groups:
             group_of=lambda stage, module: self._groups.get((stage, module)),
             called=self._note_call,
             heeds=self.heeds,
-            is_strange=lambda peer: not self._knows(peer),
+            is_strange=is_strange,
             lately=self._directory.lately,
             heard=self._heard,
             look=self._directory.look,
@@ -103,11 +108,10 @@ class Groups:
         """A round of ours is made; all who were in it see alike who was left out."""
         place = part.group.stage, part.group.module
         self._left_out[place] = frozenset(outcome.left_out) - outcome.tokens.keys()
-        if len(outcome.contributors) > 1:
-            self._made[place] = part.version + 1
+        self._made[place] = part.version + 1
 
     def has_made(self, stage: int, module: ModuleId, version: int) -> bool:
-        """Whether the last round that we made of a module with others made this version."""
+        """Whether the last round of a module that we were in made this version."""
         return self._made.get((stage, module)) == version
 
     def enter(self, contributions: Sequence[Contribution]) -> None:

@@ -96,7 +96,9 @@ class Vouching:
 
     def contributed(self, stage: int, module: ModuleId, base: str, contributors: Sequence[str]) -> None:
         """A round of ours that went on from state `base` is agreed: who is in its average."""
-        self.circle.meet(contributors)
+        us = self._transport.peer
+        if [*contributors] != [us] or not self.circle.has_others(us):  # what one makes alone makes it known to nobody
+            self.circle.meet(contributors)
         self.had.note_contributors(stage, module, base, contributors)
 
     def answer(self, asked: AskHad) -> HadAre:

@@ -211,6 +211,22 @@ def test_strangers_do_not_keep_the_others() -> None:
     assert isinstance(decide(alone, FRESH, TIMING)[0], Abort)
 
 
+def test_a_stranger_that_keeps_the_others_and_goes_was_late() -> None:
+    held = of_strangers(view(ready(), gone(waiting("nora")), gone(ready()), now=4.0), 1, 2)
+    decided, memory = decide(held, Memory(moved_since=0.0, few_slow_since=1.0), TIMING)
+    assert (decided, memory.waited) == (Drop(frozenset({1}), "went away", late=True), 3.0)
+    decided, _ = decide(replace(held, now=0.5), FRESH, TIMING)
+    assert decided == Drop(frozenset({1, 2}), "went away"), "at once: that was its line, and cost nothing"
+    decided, _ = decide(replace(held, strangers=frozenset()), FRESH, TIMING)
+    assert decided == Drop(frozenset({1, 2}), "went away")
+
+
+def test_who_says_nothing_is_not_waited_for_whatever_moves() -> None:
+    pumped = view(ready(), MemberView(""), waiting("nora", moved=99), now=16.0)
+    decided, _ = decide(pumped, Memory(moved_since=15.9, moved=98), TIMING)
+    assert decided == Drop(frozenset({1}), "has said nothing about it", late=True)
+
+
 def test_while_those_who_are_known_wait_for_each_other_strangers_are_not_late() -> None:
     going_on = of_strangers(view(waiting("ole quin"), waiting("nora pia"), waiting("ole"), waiting("nora")), 2, 3)
     assert stragglers(going_on).slow == {0, 1, 2, 3}
@@ -254,7 +270,8 @@ def test_whoever_is_gone_is_dropped_before_anything_else(now: RoundView, memory:
     lost = {i for i in now.alive if now.members[i].gone}
     assert (isinstance(decided, Drop) and decided.members == lost) == bool(lost)
     if lost:
-        assert after == replace(memory, few_slow_since=None)
+        since = now.now if memory.few_slow_since is None else memory.few_slow_since
+        assert after == replace(memory, few_slow_since=None, waited=memory.waited + now.now - since)
 
 
 @given(rounds(), memories)
@@ -271,6 +288,9 @@ def test_no_more_than_half_of_the_members_are_dropped_as_stragglers(now: RoundVi
     if isinstance(decided, Drop) and not any(now.members[i].gone for i in decided.members):
         assert 0 < 2 * len(decided.members) <= len(now.alive)
         assert decided.members <= now.alive
+        if all(now.members[i].report is None for i in decided.members):
+            assert now.now - now.began > TIMING.standstill
+            return
         assert memory.few_slow_since is not None
         assert now.now - memory.few_slow_since > TIMING.slow_floor
 

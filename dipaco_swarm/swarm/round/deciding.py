@@ -4,7 +4,7 @@ What is decided, and when, is in `decision.py`. Here the view for it is built, a
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
 from dipaco_swarm.swarm.fields import Message
@@ -36,8 +36,12 @@ class RunningRound:
         standing: Standing,
         inquiry: Inquiry,
         waived: AbstractSet[str],
+        is_strange: Callable[[str], bool],
     ) -> None:
-        """`seats`: members that agree on the length of the vector. `waived`: whom nobody is to wait for."""
+        """`seats`: members that agree on the length of the vector. `waived`: whom nobody is to wait for.
+
+        `is_strange`: who has no say in who is late.
+        """
         self._whole = gathering.group.whole
         self._transport = transport
         self._standing = standing
@@ -57,7 +61,8 @@ class RunningRound:
         self._patience = gathering.patience
         self._usual = 2 * next(iter(joins.values())).parameters / USUAL_LINE
         self._alive = frozenset(range(len(self._seats)))
-        self._strangers = self._who_is_strange()
+        strangers = frozenset(i for i in self._alive if is_strange(self._name(i)))
+        self._strangers = strangers if strangers < self._alive else frozenset()
         self._generation = 0
         self._began = self._clock.monotonic()
         self._memory = decision.Memory(moved_since=self._began)
@@ -121,13 +126,6 @@ class RunningRound:
             strangers=self._strangers,
             usual=self._usual,
         )
-
-    def _who_is_strange(self) -> frozenset[int]:
-        """Of the members, where somebody is not: what others have done is known from rounds before."""
-        if self._whole:
-            return frozenset()
-        strangers = frozenset(i for i in self._alive if self._standing.is_strange(self._name(i)))
-        return strangers if strangers < self._alive else frozenset()
 
     async def _ends_by_comparing(self) -> bool:
         """The averages differ: look who is to blame, and go on without, if that is enough; whether the round is off."""

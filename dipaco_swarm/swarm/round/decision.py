@@ -4,14 +4,15 @@ situation (the first row that fits)           decision
 ---------------------------------------------------------------------------------------------------
 a member's stream has ended:
   the round waits for everybody               Abort     the round is tried again, with whoever is there
-  else                                        Drop      at once; its pieces get new reducers
+  else                                        Drop      at once; its pieces get new reducers. A stranger was late,
+                                                        if it has not gone at once
 half of the members or fewer are stragglers,
   for longer than the others needed           Drop      the next round counts their progress; never, where the round
                                                         waits for everybody
 more than half of the roster have left        Abort
 somebody has no average yet:
+  half of the members or fewer say nothing    Drop      ... at all about it, for `standstill`, whatever moves
   nothing has moved for `standstill`:
-    half of the members or fewer say nothing  Drop      ... at all about it
     half of them or fewer are stragglers      Drop      however long the others needed
     else                                      Abort     the round is tried again; after the patience, where the round
                                                         waits for everybody
@@ -40,6 +41,8 @@ from dipaco_swarm.swarm.wire import Alive, Ready
 
 Flags = NDArray[np.bool_]
 
+LEFT_AT_ONCE = 1.0
+"""Seconds; a stranger that leaves a round in these has cost it nothing."""
 SLOW_SHARE = 0.25
 """Stragglers are given at least this share of the median patience."""
 
@@ -161,7 +164,11 @@ def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, M
         names = ", ".join(view.members[i].peer[-8:] for i in sorted(gone)[:3])
         return Abort(f"{names} went away in the middle of it; the round is tried again"), memory
     if gone:
-        return Drop(gone, "went away"), replace(memory, few_slow_since=None)
+        # names are free: who comes, keeps the others for a while, and leaves has kept them, and may come again
+        left = {i for i in gone & view.strangers if view.ready(i) is None and view.now - view.began > LEFT_AT_ONCE}
+        since = view.now if memory.few_slow_since is None else memory.few_slow_since
+        memory = replace(memory, few_slow_since=None, waited=memory.waited + view.now - since)
+        return Drop(frozenset(left) or gone, "went away", late=bool(left)), memory
 
     held_up = Stragglers() if view.whole else stragglers(view)
     slow = held_up.slow
@@ -176,14 +183,15 @@ def decide(view: RoundView, memory: Memory, timing: Timing) -> tuple[Decision, M
         return Abort("more than half of the peers left in the middle of it"), memory
     ready = [average for i in sorted(view.awaited) if (average := view.ready(i)) is not None]
     if len(ready) < len(view.awaited):
-        moved = sum(member.report.moved for member in view.members if member.report is not None) + len(ready)
+        reports = [report for i in view.awaited if (report := view.members[i].report) is not None]
+        moved = sum(report.moved for report in reports) + len(ready)
         if moved != memory.moved:
             memory = replace(memory, moved=moved, moved_since=view.now)
         standstill = view.patience if view.whole else timing.standstill
+        silent = frozenset(i for i in view.awaited if view.members[i].report is None and view.ready(i) is None)
+        if silent and view.now - view.began > standstill and not view.is_more_than_half(silent) and not view.whole:
+            return Drop(silent, "has said nothing about it", late=True), replace(memory, moved_since=view.now)
         if view.now - memory.moved_since > standstill:
-            silent = frozenset(i for i in view.awaited if view.members[i].report is None and view.ready(i) is None)
-            if silent and not view.is_more_than_half(silent) and not view.whole:
-                return Drop(silent, "has said nothing about it", late=True), replace(memory, moved_since=view.now)
             if memory.few_slow_since is not None and view.now - memory.few_slow_since > timing.slow_floor:
                 return _drop_slow(view, memory, memory.few_slow_since, held_up)
             return Abort(f"nothing moved for {standstill:.0f} s; the round is tried again"), memory

@@ -24,6 +24,8 @@ from dipaco_swarm.swarm.transport import Transport
 from dipaco_swarm.swarm.wire import Alive, Ready, Refuse
 
 MAX_PATIENCE_SECONDS = 6 * 3600.0
+LEAST_PATIENCE = 6
+"""Pulses: one that comes first, and has none, would have rounds begin without all others."""
 NEWCOMERS_OF_A_SITE = 8
 """In one round, from one place (`site_of`): a household or a class joins, fifty names of one machine wait their turn.
 Who has contributed is no newcomer."""
@@ -73,7 +75,7 @@ class Gathering:
         if friends and not before:
             self.since = self.transport.clock.monotonic()
         patience = statistics.median(seat.join.patience for seat in friends or self.seats.values())
-        self.patience = min(patience, MAX_PATIENCE_SECONDS)
+        self.patience = min(max(patience, LEAST_PATIENCE * self.transport.timing.pulse), MAX_PATIENCE_SECONDS)
         self.listeners.start(self._listen(seat))
         self.changed.set()
 

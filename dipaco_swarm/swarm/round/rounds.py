@@ -18,6 +18,7 @@ from dipaco_swarm.swarm.interface import Contribution, ModuleGroup, NotAgreed, O
 from dipaco_swarm.swarm.proofs import AskSeals, Proof, SealsAre
 from dipaco_swarm.swarm.round.attempt import LeaderLost, MadeAgain, Redirected
 from dipaco_swarm.swarm.round.auditing import Auditing
+from dipaco_swarm.swarm.round.awaiting import Waiting
 from dipaco_swarm.swarm.round.candidates import (
     Candidates,
     Demotions,
@@ -95,18 +96,11 @@ class Rounds:
         self._auditing = Auditing(transport, protocol, run, codec, self._compute, standing)
         self._lists = self._demotions, self.laggards, self._auditing.hidden
         awake = replace(standing, members_of=self._members_awake, lately=self._lately)
-        self._leader = Leader(
-            transport,
-            norm_clip,
-            awake,
-            self._questions,
-            self._detector,
-            self._inquiry,
-            self.laggards,
-            self._auditing.hidden,
-            self._demoted,
-            self._lost_of,
+        waiting = Waiting(
+            transport, awake, self._questions, self._detector, self.laggards, self._demoted, self._lost_of
         )
+        lists = self.laggards, self._auditing.hidden
+        self._leader = Leader(transport, norm_clip, awake, self._questions, waiting, self._inquiry, *lists)
         self._protocol = protocol
         self._follower = Follower(
             transport=transport,

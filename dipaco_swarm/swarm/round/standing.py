@@ -40,7 +40,7 @@ class Standing:
     heeds: Callable[[int, ModuleId, str], bool]
     """Whether a peer's word makes rounds of a module due: it is no stranger, and rounds have had of it what it says."""
     is_strange: Callable[[str], bool]
-    """Whether a peer has contributed to nothing that we know of, while others have."""
+    """Whether a peer has contributed to nothing that we know of, while others have; we may be one ourselves."""
     lately: Callable[[int, ModuleId], Sequence[str]]
     """Members that were heard before and are not any more: gone, or cut off from us."""
     heard: Callable[[str, int, ModuleId, Member], None]
@@ -66,7 +66,7 @@ class Standing:
     has_had: Callable[[int, ModuleId, Claim], bool]
     """Whether we have had this state, not long ago."""
     has_made: Callable[[int, ModuleId, int], bool]
-    """Whether we have made this version with others: we know who has contributed to it."""
+    """Whether we have made this version: we know who has contributed to it."""
     is_believed: Callable[[int, ModuleId, Claim, Claim], bool]
     """Whether somebody's claim, the last argument, is known by now to be better than the state before it."""
     ask_about: Callable[[int, ModuleId, Claim, Sequence[Claim]], Coroutine[Any, Any, list[Claim]]]
