@@ -72,6 +72,9 @@ def beside(*others: Other, **changes: object) -> GroupView:
         (beside(STRANGER, tokens=49, asked=True), False),
         (beside(STRANGER, tokens=50, asked=True), True),
         (beside(STRANGER, tokens=0, asked=True), False),
+        # who has made versions alone is called no more often than who knows others
+        (replace(beside(STRANGER, tokens=89, asked=True), passed=60.0), False),
+        (replace(beside(STRANGER, tokens=90, asked=True), passed=60.0), True),
         # ... and it is waited for now and then
         (beside(replace(STRANGER, version=19), tokens=100), False),
         (beside(replace(STRANGER, version=19), tokens=100 * CATCH_UP_ROUNDS), True),

@@ -4,6 +4,8 @@ target = tokens of a full round x staffed paths. A fast peer brings more, a slow
 Who is alone where others were makes versions no faster than all of them did.
 """
 
+import math
+
 from dipaco_swarm.algorithm.pacing.pacing import GroupView, Pacing
 
 CATCH_UP_ROUNDS = 8
@@ -14,7 +16,8 @@ STRANGERS_EVERY = 10 * CATCH_UP_ROUNDS
 ASKED_SHARE = 0.9
 """Of its tokens a round must have before strangers can call us to it: more often than that they make none."""
 ASKED_SHARE_OF_NEW = 0.5
-"""The same where we know nobody. Members of a new run meet as strangers, and the slowest has half when one has all."""
+"""The same where we know nobody and have had no other version yet. Members of a new run meet as strangers, and the
+slowest has half when one has all."""
 RETRY_SHARE = 0.05
 """Share of a round's tokens to train after a failed round, before it is tried again."""
 PATIENCE_FLOOR_SECONDS = 3.0
@@ -45,7 +48,8 @@ def _group_has_enough(view: GroupView) -> bool:
     """Whether the group's tokens reach the target, or somebody who sees more than we do says so."""
     if view.gathering:
         return True
-    asked_share = ASKED_SHARE if view.known else ASKED_SHARE_OF_NEW
+    is_new = not view.known and view.passed == math.inf
+    asked_share = ASKED_SHARE_OF_NEW if is_new else ASKED_SHARE
     if view.asked and view.group_tokens >= asked_share * view.target:
         return True
     waits = _a_path_catches_up(view) or _half_of_us_catch_up(view)
