@@ -1,8 +1,10 @@
 """Records in the real DHT: where they are is remembered."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from hivemind.utils.timed_storage import get_dht_time
 
 from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.interface import PeerName
+from dipaco_swarm.swarm.libp2p.bounded_dht import _Asked, only_real_neighbours, place_of
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
 from dipaco_swarm.swarm.libp2p.together import MAX_BYTES, MAX_QUESTIONS, Together
 from dipaco_swarm.swarm.networked import NetworkedSwarm
@@ -195,3 +198,63 @@ def test_what_one_request_asks_of_a_node_is_bounded(make_libp2p_swarms: MakeSwar
     assert many < 2 * one
     assert store(MAX_QUESTIONS, b"a name") == MAX_QUESTIONS
     assert store(MAX_QUESTIONS + 1, b"a name") == store(1, protocol.IS_DICTIONARY) == 0
+
+
+def neighbours(*named: tuple[bytes, bytes]) -> dht_pb2.FindResult:
+    """Of each its name and its place, as a node says."""
+    names, places = zip(*named, strict=True)
+    return dht_pb2.FindResult(type=dht_pb2.NOT_FOUND, nearest_peer_ids=names, nearest_node_ids=places)
+
+
+def named(number: int) -> bytes:
+    return b"\x00\x24\x08\x01\x12\x20" + number.to_bytes(32, "big")
+
+
+def test_neighbours_that_are_not_where_their_names_are_are_not_taken() -> None:
+    found = neighbours((named(1), place_of(named(1))), (named(2), place_of(named(1))), (named(3), b"short"))
+    only_real_neighbours(found, 20)
+    assert list(found.nearest_peer_ids) == [named(1)]
+    assert list(found.nearest_node_ids) == [place_of(named(1))]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param([(bytes(200_000), bytes(20))], id="long name"),
+        pytest.param([(named(number), bytes(20)) for number in range(40_000)], id="many"),
+    ],
+)
+def test_an_answer_that_takes_long_to_look_at_is_none_at_once(answer: list[tuple[bytes, bytes]]) -> None:
+    result = neighbours(*answer)
+    asked = _Asked(SimpleNamespace(rpc_ping=None, rpc_store=None, rpc_find=lambda request: answered(result)), 20)
+
+    async def answered(result: dht_pb2.FindResult) -> dht_pb2.FindResponse:
+        return dht_pb2.FindResponse(results=[result])
+
+    began = time.process_time()
+    with pytest.raises(ValueError, match="neighbours"):
+        asyncio.run(asked.rpc_find(dht_pb2.FindRequest(keys=[bytes(20)])))
+    assert time.process_time() - began < 1.0, "it took a minute, and no thread of the loop's did anything else"
+
+
+def test_a_name_is_one_node_and_those_without_a_place_are_forgotten(make_libp2p_swarms: MakeSwarms) -> None:
+    (swarm,) = make_libp2p_swarms(1)
+    protocol = node_of(swarm).dht.protocol
+    table, stranger = protocol.routing_table, PeerID(named(1))
+
+    async def meet() -> None:
+        for number in range(50):
+            await protocol.update_routing_table(DHTID.generate(source=number), stranger)
+        assert stranger not in table
+        await protocol.update_routing_table(DHTID.from_bytes(place_of(named(1))), stranger)
+        assert table[stranger].to_bytes() == place_of(named(1))
+        protocol.call_ping = answers
+        for number in range(2, 2000):
+            await protocol.update_routing_table(DHTID.from_bytes(place_of(named(number))), PeerID(named(number)))
+
+    async def answers(peer: PeerID) -> None:
+        """Who is asked whether it is still there is there."""
+
+    swarm._portal.run(meet())
+    assert all(len(bucket.replacement_nodes) <= bucket.size for bucket in table.buckets)
+    assert len(table.uid_to_peer_id) <= sum(2 * bucket.size for bucket in table.buckets)
