@@ -6,12 +6,13 @@
 /health                 that somebody is there
 """
 
+import asyncio
 import hmac
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from itertools import chain
 from threading import BoundedSemaphore
 from typing import Any
@@ -23,7 +24,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from dipaco_swarm.errors import SwarmError
 from dipaco_swarm.gateway.answering import Chat, Completion, Json, Kind, Over, Part, Template, at_once, in_parts
@@ -46,6 +47,10 @@ AT_ONCE = 32
 """Requests that are answered at the same time; each keeps a thread, of which the server has forty."""
 MOST_BYTES = 8 << 20
 """Of a request."""
+READ_SECONDS = 30.0
+"""For a request to come, and for whoever is told something to take it: places are few."""
+LOOK_SECONDS = 0.5
+"""So often it is looked whether somebody still waits for an answer."""
 HOSTS = ("localhost", "127.0.0.1", "[::1]", "testserver")
 """How a browser may call a door that is open to this machine alone: a page elsewhere cannot pretend to be there."""
 SHARED = ("base.css", "format.js", "icon.svg", "theme.js")
@@ -97,7 +102,7 @@ class Doors:
 
     async def completions(self, request: Request) -> Response:
         asked: CompletionRequest = parsed(CompletionRequest, await _body(request))
-        return await self._answered(lambda: Completion(self._gateway(), asked), asked)
+        return await self._answered(lambda: Completion(self._gateway(), asked), asked, request)
 
     async def chat(self, request: Request) -> Response:
         asked: ChatRequest = parsed(ChatRequest, await _body(request))
@@ -107,9 +112,11 @@ class Doors:
                 "this run's tokenizer has no chat template: its model goes on with texts and was not taught to chat; "
                 "use /v1/completions, or start the gateway with --chat-template FILE"
             )
-        return await self._answered(lambda: Chat(self._gateway(), asked, template), asked)
+        return await self._answered(lambda: Chat(self._gateway(), asked, template), asked, request)
 
-    async def _answered(self, make: Callable[[], Kind], asked: CompletionRequest | ChatRequest) -> Response:
+    async def _answered(
+        self, make: Callable[[], Kind], asked: CompletionRequest | ChatRequest, request: Request
+    ) -> Response:
         if not self._room.acquire(blocking=False):
             raise RefusedError(
                 f"this gateway answers {AT_ONCE} requests at once; ask again soon",
@@ -120,7 +127,9 @@ class Doors:
             room.callback(self._room.release)
             kind = await run_in_threadpool(make)
             if not asked.stream:
-                return JSONResponse(await run_in_threadpool(at_once, kind, self._over))
+                async with _watched(request) as has_gone:
+                    over = lambda: self._over() or has_gone.is_set()  # noqa: E731
+                    return JSONResponse(await run_in_threadpool(at_once, kind, over))
             parts = in_parts(kind, self._over, tells_usage=asked.tells_usage)
             first = await run_in_threadpool(next, parts)  # what fails before the first token is an ordinary error
             return Stream(_events(first, parts), room.pop_all())
@@ -188,8 +197,30 @@ class Stream(StreamingResponse):
         self._room = room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._room:
-            await super().__call__(scope, receive, send)
+        async def in_time(message: Message) -> None:
+            async with asyncio.timeout(READ_SECONDS):
+                await send(message)
+
+        with self._room, suppress(ClientDisconnect, TimeoutError):
+            await super().__call__(scope, receive, in_time)
+
+
+@asynccontextmanager
+async def _watched(request: Request) -> AsyncIterator[asyncio.Event]:
+    """Is set when nobody waits for the answer any more."""
+    has_gone = asyncio.Event()
+
+    async def watch() -> None:
+        while not await request.is_disconnected():
+            await asyncio.sleep(LOOK_SECONDS)
+        has_gone.set()
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield has_gone
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 async def _body(request: Request) -> bytes:
@@ -198,10 +229,13 @@ async def _body(request: Request) -> bytes:
         raise RefusedError("send JSON, with the header Content-Type: application/json", status=415)
     found = bytearray()
     try:
-        async for chunk in request.stream():
-            found += chunk
-            if len(found) > MOST_BYTES:
-                raise RefusedError(f"the request has more than {MOST_BYTES >> 20} MB", status=413)
+        async with asyncio.timeout(READ_SECONDS):
+            async for chunk in request.stream():
+                found += chunk
+                if len(found) > MOST_BYTES:
+                    raise RefusedError(f"the request has more than {MOST_BYTES >> 20} MB", status=413)
+    except TimeoutError:
+        raise RefusedError(f"the request took more than {READ_SECONDS:.0f} s to come", status=408) from None
     except ClientDisconnect:
         raise RefusedError("the request broke off") from None
     return bytes(found)

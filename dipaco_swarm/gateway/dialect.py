@@ -22,6 +22,8 @@ LONGEST_TEXT = 1 << 20
 """Characters, or tokens, of one prompt."""
 MOST_PROMPTS = 64
 MOST_ANSWERS = 16
+MOST_IN_ALL = 4 * MOST_TOKENS
+"""Tokens of all answers of one request: it keeps one of the gateway's places until the last one."""
 """Of one prompt."""
 
 Prompt = str | tuple[int, ...]
@@ -104,6 +106,14 @@ class _Request(BaseModel):
                 raise ValueError(f"{name} is not supported here; leave it out")
         return self
 
+    def _fits(self, prompts: int, tokens: int) -> None:
+        """Raises ValueError where that is too much for one request."""
+        if prompts * self.n * tokens > MOST_IN_ALL:
+            raise ValueError(
+                f"{prompts} prompts, {self.n} answers each, and {tokens:,} tokens each are more than {MOST_IN_ALL:,} "
+                "tokens in all; ask for fewer at a time"
+            )
+
     @property
     def sampling(self) -> Sampling:
         return Sampling(self.temperature, self.top_k or None, self.top_p)
@@ -131,6 +141,7 @@ class CompletionRequest(_Request):
     def _can_be_done(self) -> "CompletionRequest":
         if self.best_of not in (None, self.n):
             raise ValueError("best_of is not supported here; leave it out, or make it n")
+        self._fits(len(self.prompt), self.most_tokens)
         return self
 
     @property
@@ -166,6 +177,11 @@ class ChatRequest(_Request):
     max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> "ChatRequest":
+        self._fits(1, self.most_tokens)
+        return self
 
     @property
     def alternatives(self) -> int | None:

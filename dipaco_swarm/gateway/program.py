@@ -22,6 +22,8 @@ from dipaco_swarm.page.serving import bound
 from dipaco_swarm.settings import Web
 from dipaco_swarm.training.chat import template_from
 
+MOST_CONNECTIONS = 512
+"""Open ones, of all clients; others are told to come again."""
 LAST_SECONDS = 8
 """For answers that are being written when the program ends: a peer may be silent for five before that is noticed."""
 
@@ -65,6 +67,7 @@ def serve(source: Source, opening: Opening, tell: Tell) -> None:
                 access_log=False,
                 lifespan="off",
                 server_header=False,
+                limit_concurrency=MOST_CONNECTIONS,
                 timeout_graceful_shutdown=LAST_SECONDS,
             )
         )

@@ -40,36 +40,42 @@ class Askers:
         if minute != self._minute:
             self._minute = int(minute)
             self._asked = {}, {}
-        keys = _keys(name, address)
-        for key, asked in reversed(list(zip(keys, self._asked, strict=False))):
+        own, behind = f"name {name}", _behind(address)
+        counted = [(own, self._asked[0])]
+        if behind and not is_relayed(address):  # behind one relay are many
+            counted.insert(0, (behind, self._asked[1]))  # first: an address that asks too much adds no more names
+        for key, asked in counted:
             put_last(asked, key, asked.get(key, 0) + 1, MAX_KNOWN)
-            if asked[key] > QUESTIONS_A_MINUTE:  # an address that asks too much adds no more names
+            if asked[key] > QUESTIONS_A_MINUTE:
                 return 60.0 - left
-        bounds = zip(keys, (QUESTIONS_OF_ONE, QUESTIONS_OF_AN_ADDRESS), strict=False)
-        room = QUESTIONS if self._now[keys[-1]] else 2 * QUESTIONS
-        full = self._at_once >= room or any(self._now[key] >= most for key, most in bounds)
-        return 5.0 if full else None
+        room = QUESTIONS if self._now[counted_under(name, address)] else 2 * QUESTIONS
+        most_behind = QUESTIONS if is_relayed(address) else QUESTIONS_OF_AN_ADDRESS
+        full = self._at_once >= room or self._now[own] >= QUESTIONS_OF_ONE
+        return 5.0 if full or (behind and self._now[behind] >= most_behind) else None
 
     def begin(self, name: str, address: str) -> None:
         """It is being answered."""
         self._at_once += 1
-        self._now.update(_keys(name, address))
+        self._now.update(filter(None, (f"name {name}", _behind(address))))
 
     def end(self, name: str, address: str) -> None:
         """It is answered, or broke off."""
         self._at_once -= 1
-        self._now.subtract(_keys(name, address))
+        self._now.subtract(list(filter(None, (f"name {name}", _behind(address)))))
         self._now += Counter()  # forget who asks nothing now
 
 
 def counted_under(name: str, address: str) -> str:
     """Where that comes from, unless a relay is in between; else its name, of which everybody can have many."""
-    return _keys(name, address)[-1]
+    behind = _behind(address)
+    return f"name {name}" if not behind or is_relayed(address) else behind
 
 
-def _keys(name: str, address: str) -> list[str]:
-    """What a question is counted under: its asker, and where that comes from unless a relay is in between."""
+def _behind(address: str) -> str:
+    """Where that comes from: an address, or the place of a relay; empty: nobody knows."""
     host = host_in(address)
-    if host is None or is_relayed(address):
-        return [f"name {name}"]
-    return [f"name {name}", f"address {host if host.version == 4 else site_of(address)}"]
+    if host is None:
+        return ""
+    if is_relayed(address):
+        return f"relay {site_of(address)}"
+    return f"address {host if host.version == 4 else site_of(address)}"

@@ -258,7 +258,8 @@ def test_who_is_banned_is_answered_nothing() -> None:
         (["/ip6/2001:db8:0:{}::1/tcp/4001"], QUESTIONS_OF_AN_ADDRESS),
         (["/ip6/2001:db8:{}::1/tcp/4001"], 2 * QUESTIONS),
         (["/ip4/203.0.113.{}/tcp/4001"], 2 * QUESTIONS),
-        (["/ip4/203.0.113.7/tcp/4001/p2p/relay/p2p-circuit"], 2 * QUESTIONS),
+        (["/ip4/203.0.113.7/tcp/4001/p2p/relay/p2p-circuit"], QUESTIONS),
+        (["/ip4/203.0.113.7/tcp/4001/p2p/relay/p2p-circuit", "/ip4/203.0.114.{}/tcp/4001"], 2 * QUESTIONS),
         (["", "/ip4/not-one/tcp/1", "/dns4/a/tcp/1"], 2 * QUESTIONS),
     ],
 )
