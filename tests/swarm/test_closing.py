@@ -63,3 +63,17 @@ def test_the_first_row_that_fits_decides(now: GatheringView, closing: Closing) -
 def test_who_is_missing(now: GatheringView, missing: str, missing_if_whole: str) -> None:
     assert now.missing == set(missing.split())
     assert replace(now, whole=True).missing == set(missing_if_whole.split())
+
+
+@pytest.mark.parametrize(
+    ("now", "few"),
+    [
+        (HALF, True),
+        (view("nora ole", live="nora ole pia"), False),
+        (view("nora ole", live="nora ole pia quin"), True),
+        (view("nora ole", live="nora ole"), False),
+        (view("", live="nora ole"), False),
+    ],
+)
+def test_who_is_no_more_than_are_missing_asks_once_more(now: GatheringView, few: bool) -> None:
+    assert now.is_of_few == few

@@ -95,6 +95,7 @@ class Waiting:
         ahead: tuple[Claim, str] | None = None
         first: str | None = None
         looking = gathering.listeners.start(self._standing.look(*gathering.key[:2]))
+        asked_last = False
         while True:
             gathering.changed.clear()
             gathering.clear_away()
@@ -104,6 +105,10 @@ class Waiting:
                 await asyncio.wait([looking])
                 continue
             match close(view):
+                case closing.Begin() if view.is_of_few and not asked_last and not gathering.group.whole:
+                    # most are somewhere else, and may have come to another leader a moment ago
+                    asked_last = True
+                    ahead, first = await self._ask(gathering, view)
                 case closing.Begin():
                     return None
                 case closing.CatchUpFirst(better, holder):
@@ -195,14 +200,15 @@ class Waiting:
         gathering.elsewhere |= {peer for peer in outnumbered(demoted, follows, here) if follows.get(peer) == peer}
         is_last_word = time <= LAST_WORD * self._timing.ask_again
         left = outnumbered(demoted, follows, here if is_last_word else here + undecided) | self._lost(key)
-        strange = self._standing.is_strange
-        left |= {*filter(self.strange_in(gathering), follows.values())} if STRANGERS in demoted else set()
+        strange = self.strange_in(gathering)
+        left |= {*filter(strange, follows.values())} if STRANGERS in demoted else set()
         rivals = _rivals({peer: leader for peer, leader in follows.items() if leader not in left}, view, self._detector)
         known = {peer: leader for peer, leader in rivals.items() if not (strange(peer) or strange(leader))}
-        more = gathering.more_elsewhere(known)
+        has_come = not self._standing.has_made(*key)
+        more = gathering.more_elsewhere(known, at_once=has_come)
         ask = partial(self._questions.follows, key=key, base=base, for_strangers=of_strangers)
         order = partial(leader_order, *key)
-        meeting = where_all_meet(self._us, rivals, more if is_last_word else None, order, ask)
+        meeting = where_all_meet(self._us, rivals, more if is_last_word or has_come else None, order, ask)
         return None, await _within(self._timing.max_answer, meeting, None)
 
 

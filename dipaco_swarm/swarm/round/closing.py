@@ -75,6 +75,11 @@ class GatheringView:
         """Whether only strangers are here, and somebody known may come."""
         return self.seated.isdisjoint(self.known) and not self.missing.isdisjoint(self.known)
 
+    @property
+    def is_of_few(self) -> bool:
+        """Whether no more are here than are missing."""
+        return bool(self.seated) and len(self.seated) <= len(self.missing)
+
     def _live_missed(self) -> frozenset[str]:
         if self.whole:
             return self.live - {peer for peer in self.gone if self.unanswered.get(peer, 0)}

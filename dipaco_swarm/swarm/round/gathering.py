@@ -101,14 +101,15 @@ class Gathering:
         for peer in [peer for peer, seat in self.seats.items() if seat.gone]:
             self.leave(peer)
 
-    def more_elsewhere(self, follows: Mapping[str, str]) -> str | None:
+    def more_elsewhere(self, follows: Mapping[str, str], *, at_once: bool) -> str | None:
         """Another leader, whom more have joined than are here: now, and when we asked before.
 
-        Once is not enough: whoever comes after us may be about to send them here.
+        Once is not enough: whoever comes after us may be about to send them here. It is (`at_once`) for who has just
+        come to the module: they may take it for a stranger, and do not wait for it.
         """
         most = None if self.group.whole else most_joined(follows, len(self.seats))
         before, self._most_joined = self._most_joined, most
-        return most if most == before else None
+        return most if most == before or at_once else None
 
     async def pulse(self) -> None:
         """Who waits is told that we are alive, whatever else we wait for; until cancelled."""
