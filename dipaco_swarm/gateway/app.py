@@ -6,17 +6,17 @@
 /health                 that somebody is there
 """
 
-import asyncio
 import hmac
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from threading import BoundedSemaphore
 from typing import Any
 
+from anyio import fail_after, from_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -127,9 +127,9 @@ class Doors:
             room.callback(self._room.release)
             kind = await run_in_threadpool(make)
             if not asked.stream:
-                async with _watched(request) as has_gone:
-                    over = lambda: self._over() or has_gone.is_set()  # noqa: E731
-                    return JSONResponse(await run_in_threadpool(at_once, kind, over))
+                has_gone = _has_gone(request)
+                over = lambda: self._over() or has_gone()  # noqa: E731
+                return JSONResponse(await run_in_threadpool(at_once, kind, over))
             parts = in_parts(kind, self._over, tells_usage=asked.tells_usage)
             first = await run_in_threadpool(next, parts)  # what fails before the first token is an ordinary error
             return Stream(_events(first, parts), room.pop_all())
@@ -198,29 +198,25 @@ class Stream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def in_time(message: Message) -> None:
-            async with asyncio.timeout(READ_SECONDS):
+            with fail_after(READ_SECONDS):
                 await send(message)
 
         with self._room, suppress(ClientDisconnect, TimeoutError):
             await super().__call__(scope, receive, in_time)
 
 
-@asynccontextmanager
-async def _watched(request: Request) -> AsyncIterator[asyncio.Event]:
-    """Is set when nobody waits for the answer any more."""
-    has_gone = asyncio.Event()
+def _has_gone(request: Request) -> Over:
+    """Whether nobody waits for the answer any more; asked now and then in the thread that makes it."""
+    looked = time.monotonic()
 
-    async def watch() -> None:
-        while not await request.is_disconnected():
-            await asyncio.sleep(LOOK_SECONDS)
-        has_gone.set()
+    def has_gone() -> bool:
+        nonlocal looked
+        if time.monotonic() - looked < LOOK_SECONDS:
+            return False
+        looked = time.monotonic()
+        return from_thread.run(request.is_disconnected)
 
-    watching = asyncio.create_task(watch())
-    try:
-        yield has_gone
-    finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+    return has_gone
 
 
 async def _body(request: Request) -> bytes:
@@ -229,7 +225,7 @@ async def _body(request: Request) -> bytes:
         raise RefusedError("send JSON, with the header Content-Type: application/json", status=415)
     found = bytearray()
     try:
-        async with asyncio.timeout(READ_SECONDS):
+        with fail_after(READ_SECONDS):
             async for chunk in request.stream():
                 found += chunk
                 if len(found) > MOST_BYTES:
