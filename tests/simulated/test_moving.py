@@ -1,0 +1,69 @@
+"""Members and newcomers that those who are there do not know: nobody makes versions beside the others."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from dipaco_swarm.testing.network import home_line
+from dipaco_swarm.testing.process import Machine
+from dipaco_swarm.testing.run import Plan, StagePlan
+from dipaco_swarm.testing.world import World
+from tests.long import cases
+
+GRID = ((0, 0), (0, 1), (1, 0), (1, 1))
+PLAN = Plan((StagePlan(GRID),), inner_steps=10)
+OURS, THEIRS = 0, 3
+"""Two paths that share nothing."""
+
+
+@pytest.mark.parametrize("seed", cases(1, 2, long=[3, 5, 6]))
+def test_who_moves_to_modules_whose_members_do_not_know_it_makes_no_version_beside_theirs(
+    tmp_path: Path, seed: int
+) -> None:
+    chance = Random(f"m{seed}")
+    world = World(seed, PLAN, tmp_path / "world")
+
+    async def story(world: World) -> None:
+        for number in range(4):
+            world.start(f"peer-{number}", (OURS, THEIRS)[number % 2], Machine(home_line(chance)))
+        await asyncio.sleep(120.0)
+        moving = world.peers["peer-0"]
+        moving.kill()
+        await asyncio.sleep(15.0)
+        moving.path = THEIRS
+        world.start("peer-0", None)
+        await asyncio.sleep(120.0)
+
+    world.play(story)
+    assert not world.failures()
+    assert not world.ledger.violations
+    assert not world.forks
+    made = world.ledger.versions.values()
+    assert any(
+        {"peer-0", "peer-1"} <= {name.partition("/")[0] for name in v.tokens} for of in made for v in of.values()
+    )
+
+
+@pytest.mark.parametrize("seed", cases(11, 12, long=[13]))
+def test_newcomers_with_slow_steps_come_in_and_make_no_version_beside_the_others(tmp_path: Path, seed: int) -> None:
+    chance = Random(f"n{seed}")
+    world = World(seed, PLAN, tmp_path / "world")
+
+    async def story(world: World) -> None:
+        for path in range(4):
+            world.start(f"peer-{path}", path, Machine(home_line(chance)))
+        await asyncio.sleep(90.0)
+        for path in range(2):
+            world.start(f"new-{path}", path, Machine(home_line(chance), step_seconds=10.0))
+        await asyncio.sleep(200.0)
+
+    world.play(story)
+    assert not world.failures()
+    assert not world.ledger.violations
+    assert not world.forks
+    counted = {
+        name.partition("/")[0] for of in world.ledger.versions.values() for v in of.values() for name in v.tokens
+    }
+    assert {"new-0", "new-1"} <= counted
