@@ -112,10 +112,16 @@ def only_real_neighbours(result: dht_pb2.FindResult, most: int) -> None:
         result.nearest_node_ids.extend(map(place_of, real))
 
 
+def node_id_of(peer: str) -> DHTID:
+    """Where the node of a peer is among all keys: the same after every restart, as the others' tables would keep former
+    ids beside the current one."""
+    return DHTID.generate(source=peer)
+
+
 @lru_cache(1 << 14)
 def place_of(name: bytes) -> bytes:
-    """Where the node of a peer is among all keys."""
-    return bytes(DHTID.generate(source=PeerID(name).to_base58()).to_bytes())
+    """The same as bytes, of a name in bytes."""
+    return bytes(node_id_of(PeerID(name).to_base58()).to_bytes())
 
 
 def bound_requests() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from hivemind.dht import DHTNode
-from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P
 from hivemind.utils.multiaddr import Multiaddr
 
@@ -21,7 +20,7 @@ from dipaco_swarm.errors import NodeError, UnreachableError, nobody_answers
 from dipaco_swarm.swarm.addresses import address_of, is_on_this_machine
 from dipaco_swarm.swarm.libp2p import reachability as reach
 from dipaco_swarm.swarm.libp2p import relay
-from dipaco_swarm.swarm.libp2p.bounded_dht import bound_requests
+from dipaco_swarm.swarm.libp2p.bounded_dht import bound_requests, node_id_of
 from dipaco_swarm.swarm.libp2p.connections import REFUSED, UNREACHED
 from dipaco_swarm.swarm.libp2p.daemon import running_daemon
 from dipaco_swarm.swarm.libp2p.dht import SignedRecords
@@ -83,10 +82,11 @@ async def open_node(
 
 async def _find_out(node: Node, bootstraps: Sequence[str]) -> None:
     """Whether others can dial us; several times, where the bootstrap nodes are busy: later it is too late."""
-    for _ in range(LOOKS):
+    for _ in range(LOOKS - 1):
         if await node.look(bootstraps):
             return
         await asyncio.sleep(LOOK_AGAIN_SECONDS)
+    await node.look(bootstraps)
 
 
 @contextlib.asynccontextmanager
@@ -164,8 +164,7 @@ async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
     try:
         dht = await DHTNode.create(
             node.p2p,
-            # the same after every restart: the others' tables would keep our former ids beside the current one
-            node_id=DHTID.generate(source=node.identity.peer),
+            node_id=node_id_of(node.identity.peer),
             initial_peers=list(bootstraps),
             client_mode=not node.reachable,
             record_validator=SignedRecords(),
