@@ -7,7 +7,7 @@ from dipaco_swarm.events.volunteer import BootstrapSilent, Recovered
 from dipaco_swarm.machine.sleep import Missed
 from dipaco_swarm.outer_round import catch_ups
 from dipaco_swarm.path_in_training import PathInTraining
-from dipaco_swarm.peer.handover import is_keeper
+from dipaco_swarm.peer.handover import counts, is_keeper, nodes_of
 from dipaco_swarm.peer.path_choice import trainers_of
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
@@ -27,9 +27,9 @@ class Company:
         """Whether others were heard at the last look."""
         self._met_keeper = False
         self._came_at = self._heard_at = around.clock.boottime()
-        """When we came, and when somebody was heard last who is not done with the stage too."""
+        """When we came, and when somebody whose word counts was heard last and was not done with the stage too."""
 
-    def look_around(self, peer: PathInTraining) -> None:
+    def look_around(self, peer: PathInTraining, manifest: Manifest) -> None:
         """Now and then, look whether the others are still heard; says when the bootstrap node or everybody is not."""
         now = self._around.clock.boottime()
         if now - self._looked < LOOK_AROUND_SECONDS:
@@ -37,7 +37,8 @@ class Company:
         self._looked = now
         others, notices = _others(peer), self._around.notices
         self._has_others = bool(others)
-        if not all(_is_done(peer, said) for said in others):
+        nodes = nodes_of(self._around.settings.address, manifest)
+        if not all(_is_done(peer, said) for said in others if counts(said, nodes)):
             self._heard_at = now
         if any(is_keeper(said) for said in others):
             self._met_keeper = True

@@ -46,7 +46,7 @@ def hand_over(
         held = {m: other_holders(swarm, stage, m, states[m], nodes) for m in ours}
         alone = [m for m in ours if not (held[m] if stop() else any(map(is_keeper, held[m])))]
         heard = [said for module in alone for said in swarm.members(stage, module)]
-        keepers = sorted({said.peer for said in heard if is_keeper(said) and _counts(said, nodes)})
+        keepers = sorted({said.peer for said in heard if is_keeper(said) and counts(said, nodes)})
         if not alone or swarm.clock.monotonic() > over or not keepers:
             break
         if not told:
@@ -73,7 +73,7 @@ def other_holders(
     """Of everybody else who says that it has this state of the module or a better one, and whose word counts: a
     stranger can say anything, and what is lost with us is lost. `nodes`: names of the operator's nodes."""
     claim = Claim.of(ours)
-    others = [said for said in swarm.members(stage, module) if said.peer != swarm.peer and _counts(said, nodes)]
+    others = [said for said in swarm.members(stage, module) if said.peer != swarm.peer and counts(said, nodes)]
     return [said for said in others if said.digest == claim.digest or Claim.of(said).beats(claim)]
 
 
@@ -83,7 +83,8 @@ def nodes_of(address: RunAddress, manifest: Manifest) -> frozenset[str]:
     return frozenset(map(name_in, places))
 
 
-def _counts(said: Announcement, nodes: Collection[str]) -> bool:
+def counts(said: Announcement, nodes: Collection[str]) -> bool:
+    """Whether somebody's word on where it stands counts: one of the operator's `nodes`, or whom we know."""
     return said.peer in nodes or said.known
 
 

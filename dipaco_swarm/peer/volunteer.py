@@ -153,7 +153,7 @@ class Volunteer:
                 _look_at_snapshots(self._around, post)
                 self._look_beside(post, newest)
             if not newest.finished:
-                self._company.look_around(peer)
+                self._company.look_around(peer, post.manifest)
             self._catching_up.take_what_came(peer)
             match next_action(now := self._situation(post, newest, begun or paused)):
                 case Pause():
@@ -252,7 +252,7 @@ class Volunteer:
             nonlocal behind
             book.trained(peer)
             shown.step(report)
-            self._company.look_around(peer)
+            self._company.look_around(peer, post.manifest)
             behind = self._woke_up_behind(peer) or self._admittance.has_moved_on(peer) or behind
             self._look_beside(post, self._admittance.seen(post.manifest))
             self._keeping.between_steps(peer)

@@ -56,12 +56,12 @@ class Askers:
     def begin(self, name: str, address: str) -> None:
         """It is being answered."""
         self._at_once += 1
-        self._now.update(filter(None, (f"name {name}", _behind(address))))
+        self._now.update(_counted(name, address))
 
     def end(self, name: str, address: str) -> None:
         """It is answered, or broke off."""
         self._at_once -= 1
-        self._now.subtract(list(filter(None, (f"name {name}", _behind(address)))))
+        self._now.subtract(_counted(name, address))
         self._now += Counter()  # forget who asks nothing now
 
 
@@ -69,6 +69,11 @@ def counted_under(name: str, address: str) -> str:
     """Where that comes from, unless a relay is in between; else its name, of which everybody can have many."""
     behind = _behind(address)
     return f"name {name}" if not behind or is_relayed(address) else behind
+
+
+def _counted(name: str, address: str) -> list[str]:
+    """What a question of this peer counts for."""
+    return [key for key in (f"name {name}", _behind(address)) if key]
 
 
 def _behind(address: str) -> str:

@@ -1,5 +1,6 @@
 """Who is out for good: reducers that signed two averages of the same pieces, each with its proof, so that nobody has to
-believe us either; and those of whose wrong averages we have convinced ourselves. In a file of the home folder.
+believe us either; and those of whose wrong averages we have convinced ourselves. Whom we have met among them stays so
+in a file of the home folder.
 """
 
 from collections.abc import Callable, Iterable
@@ -87,7 +88,8 @@ class Bans:
         while len(proofs) > MOST:
             del proofs[next((name for name in proofs if not self.met(name)), next(iter(proofs)))]
         self._proofs = proofs
-        if self._file is not None:
+        # a stranger would come back with another name; and who makes up names and proofs would have us write all day
+        if self._file is not None and (ban.reducer in self._seated or self.met(ban.reducer)):
             keep_if_possible(self._file, bytes(msgpack.packb([encode(p) for p in self._proofs.values()])))
 
 

@@ -2,8 +2,9 @@
 
 Nobody is asked about a state of another generation than the operator has signed (`algorithm/generations.py`).
 
-Whom we know, or the operator's node, has said so in its announcement, as a rule; then nobody is asked. Else libp2p
-proves who answers. What is believed of a state stays so; what is not yet is asked again, less and less often.
+Whom we know, or the operator's node, has said so in its announcement, as a rule; then nobody is asked, but who has
+contributed, once we have it. Else libp2p proves who answers. What is believed of a state stays so; what is not yet is
+asked again, less and less often.
 """
 
 import asyncio
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 MAX_VOTERS = 15
 """So many members are asked about a claim, drawn from all."""
 REMEMBERED_CLAIMS = 1024
+MAX_WITNESSES = 3
+"""So many of those whom we know are asked who has contributed to a state."""
 
 
 @dataclass
@@ -113,8 +116,13 @@ class Vouching:
 
     def took(self, stage: int, module: ModuleId, claim: Claim) -> None:
         """We have this state now: who has contributed to it is known from here on."""
+        is_new = claim.version > 0 and not self.had.has(stage, module, claim)
         self.had.note(stage, module, claim)
-        self.circle.meet(self._makers.pop(((stage, module), claim), ()))
+        makers = self._makers.pop(((stage, module), claim), None)
+        if makers is not None:
+            self.circle.meet(makers)
+        elif is_new and not self.had.makers(claim.digest):
+            self._tasks.start(self._meet_makers(stage, module, claim))
 
     def believes(self, stage: int, module: ModuleId, claim: Claim, announced: Collection[Claim] | None = None) -> bool:
         """As far as has been found out by now. `announced`: as `_announced` says, where it was asked already."""
@@ -197,7 +205,9 @@ class Vouching:
                 believed = is_believed(seen)
                 log.debug("%s v%d %s: %s, by %s", module, claim.version, claim.digest[:8], believed, seen)
                 if believed:
-                    self._note((stage, module), claim, _makers(said, at, {member.peer for member in members}))
+                    had = [answer for answer in said.known if answer.had[at]]
+                    had = had or [answer for answer in said.strangers if answer.had[at]]
+                    self._note((stage, module), claim, _makers(had, {member.peer for member in members}))
         finally:
             announced = self._announced(stage, module)
             settled = any(self.believes(stage, module, claim, announced) for claim in claims)
@@ -205,6 +215,14 @@ class Vouching:
             floor = self._timing.ask_again
             question.pause = floor if settled else min(self._timing.heartbeat, max(floor, 2 * question.pause))
             question.task = None
+
+    async def _meet_makers(self, stage: int, module: ModuleId, claim: Claim) -> None:
+        """Who has contributed to a state that was believed because somebody whom we know announced it."""
+        there = [said.peer for said in self._directory.members(stage, module)]
+        witnesses = [peer for peer in there if self._is_known(peer)]
+        ask = AskHad(stage=stage, module=str(module), states=(_said(claim),))
+        said = await self._ask_all(witnesses, ask, most=MAX_WITNESSES)
+        self.circle.meet(_makers([answer for answer in said if answer.had[0]], there))
 
     def _likeliest(self, claims: Sequence[Claim], members: Sequence[Announcement]) -> list[Claim]:
         """What is asked about first: what those announce whom we know, then what most announce."""
@@ -231,8 +249,8 @@ class Vouching:
         strangers = [] if roots or friends else await self._ask_all(others, ask)
         return Answers(roots, friends, known, elsewhere, [answer for answer in strangers if _can_tell(answer)])
 
-    async def _ask_all(self, peers: Sequence[str], ask: AskHad) -> list[HadAre]:
-        drawn = self._transport.random.sample(peers, MAX_VOTERS) if len(peers) > MAX_VOTERS else peers
+    async def _ask_all(self, peers: Sequence[str], ask: AskHad, most: int = MAX_VOTERS) -> list[HadAre]:
+        drawn = self._transport.random.sample(peers, most) if len(peers) > most else peers
         answers = await asyncio.gather(*(self._ask(peer, ask) for peer in drawn))
         return [answer for answer in answers if answer is not None]
 
@@ -275,14 +293,12 @@ def _can_tell(answer: HadAre) -> bool:
     return answer.begun or any(answer.had)
 
 
-def _makers(said: "Answers", at: int, there: Collection[str]) -> tuple[str, ...]:
-    """Who has contributed to a state, as at least half of those say who have had it: friends, if any have. Of the names
-    that strangers or one friend says only those that are there, or it would make us know whom it likes."""
-    friends = [answer for answer in said.known if answer.had[at]]
-    had = friends or [answer for answer in said.strangers if answer.had[at]]
-    several = len(friends) > 1
-    named = Counter(name for answer in had for name in dict.fromkeys(answer.makers) if several or name in there)
-    return tuple(name for name, times in named.items() if 2 * times >= len(had))
+def _makers(had: Sequence[HadAre], there: Collection[str]) -> tuple[str, ...]:
+    """Who has contributed to a state, as more than half of those say who have had it and can tell. Only names that are
+    there: or one of them would make us know whom it likes."""
+    telling = [answer.makers for answer in had if answer.makers]
+    named = Counter(name for makers in telling for name in dict.fromkeys(makers) if name in there)
+    return tuple(name for name, times in named.items() if 2 * times > len(telling))
 
 
 def _said(claim: Claim) -> SaidState:

@@ -13,10 +13,11 @@ from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.company import Company
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.swarm.interface import Announcement, PeerName
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Role
+from dipaco_swarm.swarm.local import local_address
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.testing.process import Machine
-from dipaco_swarm.testing.run import Plan, StagePlan
+from dipaco_swarm.testing.run import OPERATOR, Plan, StagePlan
 from dipaco_swarm.testing.stories import tell
 from dipaco_swarm.testing.world import World
 from tests.clocks import HandClock
@@ -24,12 +25,13 @@ from tests.long import cases
 
 APART = ((0,), (1,))
 """Two paths that share nothing."""
+ADDRESS = local_address("run", "0" * 64, OPERATOR)
 
 
 def of_stages(number: int) -> Manifest:
     """A run that is in the first of so many stages."""
     plan = SimpleNamespace(stages=(None,) * number)
-    return cast(Manifest, SimpleNamespace(stage=SimpleNamespace(index=0, rounds=None), config=plan))
+    return cast(Manifest, SimpleNamespace(stage=SimpleNamespace(index=0, rounds=None), config=plan, delegates=()))
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -57,22 +59,48 @@ def test_who_sleeps_through_the_end_finishes_its_path_and_leaves(tmp_path: Path,
     assert any(who == "asleep" and LeftAlone(600.0).line == what for _, who, what in world.lines)
 
 
-def test_who_hears_nobody_before_the_last_stage_waits_for_others_as_long_as_it_was_with_them() -> None:
-    clock, module, hour = HandClock(), ModuleId(0, 0), 3600.0
-    others = [Announcement(PeerName("bob"), 0, module, PathIndex(0), 1, "", 8)]
+def company_of(others: list[Announcement]) -> tuple[Company, PathInTraining, HandClock]:
+    """Of ada, who is done with the only module of her path at version 4, and hears these others; and her clock."""
+    clock, module = HandClock(), ModuleId(0, 0)
     swarm = SimpleNamespace(peer=PeerName("ada"), timing=Timing(), members=lambda stage, module: others)
-    notices = Notices(lambda event: None, clock)
-    company = Company(cast(Surroundings, SimpleNamespace(clock=clock, swarm=swarm, notices=notices)))
+    notices, settings = Notices(lambda event: None, clock), SimpleNamespace(address=ADDRESS)
+    around = SimpleNamespace(clock=clock, swarm=swarm, notices=notices, settings=settings)
     rules = SimpleNamespace(last_versions={module: 4})
-    peer = cast(PathInTraining, SimpleNamespace(swarm=swarm, stage=0, modules=[module], is_done=True, rules=rules))
+    peer = SimpleNamespace(swarm=swarm, stage=0, modules=[module], is_done=True, rules=rules)
+    return Company(cast(Surroundings, around)), cast(PathInTraining, peer), clock
+
+
+def test_who_hears_nobody_before_the_last_stage_waits_for_others_as_long_as_it_was_with_them() -> None:
+    hour = 3600.0
+    others = [Announcement(PeerName("bob"), 0, ModuleId(0, 0), PathIndex(0), 1, "", 8)]
+    company, peer, clock = company_of(others)
     clock.now += 5 * hour
-    company.look_around(peer)
+    company.look_around(peer, of_stages(1))
     others.clear()
     left = []
     for alone in (0.1 * hour, hour, 3 * hour, 2 * hour):
         clock.now += alone
         left.append([company.has_been_left(peer, of_stages(number)) for number in (1, 2)])
     assert left == [[False, False], [True, False], [True, False], [True, True]]
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "role", "leaves"),
+    [
+        ("bob", True, Role.TRAINS, False),
+        ("mallory", False, Role.TRAINS, True),
+        ("mallory", False, Role.KEEPS, True),
+        (OPERATOR, False, Role.KEEPS, False),
+    ],
+)
+def test_a_strangers_word_that_the_run_goes_on_keeps_nobody(name: str, known: bool, role: Role, leaves: bool) -> None:
+    path = PathIndex(0) if role is Role.TRAINS else None
+    said = Announcement(PeerName(name), 0, ModuleId(0, 0), path, 1, "", 8, role=role, known=known)
+    company, peer, clock = company_of([said])
+    for _ in range(10):
+        clock.now += 3600.0
+        company.look_around(peer, of_stages(1))
+    assert company.has_been_left(peer, of_stages(1)) == leaves
 
 
 @pytest.mark.parametrize("stage", cases("a stage before it", long=["the last stage"]))

@@ -1,4 +1,5 @@
-"""Members and newcomers that those who are there do not know: nobody makes versions beside the others."""
+"""Members and newcomers that those who are there do not know: nobody makes versions beside the others, and soon all
+are known."""
 
 import asyncio
 from pathlib import Path
@@ -6,6 +7,7 @@ from random import Random
 
 import pytest
 
+from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
@@ -67,3 +69,28 @@ def test_newcomers_with_slow_steps_come_in_and_make_no_version_beside_the_others
         name.partition("/")[0] for of in world.ledger.versions.values() for v in of.values() for name in v.tokens
     }
     assert {"new-0", "new-1"} <= counted
+
+
+@pytest.mark.parametrize("seed", cases(1, 2, long=[4, 5, 6]))
+def test_a_run_whose_members_come_one_by_one_has_one_line_of_versions_and_knows_them_all(
+    tmp_path: Path, seed: int
+) -> None:
+    """The first one is known at once. Through it the others are, who have trained beside it."""
+    chance = Random(f"f{seed}")
+    world = World(seed, PLAN, tmp_path / "world")
+    steps = (1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 10.0, 15.0)
+    names = [f"p{number}-{seconds:g}" for number, seconds in enumerate(steps)]
+    known: list[str] = []
+
+    async def story(world: World) -> None:
+        for number, seconds in enumerate(steps):
+            world.start(names[number], number % 4, Machine(home_line(chance), step_seconds=seconds))
+            await asyncio.sleep(7.0)
+        await asyncio.sleep(150.0)
+        known.extend(Circle(circle_file(world.operator.home, world.address.fingerprint)).last(2 * len(names)))
+
+    world.play(story)
+    assert not world.failures()
+    assert not world.ledger.violations
+    assert not world.forks
+    assert sorted(known) == names, "the operator's node"

@@ -1,6 +1,6 @@
 """What is believed of claims takes no longer the more of them there are, or hardly."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -8,11 +8,15 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.directory import Directory
 from dipaco_swarm.swarm.interface import Announcement
-from tests.hub import Hub, hear
+from dipaco_swarm.swarm.networked import NetworkedSwarm
+from dipaco_swarm.swarm.vouching import _makers
+from dipaco_swarm.swarm.wire import HadAre
+from tests.hub import Hub, hear, until
 
 from .test_contract import MODULE, announcement, group
 
 OURS = Claim(0, "0" * 64)
+Make = Callable[[int], Sequence[NetworkedSwarm]]
 
 
 def test_who_announces_what_is_gathered_once_for_all_claims(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +40,35 @@ def test_who_announces_what_is_gathered_once_for_all_claims(monkeypatch: pytest.
         found = one._vouching.believed(0, MODULE, OURS, [*claims, Claim.of(said)])
         assert found == [Claim.of(said)]
         assert len(gathered) <= 2  # its own loop reads as well
+
+
+def test_who_takes_what_a_friend_announces_asks_who_has_contributed_to_it(make_local_swarms: Make) -> None:
+    """The operator's node would else know nobody but the first whom it met."""
+    node, friend, other, stranger = make_local_swarms(4)
+    base, state = announcement(friend, 0, version=1), announcement(friend, 0, version=2)
+    node._vouching.circle.meet([friend.peer])
+    for path, swarm in enumerate((friend, other, stranger)):
+        swarm.announce([announcement(swarm, path, version=2)], [group(1.0, 1.0, 1.0)])
+    hear([node, friend], 0, [MODULE])
+    for swarm in (friend, other):
+        swarm._vouching.had.note_contributors(0, MODULE, base.digest, [friend.peer, other.peer, "who-has-left"])
+        swarm._vouching.had.note_step(0, MODULE, base.digest, state.digest)
+        swarm._vouching.had.note(0, MODULE, Claim.of(state))
+    assert node.believed(0, MODULE, OURS, [Claim.of(state)]), "a friend announces it"
+    node._portal.soon(node._vouching.took, 0, MODULE, Claim.of(state))
+    until(lambda: other.peer in node._vouching.circle)
+    assert stranger.peer not in node._vouching.circle
+    assert "who-has-left" not in node._vouching.circle, "nobody can say now whether there is such a peer"
+
+
+def test_of_who_has_contributed_most_who_can_tell_must_say_the_same() -> None:
+    there = {"ann", "bob", "eve"}
+
+    def said(*makers: str) -> HadAre:
+        return HadAre(had=(True,), makers=makers)
+
+    assert _makers([said("ann", "bob"), said(), said()], there) == ("ann", "bob")
+    assert _makers([said("ann", "bob"), said("bob", "eve")], there) == ("bob",)
+    assert _makers([said("ann", "bob"), said("eve"), said("ann", "bob")], there) == ("ann", "bob")
+    assert _makers([said("bob", "bob", "gone")], there) == ("bob",)
+    assert _makers([], there) == ()
