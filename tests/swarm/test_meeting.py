@@ -3,10 +3,17 @@
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
+from dipaco_swarm.algorithm.plan import Claim
+from dipaco_swarm.swarm.interface import ModuleGroup
+from dipaco_swarm.swarm.round.gathering import Gathering
 from dipaco_swarm.swarm.round.meeting import LONGEST_CHAIN, where_all_meet
+from dipaco_swarm.swarm.transport import Transport
 
 US = "n-us"
 
@@ -51,6 +58,21 @@ def test_where_more_have_joined_another_all_go_there_whoever_comes_first() -> No
     follows = {"x": "z-later", "y": "z-later", "z-later": "z-later"}
     assert met(follows, more="z-later") == "z-later"
     assert met(follows) is None
+
+
+def test_who_has_joined_us_and_is_on_its_way_is_here_and_not_elsewhere() -> None:
+    """A leader sent its first member to itself, where the others had joined it as well and had not come yet."""
+    transport = cast(Transport, SimpleNamespace(peer=US))
+    weights = {PathIndex(0): 1.0}
+    key = (0, ModuleId(0, 0), 0)
+    group = ModuleGroup(0, ModuleId(0, 0), weights)
+    nobody = cast(Any, None)
+    gathering = Gathering(key, group, Claim(0, "0" * 64), transport, nobody, nobody, since=0.0)
+    gathering.seats["a"] = nobody
+    assert gathering.more_elsewhere({"b": US, "c": US}, at_once=True) is None
+    assert gathering.more_elsewhere({"b": US, "x": "z-later", "y": "z-later"}, at_once=True) is None
+    there = {"b": US, "x": "z-later", "y": "z-later", "z-later": "z-later"}
+    assert gathering.more_elsewhere(there, at_once=True) == "z-later"
 
 
 def test_nobody_is_sent_to_a_leader_that_does_not_lead_any_more_or_does_not_answer() -> None:

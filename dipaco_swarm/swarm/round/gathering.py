@@ -105,9 +105,11 @@ class Gathering:
         """Another leader, whom more have joined than are here: now, and when we asked before.
 
         Once is not enough: whoever comes after us may be about to send them here. It is (`at_once`) for who has just
-        come to the module: they may take it for a stranger, and do not wait for it.
+        come to the module: they may take it for a stranger, and do not wait for it. Who has joined us is on its way.
         """
-        most = None if self.group.whole else most_joined(follows, len(self.seats))
+        elsewhere = {peer: leader for peer, leader in follows.items() if leader != self.transport.peer}
+        here = len(self.seats) + len(follows) - len(elsewhere)
+        most = None if self.group.whole else most_joined(elsewhere, here)
         before, self._most_joined = self._most_joined, most
         return most if most == before or at_once else None
 
