@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from dipaco_swarm.algorithm.outer import OuterGradient
-from dipaco_swarm.algorithm.pacing.paced import was_put_off
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import CatchUp, Claim
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part, adopted, merged, rebased
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.sparing import Sparing
-from dipaco_swarm.pacing import modules_due, pacing_of_run, steps_until_due, view_of_group
+from dipaco_swarm.pacing import modules_due, note_pace, pacing_of_run, patience, steps_until_due
 from dipaco_swarm.path_in_training import Fetching, InFlight, Pace, PathInTraining
 from dipaco_swarm.swarm.fetching import Older
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, Outcome, PeerName, Role
@@ -77,7 +76,7 @@ def run_outer_round(
         on_due(due)
     for module, contribution in contributions.items():
         older = Older(peer.progress[module].base, peer.rules.follow(module))
-        under_way = peer.swarm.begin_round(contribution, patience=_patience(peer, module, seconds), older=older)
+        under_way = peer.swarm.begin_round(contribution, patience=patience(peer, module, seconds), older=older)
         peer.in_flight[module] = InFlight(under_way, parts[module], before[module])
         _go_ahead(peer, module)
 
@@ -90,7 +89,7 @@ def run_outer_round(
         if isinstance(outcome, Agreed):
             state = outcome.state
             assert state is not None, "the swarm was told how to make it"
-            _note_pace(peer, module, alone=len(outcome.contributors) == 1)
+            note_pace(peer, module, alone=len(outcome.contributors) == 1)
             on_commit(module, outcome, state)  # before anybody can have it from us
             peer.swarm.hold_average(peer.stage, module, outcome.encoded, state.digest)
             if peer.swarm.peer in outcome.tokens:
@@ -173,13 +172,6 @@ def _contribution(peer: PathInTraining, module: ModuleId, part: Part) -> Contrib
     )
 
 
-def _patience(peer: PathInTraining, module: ModuleId, training_seconds: float) -> float:
-    """How long others of the module's group are waited for; with rounds under way, training is cut into pieces."""
-    if peer.rules.rounds.overlaps and module in peer.paces:
-        training_seconds = peer.swarm.clock.monotonic() - peer.paces[module].since
-    return pacing_of_run(peer).patience(training_seconds)
-
-
 def _not_behind(peer: PathInTraining, due: Sequence[ModuleId]) -> list[ModuleId]:
     """Those whose round we may begin: who sees nobody else looks again before it goes on alone.
 
@@ -236,7 +228,7 @@ def rebase(peer: PathInTraining, module: ModuleId, state: ModuleState, local: Te
 
     `local`: a copy of the module's parameters, `PathInTraining.local`, which is used up.
     """
-    _take(peer, module, *rebased(peer.progress[module], state, local), carried=peer.carried(module))
+    _take(peer, module, *rebased(peer.progress[module], state, local), carried=peer.carried(module), is_late=True)
 
 
 def drop_progress(peer: PathInTraining, module: ModuleId) -> int:
@@ -246,23 +238,25 @@ def drop_progress(peer: PathInTraining, module: ModuleId) -> int:
     return dropped
 
 
-def _take(peer: PathInTraining, module: ModuleId, progress: ModuleProgress, vector: Tensor, carried: int = 0) -> None:
+def _take(
+    peer: PathInTraining,
+    module: ModuleId,
+    progress: ModuleProgress,
+    vector: Tensor,
+    carried: int = 0,
+    *,
+    is_late: bool = False,
+) -> None:
     peer.model.load(module.level, vector)
     peer.progress[module] = progress
     before = peer.paces.get(module, Pace(0.0))
-    peer.paces[module] = replace(before, since=peer.swarm.clock.monotonic(), carried=min(carried, progress.tokens))
+    peer.paces[module] = replace(
+        before,
+        since=peer.swarm.clock.monotonic(),
+        carried=min(carried, progress.tokens),
+        too_late=progress.tokens if is_late else 0,
+    )
     peer.swarm.hold(peer.stage, module, progress.base)
-
-
-def _note_pace(peer: PathInTraining, module: ModuleId, *, alone: bool) -> None:
-    """The next version is agreed on: how long it took, and whether it was put off."""
-    if (pace := peer.paces.get(module)) is None:
-        return
-    if was_put_off(view_of_group(peer, module)):
-        pace = replace(pace, put_off=peer.progress[module].version)
-    if not alone:
-        pace = replace(pace, interval=peer.swarm.clock.monotonic() - pace.since)
-    peer.paces[module] = pace
 
 
 def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:

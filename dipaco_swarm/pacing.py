@@ -1,11 +1,12 @@
 """What the pacing of a run (`algorithm/pacing/`) is shown of a path in training, and what it says is due."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dipaco_swarm.algorithm.pacing.paced import was_put_off
 from dipaco_swarm.algorithm.pacing.pacing import GroupView, Other, Pacing, pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.path_in_training import PathInTraining
+from dipaco_swarm.path_in_training import Pace, PathInTraining
 
 
 def pacing_of_run(peer: PathInTraining) -> Pacing:
@@ -45,6 +46,7 @@ def _open(peer: PathInTraining) -> list[ModuleId]:
 def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:
     """Where the module's group stands, as this peer sees it."""
     progress, pace = peer.progress[module], peer.paces.get(module)
+    members = peer.swarm.members(peer.stage, module)
     return GroupView(
         path=peer.path,
         version=progress.version,
@@ -54,7 +56,7 @@ def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:
         gathering=peer.swarm.is_gathering(peer.stage, module, progress.version),
         others=tuple(
             Other(said.path, said.version, said.tokens, said.catching_up or said.awake, said.known)
-            for said in peer.swarm.members(peer.stage, module)
+            for said in members
             if said.path is not None and said.trains and said.peer != peer.swarm.peer
         ),
         round_tokens=peer.rules.round_tokens(progress.version),
@@ -62,7 +64,34 @@ def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:
         interval=0.0 if pace is None else pace.interval,
         asked=peer.swarm.is_gathering(peer.stage, module, progress.version, by_strangers=True),
         since_put_off=math.inf if pace is None else progress.version - pace.put_off,
+        too_late=pace is not None and pace.too_late > 0,
+        counts=all(said.known for said in members if said.peer == peer.swarm.peer),
     )
+
+
+def patience(peer: PathInTraining, module: ModuleId, training_seconds: float) -> float:
+    """How long others of the module's group are waited for; with rounds under way, training is cut into pieces.
+
+    What came too late for the round before took its time as well: a round's at most.
+    """
+    pace = peer.paces.get(module, Pace(0.0))
+    if peer.rules.rounds.overlaps and module in peer.paces:
+        training_seconds = peer.swarm.clock.monotonic() - pace.since
+    if peer.tokens_per_second:
+        too_late = min(pace.too_late, peer.rules.round_tokens(peer.progress[module].version))
+        training_seconds += too_late / peer.tokens_per_second
+    return pacing_of_run(peer).patience(training_seconds)
+
+
+def note_pace(peer: PathInTraining, module: ModuleId, *, alone: bool) -> None:
+    """The next version is agreed on: how long it took, and whether it was put off."""
+    if (pace := peer.paces.get(module)) is None:
+        return
+    if was_put_off(view_of_group(peer, module)):
+        pace = replace(pace, put_off=peer.progress[module].version)
+    if not alone:
+        pace = replace(pace, interval=peer.swarm.clock.monotonic() - pace.since)
+    peer.paces[module] = pace
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,8 @@ class Pace:
     """The last version whose round was put off for somebody who was behind."""
     carried: int = 0
     """Tokens that a round was to have, and left out: the next one has them, and is due no sooner for it."""
+    too_late: int = 0
+    """Tokens that were trained on an older version, and came too late for its round."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ class Groups:
     """What the rounds of a peer ask about its groups, from what it announces and what the directory hears."""
 
     def __init__(self, peer: PeerName, directory: Directory, knows: Callable[[str], bool]) -> None:
-        """`knows`: whether a peer is no stranger."""
+        """`knows`: whether a peer is no stranger; ourselves included."""
         self._peer = peer
         self._directory = directory
         self._knows = knows
@@ -43,11 +43,6 @@ class Groups:
     def standing(self, vouching: Vouching, door: Door) -> Standing:
         """The same, as the rounds ask for it. `vouching`: which claims are believed. `door`: who may take part."""
 
-        def is_strange(peer: str) -> bool:
-            if peer != self._peer:
-                return not self._knows(peer)
-            return vouching.circle.has_others(peer) and peer not in vouching.circle
-
         def is_believed(stage: int, module: ModuleId, ours: Claim, claim: Claim) -> bool:
             return claim in vouching.believed(stage, module, ours, [claim])
 
@@ -59,7 +54,7 @@ class Groups:
             group_of=lambda stage, module: self._groups.get((stage, module)),
             called=self._note_call,
             heeds=self.heeds,
-            is_strange=is_strange,
+            is_strange=lambda peer: not self._knows(peer),
             lately=self._directory.lately,
             heard=self._heard,
             look=self._directory.look,
@@ -78,9 +73,12 @@ class Groups:
         )
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
-        """Live announcements about a module, and whether the word of each counts."""
-        found = [(said, self.heeds(stage, module, said.peer)) for said in self._directory.members(stage, module)]
-        return tuple(said if said.known == known else replace(said, known=known) for said, known in found)
+        """Live announcements about a module, and whether the word of each counts; of ours, whether with others."""
+        found = [(said, self._counts(stage, module, said.peer)) for said in self._directory.members(stage, module)]
+        return tuple(said if said.known == counts else replace(said, known=counts) for said, counts in found)
+
+    def _counts(self, stage: int, module: ModuleId, peer: str) -> bool:
+        return self._knows(peer) and self.heeds(stage, module, peer)
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup]) -> None:
         """From now on these are ours. A gathering of a version that is behind us is forgotten."""

@@ -217,12 +217,16 @@ class Vouching:
             question.task = None
 
     async def _meet_makers(self, stage: int, module: ModuleId, claim: Claim) -> None:
-        """Who has contributed to a state that was believed because somebody whom we know announced it."""
+        """Who has contributed to a state that was believed because somebody whom we know announced it, or a node of the
+        operator's did: to who knows nobody there the node says whom it knows."""
         there = [said.peer for said in self._directory.members(stage, module)]
-        witnesses = [peer for peer in there if self._is_known(peer)]
         ask = AskHad(stage=stage, module=str(module), states=(_said(claim),))
-        said = await self._ask_all(witnesses, ask, most=MAX_WITNESSES)
-        self.circle.meet(_makers([answer for answer in said if answer.had[0]], there))
+        witnesses = [peer for peer in there if self._is_known(peer)]
+        if witnesses:
+            said = await self._ask_all(witnesses, ask, most=MAX_WITNESSES)
+            self.circle.meet(_makers([answer for answer in said if answer.had[0]], there))
+        else:
+            self.circle.meet(name for answer in await self._ask_all(self.roots, ask) for name in answer.known)
 
     def _likeliest(self, claims: Sequence[Claim], members: Sequence[Announcement]) -> list[Claim]:
         """What is asked about first: what those announce whom we know, then what most announce."""
@@ -280,10 +284,9 @@ class Vouching:
     def knows(self, peer: str) -> bool:
         """Whether its word counts with us: it has contributed, or we have met nobody yet and must take all alike.
 
-        From any thread.
+        We ourselves too: who has contributed to nothing is a stranger to all the others. From any thread.
         """
-        us = self._transport.peer
-        return peer == us or peer in self.circle or not self.circle.has_others(us)
+        return peer in self.circle or not self.circle.has_others(self._transport.peer)
 
     def _is_known(self, peer: str) -> bool:
         return peer in self.circle and peer != self._transport.peer

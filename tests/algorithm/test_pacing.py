@@ -75,6 +75,18 @@ def beside(*others: Other, **changes: object) -> GroupView:
         # who has made versions alone is called no more often than who knows others
         (replace(beside(STRANGER, tokens=89, asked=True), passed=60.0), False),
         (replace(beside(STRANGER, tokens=90, asked=True), passed=60.0), True),
+        # who is a stranger itself comes when the others have nine tenths of a round without it: it would sit and wait;
+        # unless it came too late before, or nobody is here whom it knows, or they never have
+        (beside(BESIDE, tokens=900, counts=False), False),
+        (beside(replace(BESIDE, tokens=89), tokens=900, counts=False), False),
+        (beside(replace(BESIDE, tokens=90), tokens=110, counts=False), True),
+        (beside(replace(BESIDE, tokens=90), tokens=109, counts=False), False),
+        (beside(BESIDE, replace(BESIDE, path=OURS), tokens=900, counts=False), False),
+        (beside(BESIDE, tokens=140, counts=False, too_late=True), True),
+        (beside(BESIDE, tokens=1, counts=False, gathering=True), True),
+        (beside(BESIDE, tokens=200 * CATCH_UP_ROUNDS, counts=False), True),
+        (beside(replace(BESIDE, version=19, speaks=False), tokens=200, counts=False), True),
+        (beside(STRANGER, tokens=100, counts=False), True),
         # ... and it is waited for now and then
         (beside(replace(STRANGER, version=19), tokens=100), False),
         (beside(replace(STRANGER, version=19), tokens=100 * CATCH_UP_ROUNDS), True),

@@ -2,6 +2,7 @@
 are known."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,12 @@ GRID = ((0, 0), (0, 1), (1, 0), (1, 1))
 PLAN = Plan((StagePlan(GRID),), inner_steps=10)
 OURS, THEIRS = 0, 3
 """Two paths that share nothing."""
+
+
+def counted(world: World) -> set[str]:
+    """Who has contributed to some version."""
+    made = world.ledger.versions.values()
+    return {name.partition("/")[0] for of in made for version in of.values() for name in version.tokens}
 
 
 @pytest.mark.parametrize("seed", cases(1, 2, long=[3, 5, 6]))
@@ -65,10 +72,36 @@ def test_newcomers_with_slow_steps_come_in_and_make_no_version_beside_the_others
     assert not world.failures()
     assert not world.ledger.violations
     assert not world.forks
-    counted = {
-        name.partition("/")[0] for of in world.ledger.versions.values() for v in of.values() for name in v.tokens
-    }
-    assert {"new-0", "new-1"} <= counted
+    assert {"new-0", "new-1"} <= counted(world)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("seed", cases(2, long=[1, 3, 4]))
+def test_newcomers_that_are_far_faster_come_in_with_the_others_first_round(
+    tmp_path: Path, seed: int, overlap: bool
+) -> None:
+    """They train on until the others are there, and make no versions alone or with each other meanwhile."""
+    chance = Random(f"l{seed}")
+    world = World(seed, replace(PLAN, overlap=overlap), tmp_path / "world")
+    steps = 10 * 6.0
+    waited: list[float] = []
+
+    async def story(world: World) -> None:
+        for path in range(4):
+            world.start(f"peer-{path}", path, Machine(home_line(chance), step_seconds=6.0))
+        await asyncio.sleep(150.0)
+        for path in range(2):
+            world.start(f"new-{path}", path, Machine(home_line(chance), step_seconds=0.3))
+        began = world.now
+        assert await world.until(lambda: {"new-0", "new-1"} <= counted(world), 4 * steps)
+        waited.append(world.now - began)
+        await asyncio.sleep(120.0)
+
+    world.play(story)
+    assert not world.failures()
+    assert not world.ledger.violations
+    assert not world.forks
+    assert max(waited) < 3 * steps
 
 
 @pytest.mark.parametrize("seed", cases(1, 2, long=[4, 5, 6]))

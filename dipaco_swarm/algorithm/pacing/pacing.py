@@ -49,6 +49,10 @@ class GroupView:
     """Versions since one was put off, for whomever."""
     carried: int = 0
     """Of its tokens: what the round before was to have, and left out."""
+    too_late: bool = False
+    """Whether some of its tokens came too late for the round before."""
+    counts: bool = True
+    """Whether the others count its tokens: not as long as it has contributed to nothing."""
 
     @property
     def fresh(self) -> int:

@@ -32,6 +32,8 @@ Answer = TypeVar("Answer")
 LAST_WORD = 2
 """So many questions before their patience is over, members are sent even to a leader that is demoted here, if not more
 have come here than to it: two rounds of one version would be worse than one that is lost."""
+STRANGERS_EVERY = 32
+"""Versions between two whose rounds wait for strangers as for everybody."""
 CLAIM_BELIEVED = 3
 """So often the word of one peer that there is a better state stops the round of a state."""
 
@@ -140,7 +142,9 @@ class Waiting:
         demoted = frozenset[str]() if gathering.group.whole else self._laggards.demoted(now)
         known = frozenset(peer for peer in (*live, *lately, *gathering.seats) if not self._standing.is_strange(peer))
         # who has just come to a module may take its members for strangers, and make a version beside theirs
-        has_made = self._standing.has_made(*gathering.key) and self._us in known
+        tells = self._standing.has_made(*gathering.key) and self._us in known
+        # now and then it waits for all: two circles of members, each of strangers to the other, would never meet
+        tells = tells and not gathering.group.whole and gathering.key[2] % STRANGERS_EVERY != 0
         return GatheringView(
             seated=frozenset(gathering.seats),
             live=frozenset(live),
@@ -153,7 +157,7 @@ class Waiting:
             whole=gathering.group.whole,
             waived=at_most_half(demoted, {*live, *gathering.seats}),
             known=frozenset() if gathering.group.whole else known,
-            strangers=frozenset(live) - known if has_made and not gathering.group.whole else frozenset(),
+            strangers=frozenset(live) - known if tells else frozenset(),
             moment=self._timing.pulse,
             ahead=ahead,
             first=first,

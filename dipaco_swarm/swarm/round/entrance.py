@@ -14,7 +14,7 @@ from dipaco_swarm.swarm.round.channels import Channel, HeartbeatReader, LocalCha
 from dipaco_swarm.swarm.round.failure_detector import FailureDetector
 from dipaco_swarm.swarm.round.leader import Leader
 from dipaco_swarm.swarm.round.questions import Questions
-from dipaco_swarm.swarm.round.standing import Key
+from dipaco_swarm.swarm.round.standing import Key, Standing
 from dipaco_swarm.swarm.transport import Transport
 from dipaco_swarm.swarm.wire import Alive, Join, Refuse
 
@@ -32,6 +32,7 @@ class Entrance:
     detector: FailureDetector
     questions: Questions
     leader: Leader
+    standing: Standing
 
     @contextlib.asynccontextmanager
     async def channel_to(self, leader: str, join: Join, *, whole: bool) -> AsyncIterator[Channel]:
@@ -63,11 +64,14 @@ class Entrance:
         """What the leader says when it has waited for the others: a roster, or why there is none.
 
         It may never say it: NeverBeginsError. Members run out of patience one after the other: where one gathers the
-        round anew, all go there whose own patience is over.
+        round anew, all go there whose own patience is over. Who is a stranger waits for the others, however
+        long they train.
         """
         key, joined = (join.stage, ModuleId.parse(join.module), join.version), self._now()
         message = await self._first_word(ears, channel.peer)
         longest = 2 * join.patience + self.transport.timing.silence
+        if not ears.patience and self.standing.is_strange(self.transport.peer):
+            longest = max(longest, self.transport.timing.long_ago)
         try:
             async with asyncio.timeout(longest) as limit:
                 while isinstance(message, Alive):

@@ -112,7 +112,7 @@ class Rounds:
             standing=standing,
             detector=self._detector,
             questions=self._questions,
-            entrance=Entrance(transport, protocol, self._detector, self._questions, self._leader),
+            entrance=Entrance(transport, protocol, self._detector, self._questions, self._leader, standing),
             inquiry=self._inquiry,
             auditing=self._auditing,
             failures=self._failures,
