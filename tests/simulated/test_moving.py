@@ -8,7 +8,9 @@ from random import Random
 
 import pytest
 
+from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.swarm.circle import Circle, circle_file
+from dipaco_swarm.swarm.round.awaiting import STRANGERS_EVERY
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
@@ -127,3 +129,29 @@ def test_a_run_whose_members_come_one_by_one_has_one_line_of_versions_and_knows_
     assert not world.ledger.violations
     assert not world.forks
     assert sorted(known) == names, "the operator's node"
+
+
+def test_two_circles_of_members_that_are_strangers_to_each_other_become_one(tmp_path: Path) -> None:
+    """Each waits a moment only for the others, and is elsewhere when they gather; until a version waits for all."""
+    chance = Random("circles")
+    plan = Plan((StagePlan(((0,), (1,))),), inner_steps=5)
+    world = World(1, plan, tmp_path / "world")
+    circles = {"ann": 1.0, "ada": 0.5}, {"bob": 2.0, "ben": 2.0}
+    together: list[int] = []
+
+    async def story(world: World) -> None:
+        for circle in circles:
+            for name, seconds in circle.items():
+                home = world.folder / name
+                home.mkdir()
+                Circle(circle_file(home, world.address.fingerprint)).meet(circle)
+                world.start(name, 0, Machine(home_line(chance), step_seconds=seconds))
+        await asyncio.sleep(400.0)
+        newest = sorted(world.ledger.versions[0, ModuleId(0, 0)].values(), key=lambda version: version.number)
+        together.extend(version.number for version in newest if len({n.partition("/")[0] for n in version.tokens}) == 4)
+
+    world.play(story)
+    assert not world.failures()
+    assert not world.ledger.violations
+    assert STRANGERS_EVERY <= together[0] < STRANGERS_EVERY + 5
+    assert together == [*range(together[0], together[-1] + 1)]

@@ -61,6 +61,21 @@ def test_who_takes_what_a_friend_announces_asks_who_has_contributed_to_it(make_l
     assert "who-has-left" not in node._vouching.circle, "nobody can say now whether there is such a peer"
 
 
+def test_who_knows_nobody_is_told_by_the_operators_node_whom_it_knows(make_local_swarms: Make) -> None:
+    """And is a stranger to itself then, as it is to them."""
+    root, member, newcomer = make_local_swarms(3)
+    root._vouching.circle.meet([member.peer])
+    for path, swarm in enumerate((member, newcomer)):
+        swarm.announce([announcement(swarm, path, version=2)], [group(0.5, 0.5)])
+    hear([root, member, newcomer], 0, [MODULE])
+    known = {said.peer: said.known for said in newcomer.members(0, MODULE)}
+    assert known == {member.peer: True, newcomer.peer: True}, "who knows nobody takes all alike"
+    newcomer._portal.soon(newcomer._vouching.took, 0, MODULE, Claim.of(announcement(member, 0, version=2)))
+    until(lambda: member.peer in newcomer._vouching.circle)
+    known = {said.peer: said.known for said in newcomer.members(0, MODULE)}
+    assert known == {member.peer: True, newcomer.peer: False}
+
+
 def test_of_who_has_contributed_most_who_can_tell_must_say_the_same() -> None:
     there = {"ann", "bob", "eve"}
 
