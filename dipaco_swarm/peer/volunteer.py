@@ -303,7 +303,8 @@ class Volunteer:
             self._choice.stay(peer.path)
             return False
         around.screen.event(Moving(peer.path, path))
-        self._left, nodes = dict(peer.base), nodes_of(around.settings.address, manifest)
+        nodes = nodes_of(around.settings.address, manifest)
+        self._left = {module: state for module, state in peer.base.items() if state.version}  # else all have it
         for module, state in peer.left_behind.items():
             if other_holders(around.swarm, peer.stage, module, state, nodes):
                 around.swarm.release(peer.stage, module)

@@ -58,9 +58,9 @@ class Answers:
     roots: Sequence[HadAre]
     """Of the operator's nodes that can tell."""
     friends: Sequence[str]
-    """Who is there and known: to us, or to the operator's nodes where we know nobody there."""
+    """Who trains the module and is known: to us, or to the operator's nodes where we know nobody there."""
     known: Sequence[HadAre]
-    """What those have answered."""
+    """What those have answered, and who is known and holds the module since it has left it: it has had no later one."""
     known_elsewhere: bool
     """Whether we, or the operator's nodes, know somebody who has trained any module not long ago."""
     strangers: Sequence[HadAre]
@@ -242,15 +242,18 @@ class Vouching:
         only come before us. A friend that has come before us says all the same that nobody need go by strangers.
         """
         others = [said.peer for said in members if said.peer not in self.roots]
-        friends = [peer for peer in others if self._is_known(peer)]
-        roots, known = await asyncio.gather(self._ask_all(self.roots, ask), self._ask_all(friends, ask))
+        train = {said.peer for said in members if said.trains}
+        witnesses = [peer for peer in others if self._is_known(peer)]
+        roots, known = await asyncio.gather(self._ask_all(self.roots, ask), self._ask_all(witnesses, ask))
+        friends = [peer for peer in witnesses if peer in train]
         if not friends:
             named = {name for answer in roots for name in answer.known}
-            friends = [peer for peer in others if peer in named]
-            known = await self._ask_all(friends, ask)
+            friends = [peer for peer in others if peer in train and peer in named]
+            known += await self._ask_all(friends, ask)
         elsewhere = self._knows_somebody_lately() or any(answer.known_elsewhere for answer in roots)
         roots = [answer for answer in roots if _can_tell(answer)]
-        strangers = [] if roots or friends else await self._ask_all(others, ask)
+        unknown = [] if roots or friends else [peer for peer in others if peer not in witnesses]
+        strangers = await self._ask_all(unknown, ask)
         return Answers(roots, friends, known, elsewhere, [answer for answer in strangers if _can_tell(answer)])
 
     async def _ask_all(self, peers: Sequence[str], ask: AskHad, most: int = MAX_VOTERS) -> list[HadAre]:
@@ -279,7 +282,8 @@ class Vouching:
         return any(map(self._is_known, self._directory.trained_lately()))
 
     def _known_members(self, stage: int, module: ModuleId) -> tuple[str, ...]:
-        return tuple(said.peer for said in self._directory.members(stage, module) if self._is_known(said.peer))
+        members = self._directory.members(stage, module)
+        return tuple(said.peer for said in members if said.trains and self._is_known(said.peer))
 
     def knows(self, peer: str) -> bool:
         """Whether its word counts with us: it has contributed, or we have met nobody yet and must take all alike.

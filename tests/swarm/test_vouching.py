@@ -9,8 +9,8 @@ from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.directory import Directory
 from dipaco_swarm.swarm.interface import Announcement
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.swarm.vouching import _makers
-from dipaco_swarm.swarm.wire import HadAre
+from dipaco_swarm.swarm.vouching import _makers, _said
+from dipaco_swarm.swarm.wire import AskHad, HadAre
 from tests.hub import Hub, hear, until
 
 from .test_contract import MODULE, announcement, group
@@ -74,6 +74,26 @@ def test_who_knows_nobody_is_told_by_the_operators_node_whom_it_knows(make_local
     until(lambda: member.peer in newcomer._vouching.circle)
     known = {said.peer: said.known for said in newcomer.members(0, MODULE)}
     assert known == {member.peer: True, newcomer.peer: False}
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_who_has_left_a_module_and_holds_it_does_not_stand_for_its_members(
+    make_local_swarms: Make, trains: bool
+) -> None:
+    """Where it has had a state its word counts; of later ones it can tell nothing, and a stranger may train them."""
+    node, friend, stranger = make_local_swarms(3)
+    node._vouching.circle.meet([friend.peer])
+    friend.announce([announcement(friend, 0 if trains else None, version=1)], [group(0.5, 0.5)])
+    stranger.announce([announcement(stranger, 1, version=2)], [group(0.5, 0.5)])
+    for swarm, version in ((friend, 1), (stranger, 2)):
+        swarm._vouching.had.note(0, MODULE, Claim.of(announcement(swarm, 0, version=version)))
+    hear([node], 0, [MODULE])
+    claims = [Claim.of(announcement(stranger, 1, version=version)) for version in (1, 2)]
+    ask = AskHad(stage=0, module=str(MODULE), states=tuple(map(_said, claims)))
+    said = node._portal.run(node._vouching._answers(ask, node.members(0, MODULE)))
+    assert said.friends == ([friend.peer] if trains else [])
+    assert [answer.had for answer in said.known] == [(True, False)]
+    assert [answer.had for answer in said.strangers] == ([] if trains else [(False, True)])
 
 
 def test_of_who_has_contributed_most_who_can_tell_must_say_the_same() -> None:
