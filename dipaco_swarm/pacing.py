@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from dipaco_swarm.algorithm.pacing.paced import was_put_off
+from dipaco_swarm.algorithm.pacing.paced import ASKED_SHARE, comes_too_soon, was_put_off
 from dipaco_swarm.algorithm.pacing.pacing import GroupView, Other, Pacing, pacing_of
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.path_in_training import Pace, PathInTraining
@@ -126,6 +126,8 @@ def _next_round_of(peer: PathInTraining, module: ModuleId) -> NextRound:
     tokens, target = view.tokens, view.round_tokens
     if not pacing_of_run(peer).whole:  # else everybody takes all the steps of a round
         tokens, target = view.group_tokens, view.target
+        if comes_too_soon(view):
+            tokens, target, speed = view.their_tokens, math.ceil(ASKED_SHARE * view.their_target), 0.0
         others = (said for said in peer.swarm.members(peer.stage, module) if said.peer != peer.swarm.peer)
         speed += sum(said.tokens_per_second for said in others if said.trains)
     if flight is not None and view.tokens:

@@ -214,6 +214,11 @@ class PathInTraining:
         return {module: progress.base for module, progress in self.progress.items()}
 
     @property
+    def trained_states(self) -> dict[ModuleId, ModuleState]:
+        """Those of them that somebody has trained; what a stage begins with everybody has."""
+        return {module: state for module, state in self.base.items() if state.version}
+
+    @property
     def taken_back(self) -> frozenset[ModuleId]:
         """Modules whose states here the operator has taken back; those that count since are not here yet."""
         return taken_back(self.base, self.generations)

@@ -303,8 +303,7 @@ class Volunteer:
             self._choice.stay(peer.path)
             return False
         around.screen.event(Moving(peer.path, path))
-        nodes = nodes_of(around.settings.address, manifest)
-        self._left = {module: state for module, state in peer.base.items() if state.version}  # else all have it
+        self._left, nodes = peer.trained_states, nodes_of(around.settings.address, manifest)
         for module, state in peer.left_behind.items():
             if other_holders(around.swarm, peer.stage, module, state, nodes):
                 around.swarm.release(peer.stage, module)

@@ -103,6 +103,12 @@ def test_paced_rounds_count_the_tokens_of_the_group_and_its_speed() -> None:
     assert next_round(under_way) == NextRound(0.3, 7.0)  # of the others the same half is taken to be in it
 
 
+def test_who_is_a_stranger_itself_waits_for_the_others_to_have_nine_tenths_of_theirs() -> None:
+    us = Announcement(ME, 0, OTHERS, PathIndex(0), STATE.version, STATE.digest, tokens=9000, known=False)
+    assert next_round(path_in_training((0, 9000), others=(us, replace(OTHER, tokens=600)))) == NextRound(2 / 3, 2.0)
+    assert next_round(path_in_training((0, 9000), others=(us,))) == NextRound(1.0, 0.0)
+
+
 def test_there_is_none_after_the_last() -> None:
     assert next_round(path_in_training((400, 100), last_version=3)) is None
     last = path_in_training((400, 100), last_version=4, in_flight={OWN: 100, OTHERS: 100})

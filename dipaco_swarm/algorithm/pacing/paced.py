@@ -52,7 +52,7 @@ def _group_has_enough(view: GroupView) -> bool:
     asked_share = ASKED_SHARE_OF_NEW if is_new else ASKED_SHARE
     if view.asked and view.group_tokens >= asked_share * view.target:
         return True
-    waits = _a_path_catches_up(view) or _half_of_us_catch_up(view) or _comes_too_soon(view)
+    waits = _a_path_catches_up(view) or _half_of_us_catch_up(view) or comes_too_soon(view)
     return view.group_tokens >= view.target * (CATCH_UP_ROUNDS if waits else 1)
 
 
@@ -92,16 +92,13 @@ def _half_of_us_catch_up(view: GroupView) -> bool:
     return sum(other.speaks and 0 < view.version - other.version <= CATCH_UP_ROUNDS for other in view.known) >= at_it
 
 
-def _comes_too_soon(view: GroupView) -> bool:
+def comes_too_soon(view: GroupView) -> bool:
     """Whether nothing of ours counts with those who are here, and they have too little for a round without it.
 
     Who has contributed to nothing would sit there and wait for them, the longer the faster it is. Where its steps are
     as long as their rounds it has to: it comes too late else, again and again.
     """
-    theirs = [other for other in view.known if other.version == view.version]
-    target = view.round_tokens * len({other.path for other in theirs})
-    too_little = sum(other.tokens for other in theirs) < ASKED_SHARE * target
-    return not view.counts and not view.too_late and too_little
+    return not view.counts and not view.too_late and view.their_tokens < ASKED_SHARE * view.their_target
 
 
 PACED = Paced()

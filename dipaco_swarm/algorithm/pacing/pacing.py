@@ -68,7 +68,21 @@ class GroupView:
     @property
     def group_tokens(self) -> int:
         """What all members at this version have trained since it came."""
-        return self.fresh + sum(other.tokens for other in self.known if other.version == self.version)
+        return self.fresh + self.their_tokens
+
+    @property
+    def their_tokens(self) -> int:
+        """The same of the others alone."""
+        return sum(other.tokens for other in self._here)
+
+    @property
+    def their_target(self) -> int:
+        """Tokens of a full round of the others at this version."""
+        return self.round_tokens * len({other.path for other in self._here})
+
+    @property
+    def _here(self) -> tuple[Other, ...]:
+        return tuple(other for other in self.known if other.version == self.version)
 
     @property
     def target(self) -> int:
