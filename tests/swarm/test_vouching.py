@@ -49,7 +49,7 @@ def test_who_takes_what_a_friend_announces_asks_who_has_contributed_to_it(make_l
     node._vouching.circle.meet([friend.peer])
     for path, swarm in enumerate((friend, other, stranger)):
         swarm.announce([announcement(swarm, path, version=2)], [group(1.0, 1.0, 1.0)])
-    hear([node, friend], 0, [MODULE])
+    hear([node, friend, other, stranger], 0, [MODULE])
     for swarm in (friend, other):
         swarm._vouching.had.note_contributors(0, MODULE, base.digest, [friend.peer, other.peer, "who-has-left"])
         swarm._vouching.had.note_step(0, MODULE, base.digest, state.digest)
@@ -87,7 +87,7 @@ def test_who_has_left_a_module_and_holds_it_does_not_stand_for_its_members(
     stranger.announce([announcement(stranger, 1, version=2)], [group(0.5, 0.5)])
     for swarm, version in ((friend, 1), (stranger, 2)):
         swarm._vouching.had.note(0, MODULE, Claim.of(announcement(swarm, 0, version=version)))
-    hear([node], 0, [MODULE])
+    hear([node, friend, stranger], 0, [MODULE])
     claims = [Claim.of(announcement(stranger, 1, version=version)) for version in (1, 2)]
     ask = AskHad(stage=0, module=str(MODULE), states=tuple(map(_said, claims)))
     said = node._portal.run(node._vouching._answers(ask, node.members(0, MODULE)))
