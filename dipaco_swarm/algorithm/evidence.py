@@ -6,7 +6,7 @@ situation (the first row that fits)              believed
 ----------------------------------------------------------------------------------------------------
 the operator's node has had it                   yes
 somebody whom we know has had it                 yes
-somebody whom we know trains it                  no      also one that has had no version yet: a stage begins so
+somebody whom we know is there                   no      also one that has had no version yet: a stage begins so
 the operator's node has had another version      no      it will have had it, if its members have
 somebody whom we know was in the run lately      no      unless nothing has been believed for long
 strangers have had a version of the module:
@@ -36,7 +36,8 @@ class Evidence:
     root: bool | None = None
     """Whether a node of the operator's has had the state; None: none can tell, or we are it."""
     known: Votes = Votes()
-    """Asked: all that train the module, whether they have had a version of it and have answered or not."""
+    """Asked: all that are there and have not left it for another one, whether they have had a version of the module and
+    have answered or not."""
     known_elsewhere: bool = False
     """Whether somebody whom we know has trained any module not long ago."""
     strangers: Votes = Votes()

@@ -303,6 +303,11 @@ class Directory:
         heard = dict.fromkeys(peer for group in list(self._heard) for peer in self._holding(*group))
         return [peer for peer in heard if peer != self._transport.peer]
 
+    def training(self) -> set[PeerName]:
+        """Who says that it trains any module that we listen to."""
+        heard = [record.said for group in list(self._heard) for record in self._holding(*group).values()]
+        return {said.peer for said in heard if said.trains}
+
     def _holding(self, stage: int, module: ModuleId) -> dict[PeerName, Heard]:
         """What was heard about a module and still counts; a copy, as the loop may be adding while other threads ask."""
         now = self._clock.boottime()

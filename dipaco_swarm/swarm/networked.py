@@ -231,7 +231,7 @@ class NetworkedSwarm:
             return outcome
         agreed = await to_its_end(self._store.step(older, outcome))  # it is decided: others go on with what we gave
         assert agreed.state is not None
-        self._vouching.took(group.stage, group.module, Claim.of(agreed.state))  # our program takes it later
+        self._vouching.took(group.stage, group.module, Claim.of(agreed.state), made_from=contribution.digest)
         return agreed
 
     def all_reduce(self, contributions: Sequence[Contribution], *, patience: float) -> dict[ModuleId, Outcome]:

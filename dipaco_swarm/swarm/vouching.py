@@ -58,9 +58,9 @@ class Answers:
     roots: Sequence[HadAre]
     """Of the operator's nodes that can tell."""
     friends: Sequence[str]
-    """Who trains the module and is known: to us, or to the operator's nodes where we know nobody there."""
+    """Who stands for the module and is known: to us, or to the operator's nodes where we know nobody there."""
     known: Sequence[HadAre]
-    """What those have answered, and who is known and holds the module since it has left it: it has had no later one."""
+    """What those have answered, and others whom we know: who has left the module holds what it had then."""
     known_elsewhere: bool
     """Whether we, or the operator's nodes, know somebody who has trained any module not long ago."""
     strangers: Sequence[HadAre]
@@ -109,17 +109,21 @@ class Vouching:
         stage, module = asked.stage, ModuleId.parse(asked.module)
         had = tuple(self.had.has(stage, module, _claim(state)) for state in asked.states)
         made = (self.had.makers(state.digest) for state, is_ours in zip(asked.states, had, strict=True) if is_ours)
-        known = self._known_members(stage, module) if self.is_root else ()
+        known = tuple(self._who_stand_for(self._directory.members(stage, module))) if self.is_root else ()
         makers, begun = next(filter(None, made), ()), self.had.begun(stage, module)
         lately = self.is_root and self._knows_somebody_lately()
         return HadAre(had=had, begun=begun, makers=makers, known=known[:MAX_NAMES], known_elsewhere=lately)
 
-    def took(self, stage: int, module: ModuleId, claim: Claim) -> None:
-        """We have this state now: who has contributed to it is known from here on."""
-        is_new = claim.version > 0 and not self.had.has(stage, module, claim)
+    def took(self, stage: int, module: ModuleId, claim: Claim, *, made_from: str | None = None) -> None:
+        """We have this state now: who has contributed to it is known from here on.
+
+        `made_from`: digest of the state before it, where a round of ours has made it; our program takes it later.
+        """
+        if made_from is not None:
+            self.had.note_step(stage, module, made_from, claim.digest)
+        is_new = not self.had.has(stage, module, claim)
         self.had.note(stage, module, claim)
-        makers = self._makers.pop(((stage, module), claim), None)
-        if makers is not None:
+        if makers := self._makers.pop(((stage, module), claim), ()):
             self.circle.meet(makers)
         elif is_new and not self.had.makers(claim.digest):
             self._tasks.start(self._meet_makers(stage, module, claim))
@@ -222,10 +226,10 @@ class Vouching:
         there = [said.peer for said in self._directory.members(stage, module)]
         ask = AskHad(stage=stage, module=str(module), states=(_said(claim),))
         witnesses = [peer for peer in there if self._is_known(peer)]
-        if witnesses:
+        if witnesses and claim.version:
             said = await self._ask_all(witnesses, ask, most=MAX_WITNESSES)
             self.circle.meet(_makers([answer for answer in said if answer.had[0]], there))
-        else:
+        elif not witnesses and not self.is_root:
             self.circle.meet(name for answer in await self._ask_all(self.roots, ask) for name in answer.known)
 
     def _likeliest(self, claims: Sequence[Claim], members: Sequence[Announcement]) -> list[Claim]:
@@ -242,13 +246,12 @@ class Vouching:
         only come before us. A friend that has come before us says all the same that nobody need go by strangers.
         """
         others = [said.peer for said in members if said.peer not in self.roots]
-        train = {said.peer for said in members if said.trains}
         witnesses = [peer for peer in others if self._is_known(peer)]
         roots, known = await asyncio.gather(self._ask_all(self.roots, ask), self._ask_all(witnesses, ask))
-        friends = [peer for peer in witnesses if peer in train]
+        friends = self._who_stand_for(members)
         if not friends:
             named = {name for answer in roots for name in answer.known}
-            friends = [peer for peer in others if peer in train and peer in named]
+            friends = [peer for peer in others if peer in named]
             known += await self._ask_all(friends, ask)
         elsewhere = self._knows_somebody_lately() or any(answer.known_elsewhere for answer in roots)
         roots = [answer for answer in roots if _can_tell(answer)]
@@ -281,9 +284,11 @@ class Vouching:
     def _knows_somebody_lately(self) -> bool:
         return any(map(self._is_known, self._directory.trained_lately()))
 
-    def _known_members(self, stage: int, module: ModuleId) -> tuple[str, ...]:
-        members = self._directory.members(stage, module)
-        return tuple(said.peer for said in members if said.trains and self._is_known(said.peer))
+    def _who_stand_for(self, members: Sequence[Announcement]) -> list[str]:
+        """Whom we know of those who are there: who trains the module, or pauses; not who trains another one instead and
+        holds what it had."""
+        moved = self._directory.training() - {said.peer for said in members if said.trains}
+        return [said.peer for said in members if self._is_known(said.peer) and said.peer not in moved]
 
     def knows(self, peer: str) -> bool:
         """Whether its word counts with us: it has contributed, or we have met nobody yet and must take all alike.

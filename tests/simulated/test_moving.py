@@ -132,12 +132,17 @@ def test_a_run_whose_members_come_one_by_one_has_one_line_of_versions_and_knows_
 
 
 def test_two_circles_of_members_that_are_strangers_to_each_other_become_one(tmp_path: Path) -> None:
-    """Each waits a moment only for the others, and is elsewhere when they gather; until a version waits for all."""
+    """Each waits a moment only for the others, and is elsewhere when they gather; until a version waits for all, and
+    they go on from the same one."""
     chance = Random("circles")
     plan = Plan((StagePlan(((0,), (1,))),), inner_steps=5)
     world = World(1, plan, tmp_path / "world")
     circles = {"ann": 1.0, "ada": 0.5}, {"bob": 2.0, "ben": 2.0}
-    together: list[int] = []
+
+    def together() -> list[int]:
+        versions = world.ledger.versions.get((0, ModuleId(0, 0)), {}).values()
+        of_all = [one.number for one in versions if len({name.partition("/")[0] for name in one.tokens}) == 4]
+        return sorted(of_all)
 
     async def story(world: World) -> None:
         for circle in circles:
@@ -146,12 +151,34 @@ def test_two_circles_of_members_that_are_strangers_to_each_other_become_one(tmp_
                 home.mkdir()
                 Circle(circle_file(home, world.address.fingerprint)).meet(circle)
                 world.start(name, 0, Machine(home_line(chance), step_seconds=seconds))
-        await asyncio.sleep(400.0)
-        newest = sorted(world.ledger.versions[0, ModuleId(0, 0)].values(), key=lambda version: version.number)
-        together.extend(version.number for version in newest if len({n.partition("/")[0] for n in version.tokens}) == 4)
+        assert await world.until(lambda: len(together()) == 5, 1500.0)
 
     world.play(story)
     assert not world.failures()
     assert not world.ledger.violations
-    assert STRANGERS_EVERY <= together[0] < STRANGERS_EVERY + 5
-    assert together == [*range(together[0], together[-1] + 1)]
+    first = together()[0]
+    assert first >= STRANGERS_EVERY
+    assert 0 <= first % STRANGERS_EVERY < 5, "by such a version, and not by chance"
+    assert together()[:5] == [*range(first, first + 5)], "they know each other then"
+
+
+def test_newcomers_that_come_where_a_stage_begins_train_with_its_members(tmp_path: Path) -> None:
+    """Nobody has a version yet, so nothing that they take tells them whom to know; the operator's node does."""
+    chance = Random("stage")
+    stages = StagePlan(GRID, rounds=2), StagePlan(None, "discriminative", rounds=30)
+    world = World(1, Plan(stages, inner_steps=10), tmp_path / "world")
+
+    async def story(world: World) -> None:
+        for path in range(4):
+            world.start(f"peer-{path}", path, Machine(home_line(chance), step_seconds=6.0))
+        assert await world.until(lambda: world.stage == 1, 600.0)
+        await asyncio.sleep(8.0)
+        for path in range(2):
+            world.start(f"new-{path}", path, Machine(home_line(chance), step_seconds=0.3))
+        await asyncio.sleep(150.0)
+
+    world.play(story)
+    assert not world.failures()
+    assert not world.ledger.violations
+    assert not world.forks
+    assert {"new-0", "new-1"} <= counted(world)

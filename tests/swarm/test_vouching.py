@@ -76,24 +76,27 @@ def test_who_knows_nobody_is_told_by_the_operators_node_whom_it_knows(make_local
     assert known == {member.peer: True, newcomer.peer: False}
 
 
-@pytest.mark.parametrize("trains", [False, True])
-def test_who_has_left_a_module_and_holds_it_does_not_stand_for_its_members(
-    make_local_swarms: Make, trains: bool
+@pytest.mark.parametrize("now", ["trains", "pauses", "has moved"])
+def test_who_has_left_a_module_for_another_and_holds_it_does_not_stand_for_its_members(
+    make_local_swarms: Make, now: str
 ) -> None:
     """Where it has had a state its word counts; of later ones it can tell nothing, and a stranger may train them."""
     node, friend, stranger = make_local_swarms(3)
     node._vouching.circle.meet([friend.peer])
-    friend.announce([announcement(friend, 0 if trains else None, version=1)], [group(0.5, 0.5)])
+    elsewhere = ModuleId(0, 1)
+    ours = [announcement(friend, 0 if now == "trains" else None, version=1)]
+    friend.announce([*ours, *([announcement(friend, 2, module=elsewhere)] if now == "has moved" else [])])
     stranger.announce([announcement(stranger, 1, version=2)], [group(0.5, 0.5)])
     for swarm, version in ((friend, 1), (stranger, 2)):
         swarm._vouching.had.note(0, MODULE, Claim.of(announcement(swarm, 0, version=version)))
-    hear([node, friend, stranger], 0, [MODULE])
+    hear([node, friend, stranger], 0, [MODULE, elsewhere])
     claims = [Claim.of(announcement(stranger, 1, version=version)) for version in (1, 2)]
     ask = AskHad(stage=0, module=str(MODULE), states=tuple(map(_said, claims)))
     said = node._portal.run(node._vouching._answers(ask, node.members(0, MODULE)))
-    assert said.friends == ([friend.peer] if trains else [])
+    stands = now != "has moved"
+    assert said.friends == ([friend.peer] if stands else [])
     assert [answer.had for answer in said.known] == [(True, False)]
-    assert [answer.had for answer in said.strangers] == ([] if trains else [(False, True)])
+    assert [answer.had for answer in said.strangers] == ([] if stands else [(False, True)])
 
 
 def test_of_who_has_contributed_most_who_can_tell_must_say_the_same() -> None:
