@@ -71,9 +71,10 @@ class Drawn:
     @property
     def about(self) -> str:
         table = self.plan.stages[0].table or ()
-        machines = " ".join(f"{one.step_seconds:.1f}" for one in self.arrivals)
+        steps = [one.step_seconds for one in self.arrivals]
         return (
-            f"{len(table)} paths, {self.plan.inner_steps} steps a round of {machines} s, "
+            f"{len(table)} paths, {len(steps)} members, {self.plan.inner_steps} steps a round of {min(steps):.1f} to "
+            f"{max(steps):.1f} s, "
             f"{'overlapping' if self.plan.overlap else 'one after the other'}"
         )
 
@@ -183,7 +184,8 @@ class Story:
     def _modules_behind(self) -> Iterator[tuple[str, tuple[int, int]]]:
         kept = self._world.operator.kept(0)
         for (_, module), versions in self._world.ledger.versions.items():
-            newest, ours = max(one.number for one in versions.values()), kept[module].version if module in kept else 0
+            newest = max((one.number for one in versions.values()), default=0)
+            ours = kept[module].version if module in kept else 0
             if newest - ours > max(BEHIND, BEHIND_SHARE * newest):
                 yield str(module), (ours, newest)
 
