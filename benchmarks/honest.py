@@ -215,8 +215,8 @@ def table(found: dict[int, Seen]) -> str:
         "| members | worlds | quiet | versions | twins | late | modules not kept | broken |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, parity in ("stay", 0), ("come and go", 1):
-        of = [seen for number, seen in found.items() if number % 2 == parity]
+    for name, comes_and_goes in ("stay", False), ("come and go", True):
+        of = [seen for number, seen in found.items() if drawn(number).comes_and_goes == comes_and_goes]
         rows.append(
             f"| {name} | {len(of)} | {sum(one.is_quiet for one in of)} | {sum(one.versions for one in of)} | "
             f"{sum(one.twins for one in of)} | {sum(len(one.late) for one in of)} | "

@@ -22,9 +22,9 @@ LONGEST_TEXT = 1 << 20
 """Characters, or tokens, of one prompt."""
 MOST_PROMPTS = 64
 MOST_ANSWERS = 16
+"""Of one prompt."""
 MOST_IN_ALL = 4 * MOST_TOKENS
 """Tokens of all answers of one request: it keeps one of the gateway's places until the last one."""
-"""Of one prompt."""
 
 Prompt = str | tuple[int, ...]
 """A text, or its tokens."""

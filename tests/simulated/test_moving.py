@@ -11,10 +11,11 @@ import pytest
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.swarm.round.awaiting import STRANGERS_EVERY
+from dipaco_swarm.testing.ledger import Version
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
-from dipaco_swarm.testing.world import World
+from dipaco_swarm.testing.world import Story, World
 from tests.long import cases
 
 GRID = ((0, 0), (0, 1), (1, 0), (1, 1))
@@ -23,10 +24,23 @@ OURS, THEIRS = 0, 3
 """Two paths that share nothing."""
 
 
+def members_of(version: Version) -> set[str]:
+    """Who has contributed to it."""
+    return {name.partition("/")[0] for name in version.tokens}
+
+
 def counted(world: World) -> set[str]:
     """Who has contributed to some version."""
     made = world.ledger.versions.values()
-    return {name.partition("/")[0] for of in made for version in of.values() for name in version.tokens}
+    return {name for of in made for version in of.values() for name in members_of(version)}
+
+
+def on_one_line(world: World, story: Story) -> None:
+    """Play it: nobody makes a version beside another one, and nothing breaks."""
+    world.play(story)
+    assert not world.failures()
+    assert not world.ledger.violations
+    assert not world.forks
 
 
 @pytest.mark.parametrize("seed", cases(1, 2, long=[3, 5, 6]))
@@ -47,14 +61,9 @@ def test_who_moves_to_modules_whose_members_do_not_know_it_makes_no_version_besi
         world.start("peer-0", None)
         await asyncio.sleep(120.0)
 
-    world.play(story)
-    assert not world.failures()
-    assert not world.ledger.violations
-    assert not world.forks
+    on_one_line(world, story)
     made = world.ledger.versions.values()
-    assert any(
-        {"peer-0", "peer-1"} <= {name.partition("/")[0] for name in v.tokens} for of in made for v in of.values()
-    )
+    assert any({"peer-0", "peer-1"} <= members_of(version) for of in made for version in of.values())
 
 
 @pytest.mark.parametrize("seed", cases(11, 12, long=[13]))
@@ -70,10 +79,7 @@ def test_newcomers_with_slow_steps_come_in_and_make_no_version_beside_the_others
             world.start(f"new-{path}", path, Machine(home_line(chance), step_seconds=10.0))
         await asyncio.sleep(200.0)
 
-    world.play(story)
-    assert not world.failures()
-    assert not world.ledger.violations
-    assert not world.forks
+    on_one_line(world, story)
     assert {"new-0", "new-1"} <= counted(world)
 
 
@@ -99,10 +105,7 @@ def test_newcomers_that_are_far_faster_come_in_with_the_others_first_round(
         waited.append(world.now - began)
         await asyncio.sleep(120.0)
 
-    world.play(story)
-    assert not world.failures()
-    assert not world.ledger.violations
-    assert not world.forks
+    on_one_line(world, story)
     assert max(waited) < 3 * steps
 
 
@@ -124,10 +127,7 @@ def test_a_run_whose_members_come_one_by_one_has_one_line_of_versions_and_knows_
         await asyncio.sleep(150.0)
         known.extend(Circle(circle_file(world.operator.home, world.address.fingerprint)).last(2 * len(names)))
 
-    world.play(story)
-    assert not world.failures()
-    assert not world.ledger.violations
-    assert not world.forks
+    on_one_line(world, story)
     assert sorted(known) == names, "the operator's node"
 
 
@@ -141,8 +141,7 @@ def test_two_circles_of_members_that_are_strangers_to_each_other_become_one(tmp_
 
     def together() -> list[int]:
         versions = world.ledger.versions.get((0, ModuleId(0, 0)), {}).values()
-        of_all = [one.number for one in versions if len({name.partition("/")[0] for name in one.tokens}) == 4]
-        return sorted(of_all)
+        return sorted(version.number for version in versions if len(members_of(version)) == 4)
 
     async def story(world: World) -> None:
         for circle in circles:
@@ -177,8 +176,5 @@ def test_newcomers_that_come_where_a_stage_begins_train_with_its_members(tmp_pat
             world.start(f"new-{path}", path, Machine(home_line(chance), step_seconds=0.3))
         await asyncio.sleep(150.0)
 
-    world.play(story)
-    assert not world.failures()
-    assert not world.ledger.violations
-    assert not world.forks
+    on_one_line(world, story)
     assert {"new-0", "new-1"} <= counted(world)
