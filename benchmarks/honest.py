@@ -170,8 +170,8 @@ class Story:
         while True:
             for of in self._world.ledger.versions.values():
                 for version in of.values():
-                    for name in version.tokens:
-                        self._first.setdefault(name.partition("/")[0], self._world.now)
+                    for name in version.members:
+                        self._first.setdefault(name, self._world.now)
             await asyncio.sleep(0.5)
 
     def _late(self) -> Iterator[tuple[str, float]]:

@@ -68,17 +68,25 @@ class Groups:
             others=self._directory.peers,
             has_had=vouching.had.has,
             has_made=self.has_made,
+            counts_us=self.counts_us,
             is_believed=is_believed,
             ask_about=vouching.check,
         )
 
     def members(self, stage: int, module: ModuleId) -> tuple[Announcement, ...]:
         """Live announcements about a module, and whether the word of each counts; of ours, whether with others."""
-        found = [(said, self._counts(stage, module, said.peer)) for said in self._directory.members(stage, module)]
+        found = [(said, self._counts(said)) for said in self._directory.members(stage, module)]
         return tuple(said if said.known == counts else replace(said, known=counts) for said, counts in found)
 
-    def _counts(self, stage: int, module: ModuleId, peer: str) -> bool:
-        return self._knows(peer) and self.heeds(stage, module, peer)
+    def _counts(self, said: Announcement) -> bool:
+        if said.peer == self._peer:
+            return self.counts_us(said.stage, said.module, said.version)
+        return self.heeds(said.stage, said.module, said.peer)
+
+    def counts_us(self, stage: int, module: ModuleId, version: int) -> bool:
+        """Whether the others who are at this version count us: who is known to some by another module is a stranger to
+        these yet, until it has made a version with them."""
+        return self._knows(self._peer) and (version == 0 or (stage, module) in self._made)
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup]) -> None:
         """From now on these are ours. A gathering of a version that is behind us is forgotten."""

@@ -48,7 +48,8 @@ class Question:
     pause: float = 0.0
     """Until we ask again."""
     open_since: float | None = None
-    """Since when nothing was believed."""
+    """Since when nothing was believed; once that is for long, until we have taken something: the next version may come
+    before that, and would have to wait as long again."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ class Vouching:
             self.had.note_step(stage, module, made_from, claim.digest)
         is_new = not self.had.has(stage, module, claim)
         self.had.note(stage, module, claim)
+        if question := self._questions.get((stage, module)):
+            question.open_since = None
         if makers := self._makers.pop(((stage, module), claim), ()):
             self.circle.meet(makers)
         elif is_new and not self.had.makers(claim.digest):
@@ -191,12 +194,12 @@ class Vouching:
 
     async def _ask_about(self, stage: int, module: ModuleId, claims: Sequence[Claim], question: Question) -> None:
         now = question.asked
+        for_long = question.open_since is not None and now - question.open_since >= self._timing.undecided
         try:
             members = [said for said in self._directory.members(stage, module) if said.peer != self._transport.peer]
             claims = self._likeliest(claims, members)
             ask = AskHad(stage=stage, module=str(module), states=tuple(map(_said, claims)))
             said = await self._answers(ask, members)
-            for_long = question.open_since is not None and now - question.open_since >= self._timing.undecided
             for at, claim in enumerate(claims):
                 seen = Evidence(
                     root=any(answer.had[at] for answer in said.roots) if said.roots else None,
@@ -215,7 +218,8 @@ class Vouching:
         finally:
             announced = self._announced(stage, module)
             settled = any(self.believes(stage, module, claim, announced) for claim in claims)
-            question.open_since = None if settled else question.open_since or now
+            if not for_long:
+                question.open_since = None if settled else question.open_since or now
             floor = self._timing.ask_again
             question.pause = floor if settled else min(self._timing.heartbeat, max(floor, 2 * question.pause))
             question.task = None

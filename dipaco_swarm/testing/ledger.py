@@ -40,7 +40,12 @@ class Version:
     number: int
     work: int
     tokens: dict[str, Ranges] = field(default_factory=dict, hash=False, compare=False)
-    """Peer -> the tokens behind its outer gradient."""
+    """Trainer -> the tokens behind its outer gradient."""
+
+    @property
+    def members(self) -> set[str]:
+        """Peers that have contributed to it, on whichever path."""
+        return {trainer.partition("/")[0] for trainer in self.tokens}
 
 
 @dataclass(frozen=True)

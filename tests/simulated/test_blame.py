@@ -103,7 +103,7 @@ def bans(peer: SimulatedPeer) -> set[str]:
 def honest_forks(world: World, culprit: str) -> int:
     """Versions of the shared module that came from the same state as another one; not those of the culprit alone."""
     versions = world.ledger.versions[SHARED].values()
-    makers = {version: {name.partition("/")[0] for name in version.tokens} for version in versions}
+    makers = {version: version.members for version in versions}
     parents = [version.parent for version, names in makers.items() if names - {culprit}]
     return len(parents) - len(set(parents))
 

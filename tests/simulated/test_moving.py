@@ -24,15 +24,10 @@ OURS, THEIRS = 0, 3
 """Two paths that share nothing."""
 
 
-def members_of(version: Version) -> set[str]:
-    """Who has contributed to it."""
-    return {name.partition("/")[0] for name in version.tokens}
-
-
 def counted(world: World) -> set[str]:
     """Who has contributed to some version."""
     made = world.ledger.versions.values()
-    return {name for of in made for version in of.values() for name in members_of(version)}
+    return {name for of in made for version in of.values() for name in version.members}
 
 
 def on_one_line(world: World, story: Story) -> None:
@@ -63,7 +58,7 @@ def test_who_moves_to_modules_whose_members_do_not_know_it_makes_no_version_besi
 
     on_one_line(world, story)
     made = world.ledger.versions.values()
-    assert any({"peer-0", "peer-1"} <= members_of(version) for of in made for version in of.values())
+    assert any({"peer-0", "peer-1"} <= version.members for of in made for version in of.values())
 
 
 @pytest.mark.parametrize("seed", cases(11, 12, long=[13]))
@@ -141,7 +136,7 @@ def test_two_circles_of_members_that_are_strangers_to_each_other_become_one(tmp_
 
     def together() -> list[int]:
         versions = world.ledger.versions.get((0, ModuleId(0, 0)), {}).values()
-        return sorted(version.number for version in versions if len(members_of(version)) == 4)
+        return sorted(version.number for version in versions if len(version.members) == 4)
 
     async def story(world: World) -> None:
         for circle in circles:
@@ -178,3 +173,27 @@ def test_newcomers_that_come_where_a_stage_begins_train_with_its_members(tmp_pat
 
     on_one_line(world, story)
     assert {"new-0", "new-1"} <= counted(world)
+
+
+@pytest.mark.parametrize("seed", cases(1, long=[2, 3]))
+def test_newcomers_that_know_each_other_by_a_module_of_theirs_are_as_new_as_before_in_the_others(
+    tmp_path: Path, seed: int
+) -> None:
+    """They would make versions with each other there, before anybody of its members knows them."""
+    chance = Random(f"np{seed}")
+    world = World(seed, replace(PLAN, inner_steps=40), tmp_path / "world")
+    shared = 0, ModuleId(0, 0)
+
+    async def story(world: World) -> None:
+        for number in range(4):
+            world.start(f"peer-{number}", 0, Machine(home_line(chance), step_seconds=6.0))
+        await asyncio.sleep(150.0)
+        for number in range(2):
+            world.start(f"new-{number}", 1, Machine(home_line(chance), step_seconds=0.3))
+        assert await world.until(lambda: any(map(counted_all, world.ledger.versions[shared].values())), 120.0)
+        await asyncio.sleep(120.0)
+
+    def counted_all(version: Version) -> bool:
+        return {"new-0", "new-1", "peer-0"} <= version.members
+
+    on_one_line(world, story)

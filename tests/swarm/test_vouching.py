@@ -62,18 +62,18 @@ def test_who_takes_what_a_friend_announces_asks_who_has_contributed_to_it(make_l
 
 
 def test_who_knows_nobody_is_told_by_the_operators_node_whom_it_knows(make_local_swarms: Make) -> None:
-    """And is a stranger to itself then, as it is to them."""
-    root, member, newcomer = make_local_swarms(3)
+    """And takes some for strangers then. It is one itself to them, either way: it has made no version."""
+    root, member, other, newcomer = make_local_swarms(4)
     root._vouching.circle.meet([member.peer])
-    for path, swarm in enumerate((member, newcomer)):
-        swarm.announce([announcement(swarm, path, version=2)], [group(0.5, 0.5)])
-    hear([root, member, newcomer], 0, [MODULE])
+    for path, swarm in enumerate((member, other, newcomer)):
+        swarm.announce([announcement(swarm, path, version=2)], [group(0.5, 0.5, 0.5)])
+    hear([root, member, other, newcomer], 0, [MODULE])
     known = {said.peer: said.known for said in newcomer.members(0, MODULE)}
-    assert known == {member.peer: True, newcomer.peer: True}, "who knows nobody takes all alike"
+    assert known == {member.peer: True, other.peer: True, newcomer.peer: False}, "who knows nobody takes all alike"
     newcomer._portal.soon(newcomer._vouching.took, 0, MODULE, Claim.of(announcement(member, 0, version=2)))
     until(lambda: member.peer in newcomer._vouching.circle)
     known = {said.peer: said.known for said in newcomer.members(0, MODULE)}
-    assert known == {member.peer: True, newcomer.peer: False}
+    assert known == {member.peer: True, other.peer: False, newcomer.peer: False}
 
 
 @pytest.mark.parametrize("now", ["trains", "pauses", "has moved"])
@@ -97,6 +97,33 @@ def test_who_has_left_a_module_for_another_and_holds_it_does_not_stand_for_its_m
     assert said.friends == ([friend.peer] if stands else [])
     assert [answer.had for answer in said.known] == [(True, False)]
     assert [answer.had for answer in said.strangers] == ([] if stands else [(False, True)])
+
+
+def test_what_strangers_have_had_for_long_is_believed_of_each_version_until_one_is_taken(
+    make_local_swarms: Make,
+) -> None:
+    """Members that nobody knows go on while their state is fetched; the next one would wait as long again."""
+    node, friend, stranger = make_local_swarms(3)
+    elsewhere, vouching = ModuleId(0, 1), node._vouching
+    vouching.circle.meet([friend.peer])
+    friend.announce([announcement(friend, 0, module=elsewhere)])
+    claims = [Claim.of(announcement(stranger, 1, version=version)) for version in (1, 2, 3)]
+
+    def goes_on(to: Claim) -> bool:
+        """Whether it is believed once the stranger is there."""
+        stranger.announce([announcement(stranger, 1, version=to.version)], [group(0.5, 0.5)])
+        stranger._vouching.had.note(0, MODULE, to)
+        hear([node, friend, stranger], 0, [MODULE, elsewhere])
+        return to in node._portal.run(vouching.check(0, MODULE, OURS, [to]))
+
+    assert not goes_on(claims[0]), "somebody known was in the run lately"
+    vouching._questions[0, MODULE].open_since = float("-inf")
+    assert goes_on(claims[0])
+    assert goes_on(claims[1])
+    node._portal.soon(vouching.took, 0, MODULE, claims[1])
+    until(lambda: vouching.had.has(0, MODULE, claims[1]))
+    vouching.circle._names.pop(stranger.peer, None)
+    assert not goes_on(claims[2]), "that is another question"
 
 
 def test_of_who_has_contributed_most_who_can_tell_must_say_the_same() -> None:

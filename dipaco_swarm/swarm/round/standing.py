@@ -67,6 +67,8 @@ class Standing:
     """Whether we have had this state, not long ago."""
     has_made: Callable[[int, ModuleId, int], bool]
     """Whether we have made this version: we know who has contributed to it."""
+    counts_us: Callable[[int, ModuleId, int], bool]
+    """Whether those who are at a version of a module count us; else they wait for us no more than for any stranger."""
     is_believed: Callable[[int, ModuleId, Claim, Claim], bool]
     """Whether somebody's claim, the last argument, is known by now to be better than the state before it."""
     ask_about: Callable[[int, ModuleId, Claim, Sequence[Claim]], Coroutine[Any, Any, list[Claim]]]
