@@ -37,6 +37,8 @@ class Groups:
         """Of the last round of a module that we made: who was in its roster, and not in most of its average."""
         self._made: dict[tuple[int, ModuleId], int] = {}
         """The last version of a module that we made."""
+        self._counted: set[tuple[int, ModuleId]] = set()
+        """Modules of which we have made a version with most of those whom we knew there."""
         self.waits_for: Callable[[str], bool] = lambda peer: True
         """Whether a peer has not kept rounds waiting lately."""
 
@@ -85,8 +87,8 @@ class Groups:
 
     def counts_us(self, stage: int, module: ModuleId, version: int) -> bool:
         """Whether the others who are at this version count us: who is known to some by another module is a stranger to
-        these yet, until it has made a version with them."""
-        return self._knows(self._peer) and (version == 0 or (stage, module) in self._made)
+        these yet, until it has made a version with most of them."""
+        return self._knows(self._peer) and (version == 0 or (stage, module) in self._counted)
 
     def announce(self, announcements: Sequence[Announcement], groups: Sequence[ModuleGroup]) -> None:
         """From now on these are ours. A gathering of a version that is behind us is forgotten."""
@@ -115,6 +117,9 @@ class Groups:
         place = part.group.stage, part.group.module
         self._left_out[place] = frozenset(outcome.left_out) - outcome.tokens.keys()
         self._made[place] = part.version + 1
+        there = {peer for peer in self._members_of(*place) if peer != self._peer and self._knows(peer)}
+        if 2 * len(there & outcome.tokens.keys()) >= len(there):
+            self._counted.add(place)
 
     def has_made(self, stage: int, module: ModuleId, version: int) -> bool:
         """Whether the last round of a module that we were in made this version."""

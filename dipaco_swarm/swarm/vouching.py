@@ -124,7 +124,7 @@ class Vouching:
             self.had.note_step(stage, module, made_from, claim.digest)
         is_new = not self.had.has(stage, module, claim)
         self.had.note(stage, module, claim)
-        if question := self._questions.get((stage, module)):
+        if is_new and made_from is None and (question := self._questions.get((stage, module))):
             question.open_since = None
         if makers := self._makers.pop(((stage, module), claim), ()):
             self.circle.meet(makers)

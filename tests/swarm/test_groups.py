@@ -1,5 +1,6 @@
 """Whose word makes a round due: of those who say more than rounds have of them, nobody's."""
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -23,7 +24,9 @@ def agreed(tokens: dict[PeerName, int], *left_out: PeerName) -> Agreed:
 
 @pytest.fixture
 def groups() -> Groups:
-    return Groups(US, cast(Directory, None), lambda peer: peer != "stranger")
+    """Of a peer that knows all who are there but one."""
+    there = [SimpleNamespace(peer=peer, trains=True) for peer in (US, BEN, CLEO, "stranger")]
+    return Groups(US, cast(Directory, SimpleNamespace(members=lambda *_: there)), lambda peer: peer != "stranger")
 
 
 def test_who_has_nothing_in_the_last_round_of_a_module_is_not_heeded_until_the_next(groups: Groups) -> None:
@@ -53,3 +56,22 @@ def test_neither_a_stranger_nor_who_keeps_rounds_waiting_is_heeded(groups: Group
     groups.waits_for = lambda peer: peer != BEN
     assert not heeds(0, MODULE, BEN)
     assert heeds(0, MODULE, CLEO)
+
+
+@pytest.mark.parametrize(
+    ("version", "made_with", "counts"),
+    [
+        (0, None, True),  # everybody is new there
+        (4, None, False),
+        (4, [US], False),  # beside the others, who may have made another one
+        (4, [US, "stranger"], False),
+        (4, [US, CLEO], True),
+    ],
+)
+def test_we_count_in_a_module_once_we_have_made_a_version_with_half_of_those_whom_we_know_there(
+    groups: Groups, version: int, made_with: list[PeerName] | None, counts: bool
+) -> None:
+    if made_with is not None:
+        groups.agreed(PART, agreed(dict.fromkeys(made_with, 5)))
+    assert groups.counts_us(0, MODULE, version) == counts
+    assert not groups.counts_us(0, OTHER, 4)
