@@ -451,6 +451,7 @@ def _is_due_after(hub: Hub, full_rounds: int, other_at: int, *, catches_up: bool
         peer.progress[shared] = ModuleProgress(state, catching_up=catches_up and peer is other)
         announce(peer)
     hear_all([ours, other])
+    cast(NetworkedSwarm, ours.swarm)._groups._counted.add((0, shared))  # it has made versions with the other
     paced = RoundsConfig(pacing="paced", inner_steps=3)
     ours.rules = replace(ours.rules, rounds=paced)
     round_tokens = paced.inner_steps * ours.rules.tokens_per_step
