@@ -226,15 +226,17 @@ class Vouching:
 
     async def _meet_makers(self, stage: int, module: ModuleId, claim: Claim) -> None:
         """Who has contributed to a state that was believed because somebody whom we know announced it, or a node of the
-        operator's did: to who knows nobody there the node says whom it knows."""
+        operator's has had it. Where nobody whom we know there can tell, the node says whom it knows."""
         there = [said.peer for said in self._directory.members(stage, module)]
         ask = AskHad(stage=stage, module=str(module), states=(_said(claim),))
         witnesses = [peer for peer in there if self._is_known(peer)]
-        if witnesses and claim.version:
-            said = await self._ask_all(witnesses, ask, most=MAX_WITNESSES)
-            self.circle.meet(_makers([answer for answer in said if answer.had[0]], there))
-        elif not witnesses and not self.is_root:
-            self.circle.meet(name for answer in await self._ask_all(self.roots, ask) for name in answer.known)
+        if witnesses and not claim.version:
+            return
+        said = await self._ask_all(witnesses, ask, most=MAX_WITNESSES)
+        makers = _makers([answer for answer in said if answer.had[0]], there)
+        if not makers and not self.is_root:
+            makers = tuple(name for answer in await self._ask_all(self.roots, ask) for name in answer.known)
+        self.circle.meet(makers)
 
     def _likeliest(self, claims: Sequence[Claim], members: Sequence[Announcement]) -> list[Claim]:
         """What is asked about first: what those announce whom we know, then what most announce."""

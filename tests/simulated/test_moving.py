@@ -11,6 +11,7 @@ import pytest
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.swarm.round.awaiting import STRANGERS_EVERY
+from dipaco_swarm.swarm.vouching import Vouching
 from dipaco_swarm.testing.ledger import Version
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
@@ -126,9 +127,15 @@ def test_a_run_whose_members_come_one_by_one_has_one_line_of_versions_and_knows_
     assert sorted(known) == names, "the operator's node"
 
 
-def test_two_circles_of_members_that_are_strangers_to_each_other_become_one(tmp_path: Path) -> None:
-    """Each waits a moment only for the others, and is elsewhere when they gather; until a version waits for all, and
-    they go on from the same one."""
+@pytest.mark.parametrize("is_told", [True, False])
+def test_two_circles_of_members_that_are_strangers_to_each_other_become_one(
+    tmp_path: Path, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits a moment only for the other, and is elsewhere when they gather; until the operator's node says whom to
+    know. `is_told`: or, where it says nothing, until a version waits for all, and they go on from the same one."""
+    answer = Vouching.answer
+    if not is_told:
+        monkeypatch.setattr(Vouching, "answer", lambda *of: answer(*of).model_copy(update={"known": ()}))
     chance = Random("circles")
     plan = Plan((StagePlan(((0,), (1,))),), inner_steps=5)
     world = World(1, plan, tmp_path / "world")
@@ -151,8 +158,8 @@ def test_two_circles_of_members_that_are_strangers_to_each_other_become_one(tmp_
     assert not world.failures()
     assert not world.ledger.violations
     first = together()[0]
-    assert first >= STRANGERS_EVERY
-    assert 0 <= first % STRANGERS_EVERY < 5, "by such a version, and not by chance"
+    assert (first < STRANGERS_EVERY) == is_told
+    assert is_told or 0 <= first % STRANGERS_EVERY < 5, "by such a version, and not by chance"
     assert together()[:5] == [*range(first, first + 5)], "they know each other then"
 
 

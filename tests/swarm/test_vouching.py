@@ -76,6 +76,20 @@ def test_who_knows_nobody_is_told_by_the_operators_node_whom_it_knows(make_local
     assert known == {member.peer: True, other.peer: False, newcomer.peer: False}
 
 
+def test_where_no_friend_can_tell_who_has_made_a_state_the_operators_node_says_whom_it_knows(
+    make_local_swarms: Make,
+) -> None:
+    """Two pairs, strangers to each other, would take each other's versions, and make the next ones apart for ever."""
+    root, ours, friend, other = make_local_swarms(4)
+    root._vouching.circle.meet([friend.peer, other.peer])
+    ours._vouching.circle.meet([friend.peer])
+    for path, swarm in enumerate((ours, friend, other)):
+        swarm.announce([announcement(swarm, path, version=2)], [group(0.3, 0.3, 0.4)])
+    hear([root, ours, friend, other], 0, [MODULE])
+    ours._portal.soon(ours._vouching.took, 0, MODULE, Claim.of(announcement(other, 0, version=2)))
+    until(lambda: other.peer in ours._vouching.circle)
+
+
 @pytest.mark.parametrize("now", ["trains", "pauses", "has moved"])
 def test_who_has_left_a_module_for_another_and_holds_it_does_not_stand_for_its_members(
     make_local_swarms: Make, now: str
