@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
-from dipaco_swarm.testing.ledger import BEYOND, LEFT_BEHIND, TOO_LATE, Balance, Place
+from dipaco_swarm.testing.ledger import BEYOND, LEFT_BEHIND, TOO_LATE, Balance, Place, peer_of, trainer_of
 from dipaco_swarm.testing.process import SimulatedProcess
 from dipaco_swarm.testing.volunteer import SimulatedPeer
-from dipaco_swarm.testing.watched import KILLED, NOT_MADE, trainer_of
+from dipaco_swarm.testing.watched import KILLED, NOT_MADE
 from dipaco_swarm.training.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ async def end_everybody(world: "World") -> Balance:
     for trainer, place in list(world.ledger.trained):
         if place[0] < over:
             _write_off(world, trainer, place)
-        elif (trainer, place) in unsaved and world.peers[trainer.partition("/")[0]].was_killed:
+        elif (trainer, place) in unsaved and world.peers[peer_of(trainer)].was_killed:
             # before its first checkpoint, and it came back on another path
             world.ledger.drop(trainer, place, 0, KILLED)
     _check_most_work(world, live, best)

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.testing.ranges import Ranges
 
 Place = tuple[int, ModuleId]
@@ -31,6 +31,16 @@ AT_THE_EDGE = frozenset({TOO_LATE, LEFT_BEHIND})
 """What is lost without a fault as well: every module has its own clock, and a path is taken up and left between two."""
 
 
+def trainer_of(peer: str, path: PathIndex) -> str:
+    """How the ledger calls a peer on a path: what it trained there is apart from what it trains elsewhere."""
+    return f"{peer}/{path}"
+
+
+def peer_of(trainer: str) -> str:
+    """The peer of a name that `trainer_of` has made."""
+    return trainer.partition("/")[0]
+
+
 @dataclass(frozen=True)
 class Version:
     """A committed version of a module: who is in it, with which tokens, and what it came from."""
@@ -45,7 +55,7 @@ class Version:
     @property
     def members(self) -> set[str]:
         """Peers that have contributed to it, on whichever path."""
-        return {trainer.partition("/")[0] for trainer in self.tokens}
+        return set(map(peer_of, self.tokens))
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ class Ledger:
     def give(self, peer: str, place: Place, base: str, tokens: int) -> None:
         """A peer comes to a round with the last tokens that it trained."""
         trained = self.trained[peer, place]
-        self._given[peer.partition("/")[0], place, base, tokens] = peer, Ranges([(trained - tokens, trained)])
+        self._given[peer_of(peer), place, base, tokens] = peer, Ranges([(trained - tokens, trained)])
 
     def commit(self, now: float, place: Place, version: Version, tokens: dict[str, int]) -> None:
         """A peer takes the outer step of a round that it was in."""
@@ -152,7 +162,7 @@ class Ledger:
 
         To the round of this state; or to those of later ones, of which a crash has left nothing but a note.
         """
-        node, first = peer.partition("/")[0], self._number(place, base)
+        node, first = peer_of(peer), self._number(place, base)
         since = [
             which
             for (giver, at, state, _), (whose, which) in self._given.items()

@@ -14,12 +14,12 @@ from dipaco_swarm.peer.usage import UsageMeter
 from dipaco_swarm.peer.volunteer import Volunteer
 from dipaco_swarm.settings import PeerSettings
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.testing.ledger import Place
+from dipaco_swarm.testing.ledger import Place, trainer_of
 from dipaco_swarm.testing.lines import Lines
 from dipaco_swarm.testing.process import Machine, SimulatedProcess
 from dipaco_swarm.testing.program import Program
 from dipaco_swarm.testing.training import SimulatedWorkbench
-from dipaco_swarm.testing.watched import AWAY, KILLED, NOT_MADE, WatchedSwarm, trainer_of
+from dipaco_swarm.testing.watched import AWAY, KILLED, NOT_MADE, WatchedSwarm
 from dipaco_swarm.training.checkpoint import Checkpoint, file_of, given, load, part_given, trained
 from dipaco_swarm.training.early import run_of
 

@@ -12,18 +12,13 @@ from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.fetching import Older
 from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Outcome, RoundUnderWay, Swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
-from dipaco_swarm.testing.ledger import Ledger, Place, Version
+from dipaco_swarm.testing.ledger import Ledger, Place, Version, trainer_of
 
 AWAY = "away for too long"
 NOT_MADE = "given to a round that was not made"
 KILLED = "killed between two checkpoints"
 HEARD_OF_HEARTBEATS = 3
 """After so many, a leader has heard of a newcomer: until it is said, until that is read, and the reading."""
-
-
-def trainer_of(peer: str, path: PathIndex) -> str:
-    """How the ledger calls a peer on a path: what it trained there is apart from what it trains elsewhere."""
-    return f"{peer}/{path}"
 
 
 class WatchedSwarm:

@@ -7,10 +7,11 @@ from random import Random
 import pytest
 
 from dipaco_swarm.algorithm.paths import PathIndex
+from dipaco_swarm.testing.ledger import trainer_of
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
-from dipaco_swarm.testing.watched import KILLED, trainer_of
+from dipaco_swarm.testing.watched import KILLED
 from dipaco_swarm.testing.world import World
 from tests.long import cases
 

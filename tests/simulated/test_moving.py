@@ -132,7 +132,7 @@ def test_two_circles_of_members_that_are_strangers_to_each_other_become_one(
     tmp_path: Path, is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each waits a moment only for the other, and is elsewhere when they gather; until the operator's node says whom to
-    know. `is_told`: or, where it says nothing, until a version waits for all, and they go on from the same one."""
+    know. Where it does not (`is_told`), until a version waits for all, and they go on from the same one."""
     answer = Vouching.answer
     if not is_told:
         monkeypatch.setattr(Vouching, "answer", lambda *of: answer(*of).model_copy(update={"known": ()}))

@@ -64,8 +64,8 @@ class Entrance:
         """What the leader says when it has waited for the others: a roster, or why there is none.
 
         It may never say it: NeverBeginsError. Members run out of patience one after the other: where one gathers the
-        round anew, all go there whose own patience is over. Who is a stranger to them waits for them,
-        however long they train.
+        round anew, all go there whose own patience is over. Whom the others do not count waits for
+        them, however long they train.
         """
         key, joined = (join.stage, ModuleId.parse(join.module), join.version), self._now()
         message = await self._first_word(ears, channel.peer)
