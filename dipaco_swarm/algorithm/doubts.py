@@ -16,9 +16,10 @@ What one member finds is its word, and counts in a group as its word about direc
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 OF_NOISE = 0.4
@@ -26,6 +27,11 @@ OF_NOISE = 0.4
 did by 0.08 to 0.45 of it where they are far from noise, twice as much noise as gradient by 1.05 and more."""
 OF_OTHERS = 3.0
 """... and by so many times as much as half of all others do: in some modules training bends more than noise."""
+OF_OURS = 2.0
+"""... and by so many times as much as ours would, were it as long: we train on these documents."""
+FLAT = 0.5
+"""Where ours bends by more than this part of noise of its length, what bends says nothing. So it is at heads: there one
+look in 120 found noise, and honest members of our own domain were found."""
 ERRORS = 4.0
 """... and by so many standard errors."""
 FIRST = 4
@@ -41,6 +47,11 @@ Place = tuple[slice, Tensor]
 """Some of a module's parameters, and numbers for them, fp32: one part of a contribution."""
 
 
+def how_far(way: Iterable[Place]) -> float:
+    """The length of a contribution, in these places."""
+    return math.hypot(*(float(torch.linalg.vector_norm(part)) for _, part in way))
+
+
 @dataclass(frozen=True)
 class Trial:
     """What a contribution does."""
@@ -49,20 +60,28 @@ class Trial:
     """Nats a token."""
     error: float
     """Standard error of that."""
+    length: float
+    """Of what was tried."""
+
+    def at(self, length: float) -> float:
+        """How much it would bend, were it so long; endless, if it is nothing."""
+        return abs(self.bend) * (length / self.length) ** 2 if self.length else math.inf
 
 
 def harmful(trials: Mapping[str, Trial], us: str, noise: Trial) -> set[str]:
     """Whose contributions do harm. `trials`: by member, ours included; `noise`: that of random numbers of a usual
     length."""
     found: set[str] = set()
-    if noise.bend <= ERRORS * noise.error:
+    ours = trials.get(us)
+    if ours is None or noise.bend <= ERRORS * noise.error or ours.at(noise.length) > FLAT * noise.bend:
         return found  # these documents tell nothing
     for peer, trial in trials.items():
         others = sorted(abs(other.bend) for name, other in trials.items() if name != peer)
         if len(others) < FEWEST - 1 or peer == us:
             continue
         usual = others[len(others) // 2]
-        most = max(OF_NOISE * noise.bend, OF_OTHERS * usual, ERRORS * trial.error)
+        own = ours.at(max(ours.length, trial.length))
+        most = max(OF_NOISE * noise.bend, OF_OTHERS * usual, OF_OURS * own, ERRORS * trial.error)
         if trial.bend > most or not math.isfinite(trial.bend):
             found.add(peer)
     return found

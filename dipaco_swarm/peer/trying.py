@@ -9,7 +9,7 @@ import torch
 from torch import Generator
 
 from dipaco_swarm.algorithm.averaging.rule import averaging_of
-from dipaco_swarm.algorithm.doubts import FEWEST, Doubts, Place, Trial, harmful
+from dipaco_swarm.algorithm.doubts import FEWEST, Doubts, Place, Trial, harmful, how_far
 from dipaco_swarm.algorithm.outer import lower_median
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.repeats import Earlier, repeated
@@ -32,7 +32,7 @@ GUESSED_STEPS = 3.0
 
 Bends = Callable[[Sequence[Iterable[Place]]], list[Trial]]
 """`Trainer.bends` of a level, until we leave or pause; nothing then."""
-NOTHING_TRIED = [Trial(0.0, 0.0)]
+NOTHING_TRIED = [Trial(0.0, 0.0, 0.0)]
 
 
 class Judge:
@@ -79,7 +79,7 @@ class Judge:
     def _noise(self, places: Sequence[slice], given: Mapping[str, Iterable[Place]]) -> list[Place]:
         """Random numbers there, in all as long as is usual."""
         found = [(here, torch.randn(here.stop - here.start, generator=self._random)) for here in places]
-        part = lower_median(_length(way) for way in given.values()) / _length(found)
+        part = lower_median(how_far(way) for way in given.values()) / how_far(found)
         return [(here, numbers * part) for here, numbers in found]
 
 
@@ -138,7 +138,3 @@ class Trying:
             return self._last
         speed = peer.tokens_per_second
         return GUESSED_STEPS * peer.rules.tokens_per_step / speed if speed else math.inf
-
-
-def _length(way: Iterable[Place]) -> float:
-    return math.hypot(*(float(torch.linalg.vector_norm(part)) for _, part in way))

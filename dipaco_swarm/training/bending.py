@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.doubts import Place, Trial
+from dipaco_swarm.algorithm.doubts import Place, Trial, how_far
 from dipaco_swarm.training.evaluation import sequence_log_likelihoods
 from dipaco_swarm.training.modules import PathModel
 
@@ -50,7 +50,7 @@ def bends(
                 changed += losses() - plain
             bend = changed / 2
             error = float(bend.std()) / len(bend) ** 0.5 if len(bend) > 1 else float("inf")
-            found.append(Trial(float(bend.mean()), error))
+            found.append(Trial(float(bend.mean()), error, how_far(way)))
     finally:
         model.load(level, local)
     return found

@@ -6,7 +6,7 @@ import pytest
 
 from dipaco_swarm.algorithm.doubts import FIRST, LONGEST, MAX_DOUBTS, Doubts, Trial, harmful, left_out
 
-NOISE = Trial(0.3, 0.01)
+NOISE = Trial(0.3, 0.01, 1.0)
 
 
 def said(words: Sequence[str]) -> dict[str, list[int]]:
@@ -15,19 +15,22 @@ def said(words: Sequence[str]) -> dict[str, list[int]]:
 
 
 def trials(**bends: float) -> dict[str, Trial]:
-    return {name: Trial(bend, 0.002) for name, bend in bends.items()}
+    return {name: Trial(bend, 0.002, 1.0) for name, bend in bends.items()}
 
 
 @pytest.mark.parametrize(
     ("found", "bends"),
     [
-        ({"x"}, {"a": 0.05, "b": 0.07, "c": 0.02, "x": 0.29}),
+        ({"x"}, {"a": 0.05, "b": 0.07, "us": 0.02, "x": 0.29}),
         ({"x", "y"}, {"a": 0.05, "b": 0.07, "us": 0.06, "x": 0.4, "y": 0.3}),
         ({"x"}, {"a": 0.05, "us": 0.07, "x": 0.29}),
         # two of three: nobody can say which of them are the ordinary ones
         (set(), {"us": 0.05, "x": 0.29, "y": 0.3}),
-        # we do harm ourselves: our documents are of another kind
+        # on our documents ours bends as much as noise: they tell nothing of anybody
         (set(), {"a": 0.05, "b": 0.07, "us": 0.29}),
+        (set(), {"a": 0.05, "b": 0.07, "us": 0.16, "x": 0.9}),
+        # nor do those of who was in the round for nothing
+        (set(), {"a": 0.05, "b": 0.07, "c": 0.02, "x": 0.29}),
         # far more than the others, and far less than noise: a path whose documents are of another kind
         (set(), {"a": 0.005, "us": 0.007, "x": 0.1}),
         # more than noise, as all do in this module
@@ -40,13 +43,33 @@ def test_what_bends_the_loss_far_more_than_the_others_do_does_harm(found: set[st
     assert harmful(trials(**bends), "us", NOISE) == found
 
 
+def of_lengths(**of: tuple[float, float]) -> dict[str, Trial]:
+    """How much each bends, and how long it is."""
+    return {name: Trial(bend, 0.002, length) for name, (bend, length) in of.items()}
+
+
+def test_of_who_trains_what_we_do_twice_what_ours_bends_at_its_length_is_ordinary() -> None:
+    of_another_domain = {"a": (0.02, 1.0), "b": (0.03, 1.0)}
+    assert harmful(of_lengths(us=(0.10, 1.0), x=(0.19, 1.0), **of_another_domain), "us", NOISE) == set()
+    assert harmful(of_lengths(us=(0.10, 1.0), x=(0.31, 1.0), **of_another_domain), "us", NOISE) == {"x"}
+    assert harmful(of_lengths(us=(0.01, 0.4), x=(0.16, 1.2), **of_another_domain), "us", NOISE) == set()
+    assert harmful(of_lengths(us=(0.01, 1.2), x=(0.16, 1.2), **of_another_domain), "us", NOISE) == {"x"}
+
+
+def test_how_much_ours_bends_is_compared_at_a_usual_length() -> None:
+    others = {"a": (0.02, 1.0), "b": (0.03, 1.0), "x": (0.9, 1.0)}
+    assert harmful(of_lengths(us=(0.04, 0.5), **others), "us", NOISE) == set()
+    assert harmful(of_lengths(us=(0.04, 1.0), **others), "us", NOISE) == {"x"}
+    assert harmful(of_lengths(us=(0.0, 0.0), **others), "us", NOISE) == set(), "we have trained nothing"
+
+
 def test_documents_on_which_not_even_noise_is_seen_tell_nothing() -> None:
-    assert harmful(trials(a=0.01, us=0.01, x=0.5), "us", Trial(0.03, 0.01)) == set()
-    assert harmful(trials(a=0.01, us=0.01, x=0.5), "us", Trial(-0.03, 0.001)) == set()
+    assert harmful(trials(a=0.01, us=0.01, x=0.5), "us", Trial(0.03, 0.01, 1.0)) == set()
+    assert harmful(trials(a=0.01, us=0.01, x=0.5), "us", Trial(-0.03, 0.001, 1.0)) == set()
 
 
 def test_a_bend_within_its_errors_is_none() -> None:
-    assert harmful({**trials(a=0.01, us=0.01), "x": Trial(0.5, 0.2)}, "us", NOISE) == set()
+    assert harmful({**trials(a=0.01, us=0.01), "x": Trial(0.5, 0.2, 1.0)}, "us", NOISE) == set()
 
 
 def test_a_doubt_lasts_longer_each_time() -> None:

@@ -37,7 +37,7 @@ class Steps:
     def bends(
         self, level: int, ways: Sequence[Iterable[tuple[slice, Tensor]]], stop: Callable[[], bool]
     ) -> list[Trial]:
-        return [] if stop() else [Trial(float(level), 0.0)]
+        return [] if stop() else [Trial(float(level), 0.0, 1.0)]
 
     def state(self, *, copy: bool = True) -> InnerState:
         return InnerState(self.steps_done, {})

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.doubts import FIRST, Trial
+from dipaco_swarm.algorithm.doubts import FIRST, Trial, how_far
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.training import Doubted
@@ -36,7 +36,7 @@ FIRST_SECONDS = GUESSED_STEPS * STEP_SECONDS / SHARE
 
 
 class Bench:
-    """A trainer whose loss bends by the squares of what is put on it, for noise by nine."""
+    """A trainer whose loss bends by the fourth power of what is put on it, for noise nine times as much."""
 
     def __init__(self, clock: HandClock, seconds: float) -> None:
         self.clock, self.seconds = clock, seconds
@@ -57,9 +57,10 @@ class Bench:
         self.during()
         if stop():
             return []
-        *squares, noise = [sum(float(part.square().sum()) for _, part in way) for way in ways]
-        self.noise = noise**0.5
-        return [Trial(square / COUNT, 1e-3) for square in squares] + [Trial(noise / COUNT * 9, 1e-3)]
+        *lengths, self.noise = [how_far(way) for way in ways]
+        of_one = [length**4 / COUNT**2 for length in (*lengths, self.noise)]
+        of_one[-1] *= 9
+        return [Trial(bend, 1e-3, length) for bend, length in zip(of_one, (*lengths, self.noise), strict=True)]
 
 
 def reduced(vectors: Mapping[str, Tensor], tokens: Mapping[str, int]) -> Reduced:
@@ -122,8 +123,8 @@ def test_whose_contribution_bends_the_loss_far_more_is_doubted_and_that_is_said_
     assert isinstance(event, Doubted)
     assert (event.peer, event.module) == (HOSTILE, "L1M2")
     assert not event.repeats
-    assert event.of_noise == pytest.approx(900 / 81, rel=1e-3)
-    assert "11.1 times as much as noise" in event.line
+    assert event.of_noise == pytest.approx(30**4 / (9 * 3**4), rel=1e-2)
+    assert "1111.1 times as much as noise" in event.line
     trying.look(peer, over(LENGTHS))
     assert len(told) == 1
 
