@@ -1,6 +1,7 @@
 """Hostile peers on purpose: what does one of them do to a swarm, and to what it trains?
 
     python -m benchmarks.hostile --poison [--quick] [--seeds 2] [--jobs 2] [ROLE ..]          poison, without a network
+    python -m benchmarks.hostile --alarms [--seeds 2] [--jobs 2]     who finds harm in whom, without a network
     python -m benchmarks.hostile --virtual [--seeds 20] [--jobs 2] [--members 4] [ROLE ..]    swarms in virtual time
     python -m benchmarks.hostile --virtual --quick                   the worst ten of these, in ten minutes
     python -m benchmarks.hostile [--quick] [ROLE ..]                 real processes on this machine
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("role", nargs="*", help="only these; see --list")
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--poison", action="store_true", help="rounds without a network, of a real small model")
+    kind.add_argument("--alarms", action="store_true", help="honest members that try each other's contributions")
     kind.add_argument("--virtual", action="store_true", help="whole swarms in virtual time")
     kind.add_argument("--cost", action="store_true", help="signatures and averages, when nobody attacks")
     kind.add_argument("--list", action="store_true", help="the roles, and nothing else")
@@ -42,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--seeds",
         type=int,
         default=2,
-        help="of --poison; of --virtual: of each role, shared among the sizes of its groups",
+        help="of --poison and --alarms; of --virtual: of each role, shared among the sizes of its groups",
     )
-    parser.add_argument("--jobs", type=int, default=1, help="of --poison and --virtual: processes")
+    parser.add_argument("--jobs", type=int, default=1, help="of --poison, --alarms and --virtual: processes")
     parser.add_argument("--seconds", type=float, help="of --virtual: no seed begins after that (--quick: 540)")
     parser.add_argument("--members", type=int, nargs="+", help="sizes of groups, of --virtual; honest peers, else")
     parser.add_argument(
@@ -67,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.poison:
         return poison(options)
+    if options.alarms:
+        return alarms(options)
     if options.cost:
         return cost(options)
     return virtual(options) if options.virtual else real(options)
@@ -144,6 +148,17 @@ def poison(options: argparse.Namespace) -> int:
     rows = harm.table_rows(options.out, options.seeds, options.role, quick=options.quick, jobs=options.jobs, tell=tell)
     missed = [row.attack for row in rows if row.missed]
     return written("poison", harm.page(rows, options.seeds, time.monotonic() - began), missed, len(rows), options)
+
+
+def alarms(options: argparse.Namespace) -> int:
+    """The table of who finds harm in whom; whether honest members do too often."""
+    from benchmarks.hostile import alarms
+
+    began = time.monotonic()
+    print(alarms.HEAD, flush=True)
+    rows = alarms.table_rows(options.out, options.seeds, options.jobs, lambda said: print(said, flush=True))
+    missed = ["honest"] if alarms.missed(rows) else []
+    return written("alarms", alarms.page(rows, options.seeds, time.monotonic() - began), missed, 1, options)
 
 
 def cost(options: argparse.Namespace) -> int:

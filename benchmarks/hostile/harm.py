@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmarks.hostile.pure import INNER_STEPS, SETTINGS, WARM_UP, Bench, Defence, Outcome, play
+from benchmarks.hostile.pure import SETTINGS, Bench, Defence, Outcome, play
 from benchmarks.hostile.text import read_text
+from benchmarks.hostile.trainee import INNER_STEPS, WARM_UP
 from benchmarks.reduce import hardware
 from dipaco_swarm.testing.poison import POISONS
 

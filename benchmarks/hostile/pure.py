@@ -6,8 +6,8 @@ weights, the averaging rule piece by piece, the outer step. What others send is 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -16,17 +16,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.hostile.text import DOMAINS, LENGTH, VOCABULARY, Sequences, Text, read_text
-from dipaco_swarm.algorithm.doubts import FEWEST, MAX_DOUBTS, Trial
-from dipaco_swarm.algorithm.outer import OuterGradient
+from benchmarks.hostile.trainee import BATCH, INNER_STEPS, LEVELS, MODEL, WARM_UP, Given, Said, Trainee
+from dipaco_swarm.algorithm.doubts import MAX_DOUBTS
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.algorithm.weight_decay import WeightDecay
 from dipaco_swarm.outer_step import outer_step
-from dipaco_swarm.peer.trying import Judge
-from dipaco_swarm.run.config import InnerConfig, LevelConfig, LimitsConfig, ModelConfig, OuterConfig
+from dipaco_swarm.run.config import InnerConfig, LimitsConfig, OuterConfig
 from dipaco_swarm.swarm.encoded_average import Span
 from dipaco_swarm.swarm.interface import ModuleGroup
-from dipaco_swarm.swarm.reduced import Reduced, ReducedPiece
 from dipaco_swarm.swarm.round.codecs.codec import codec_of
 from dipaco_swarm.swarm.round.reduction import (
     decay_of,
@@ -38,20 +35,11 @@ from dipaco_swarm.swarm.round.reduction import (
 )
 from dipaco_swarm.swarm.round.roster import Joined, named_in, roster_of
 from dipaco_swarm.testing.poison import POISONS, Poison, Seen
-from dipaco_swarm.training.bending import TRIED, bends
 from dipaco_swarm.training.evaluation import evaluate
-from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings, learning_rate_ratios
+from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.pieces import EvaluationSet
 
-MODEL = ModelConfig(
-    hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=LENGTH
-)
-LEVELS = (LevelConfig(blocks=(0,), embedding=True), LevelConfig(blocks=(1,), head=True))
-BATCH = 4
-WARM_UP = 120
-"""Inner steps of one model on all domains, before the first round."""
-INNER_STEPS = 10
 OUTER = OuterConfig(learning_rate=0.7, momentum=0.3, ramp_rounds=3)
 PREFIX = 16
 """Tokens that are not scored."""
@@ -69,6 +57,8 @@ class Setting:
     """The path of each honest member."""
     hostile: Sequence[int]
     """The path that each hostile one says it trains."""
+    steps: Sequence[int] = (INNER_STEPS,)
+    """Of the honest members in a round, by turns, and with one more of them in each round."""
 
     @property
     def share(self) -> float:
@@ -110,23 +100,6 @@ class Defence:
         return f"{self.averaging}, clip {self.norm_clip:g}"
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a member says of itself in a roster (`Joined`)."""
-
-    path: int
-    tokens: int
-    norm: float
-    decay: float
-    doubts: tuple[str, ...] = ()
-    reduces: bool = True
-    nonce: bytes = bytes(16)
-
-
-Given = Mapping[str, tuple[Said, Tensor]]
-"""To a round of one module: by whom, what it says, and its outer gradient."""
-
-
 @dataclass(frozen=True, eq=False)
 class Whole:
     """An average with its spans (`Averaged`)."""
@@ -139,69 +112,9 @@ class Whole:
         yield from self.pieces
 
 
-class Trainee:
-    """Somebody who trains a path."""
-
-    def __init__(self, name: str, path: int, rows: Sequences, inner: InnerConfig, seed: int) -> None:
-        self.path = path
-        self.model = PathModel(build_network(MODEL, VOCABULARY, 0), LEVELS)
-        self._trainer = InnerTrainer(self.model, inner, TrainingSettings(threads=1))
-        self._trainer.skip_to(WARM_UP)
-        ratios = learning_rate_ratios(inner)
-        self.places = [self.model.decay_places(level, ratios) for level in range(self.model.num_levels)]
-        self._judge = Judge(name, torch.Generator().manual_seed(seed))
-        self._rows = rows
-        self._random = np.random.default_rng([seed, path])
-        self._looks = np.random.default_rng([seed, path, 1])
-
-    def train(self, states: Mapping[ModuleId, ModuleState], modules: Sequence[ModuleId], steps: int) -> list[Tensor]:
-        """From these states; returns the outer gradient of each module without weight decay."""
-        for module in modules:
-            self.model.load(module.level, states[module].params)
-        self._trainer.train(self._batches(), steps)
-        amount, found = self._trainer.decay_of_step * steps, []
-        for module in modules:
-            decay = WeightDecay(amount, self.places[module.level])
-            found.append(OuterGradient(states[module].params, self.model.vector(module.level), decay)[:])
-        return found
-
-    def look(self, states: Mapping[ModuleId, ModuleState], given: Mapping[ModuleId, Given]) -> None:
-        """Try what was given to one of our modules, all of it; in larger models a piece has as many numbers."""
-        for each in given:
-            self.model.load(each.level, states[each].params)
-        chances = sorted(module for module, members in given.items() if len(members) >= FEWEST)
-        if not chances:
-            return
-        module = chances[self._looks.integers(len(chances))]
-        count, members = len(states[module].params), given[module]
-        roster = roster_of({name: said for name, (said, _) in members.items()}, Defence().norm_clip)
-        codec = codec_of("fp32")
-        data = {name: codec.encode(vector) for name, (_, vector) in members.items()}
-        reduced = Reduced(
-            codec.name,
-            scales={entry.peer: entry.scale for entry in roster},
-            tokens={entry.peer: entry.tokens for entry in roster},
-            pieces=[ReducedPiece(0, count, data)],
-        )
-        rows = torch.from_numpy(self._rows[self._looks.integers(len(self._rows), size=TRIED)])
-
-        def bends_here(ways: Sequence[Iterable[tuple[slice, Tensor]]]) -> list[Trial]:
-            return bends(self.model, module.level, ways, rows, stop=lambda: False)
-
-        self._judge.judge(module, count, reduced, members.keys(), bends_here)
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        return self._judge.doubts.peers
-
-    @property
-    def decay(self) -> float:
-        """What it says that weight decay took of its last round."""
-        return self._trainer.decay_of_step * INNER_STEPS
-
-    def _batches(self) -> Iterator[Tensor]:
-        while True:
-            yield torch.from_numpy(self._rows[self._random.integers(len(self._rows), size=BATCH)])
+States = Mapping[ModuleId, ModuleState]
+Look = Callable[[Trainee, States, Mapping[ModuleId, Given]], object]
+"""What an honest member does after a round, with the modules as they are now, and what was given to its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,6 +124,8 @@ class Bench:
     folder: Path
     seed: int
     rounds: int
+    longer: int = 1
+    """How many times as long as these rounds the schedule of learning rates is."""
 
     @cached_property
     def text(self) -> Text:
@@ -224,7 +139,7 @@ class Bench:
             head_learning_rate_ratio=6.0,
             beta2=0.99,
             warmup_steps=50,
-            schedule_steps=WARM_UP + self.rounds * INNER_STEPS,
+            schedule_steps=WARM_UP + self.rounds * INNER_STEPS * self.longer,
             batch_sequences=BATCH,
         )
 
@@ -282,7 +197,9 @@ class Outcome:
         return math.exp(min(700.0, self.losses[-1])) if math.isfinite(self.losses[-1]) else math.inf
 
 
-def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, look_every: int = 0) -> Outcome:
+def play(
+    bench: Bench, setting: Setting, defence: Defence, attack: str | None, look_every: int = 0, look: Look = Trainee.look
+) -> Outcome:
     """All rounds. `attack`: a name of `POISONS`; None: the hostile members are not there."""
     torch.set_num_threads(1)
     table = PathTable(setting.table)
@@ -305,12 +222,11 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
     outcome = Outcome([])
     for number in range(bench.rounds):
         given: dict[ModuleId, dict[str, tuple[Said, Tensor]]] = {module: {} for module in table.modules}
-        tokens = INNER_STEPS * BATCH * LENGTH
-        for name, trainee in zip(names, honest, strict=True):
-            found = trainee.train(states, modules[trainee.path], INNER_STEPS)
+        for index, trainee in enumerate(honest):
+            steps = setting.steps[(number + index) % len(setting.steps)]
+            found = trainee.train(states, modules[trainee.path], steps)
             for module, gradient in zip(modules[trainee.path], found, strict=True):
-                length, doubts = float(length_of(gradient)), trainee.doubts
-                given[module][name] = Said(trainee.path, tokens, length, trainee.decay, doubts), gradient
+                given[module][trainee.name] = trainee.said(steps, gradient), gradient
         true = {module: [gradient for _, gradient in members.values()] for module, members in given.items()}
         for index, trainee in enumerate(hostile):
             assert poison is not None
@@ -324,7 +240,8 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
                 origin = bench.origin[module.level]
                 seen = Seen(own, others, states[module].params, longest, random, origin, memory)
                 made = poison.made(seen)
-                said = Said(trainee.path, poison.claims or tokens, float(length_of(made)), trainee.decay, slander)
+                said = trainee.said(INNER_STEPS, made)
+                said = replace(said, tokens=poison.claims or said.tokens, doubts=slander)
                 given[module][f"hostile-{index}"] = said, made
         for module, members in given.items():
             if members:
@@ -332,7 +249,7 @@ def play(bench: Bench, setting: Setting, defence: Defence, attack: str | None, l
                 states[module] = outer_step(states[module], average, OUTER, places=honest[0].places[module.level])
         for trainee in honest:
             if defence.tries:
-                trainee.look(states, {module: given[module] for module in modules[trainee.path]})
+                look(trainee, states, {module: given[module] for module in modules[trainee.path]})
                 outcome.doubted.update(trainee.doubts)
         if number == bench.rounds - 1 or (look_every and number % look_every == 0):
             outcome.losses.append(bench.loss(setting, states, honest[0].model))

@@ -12,12 +12,14 @@ import pytest
 import torch
 
 from benchmarks.hostile import seeds, virtual
+from benchmarks.hostile.alarms import GROUPS, PACES, Witness
 from benchmarks.hostile.columns import OUT_WITHIN, Columns, is_role
 from benchmarks.hostile.cost import cost_of
-from benchmarks.hostile.pure import BATCH, SETTINGS, Bench, Defence, Trainee, play
+from benchmarks.hostile.pure import SETTINGS, Bench, Defence, play
 from benchmarks.hostile.real import processors_left, versions_a_minute
 from benchmarks.hostile.seeds import Kept
 from benchmarks.hostile.text import DOMAINS
+from benchmarks.hostile.trainee import BATCH, Trainee
 from benchmarks.hostile.virtual import NOBODY, SIZES, WORST, Seen, Window
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.repeats import Earlier, repeated
@@ -64,6 +66,17 @@ def test_who_is_found_by_trying_is_left_out_and_nobody_honest_is(attack: str, re
     assert 1 <= longer.counted["hostile"][0] <= 6  # of twelve: in six, how soon hangs on the text of the Python at hand
     assert 1 <= tried.counted["hostile"][0] <= 5
     assert tried.counted["honest"] == [48, 48]
+
+
+def test_in_members_of_any_pace_no_harm_is_found_and_in_noise_it_is(read: Path) -> None:
+    (pairs,) = (group for group in GROUPS if group.name == "pairs of four domains")
+    witness = Witness(torch.Generator().manual_seed(0))
+    bench = Bench(read, seed=0, rounds=6, longer=6)
+    play(bench, replace(pairs, steps=PACES["unlike"]), Defence(), "noise", look=witness)
+    assert not [look for look in witness.seen if look.honest and look.found]
+    at_the_first = [look.found for look in witness.seen if not look.honest and look.level == 0]
+    assert sum(at_the_first) > 0.5 * len(at_the_first)
+    assert max(look.of_noise for look in witness.seen if look.honest and look.level == 1) > 1, "so heads are"
 
 
 def test_few_steps_beside_many_are_no_repeat_and_the_same_ones_are(read: Path) -> None:
