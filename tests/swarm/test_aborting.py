@@ -44,16 +44,16 @@ def old_proof(hub: Hub) -> Proof:
     )
 
 
-def abort_rounds_of(name: str, monkeypatch: pytest.MonkeyPatch, proofs: tuple[Proof, ...]) -> list[str]:
-    """It leads in this way from now on; returns the rounds that others were in."""
-    honest, aborted = deciding.RunningRound.reach_decision, list[str]()
+def abort_rounds_of(name: str, monkeypatch: pytest.MonkeyPatch, proofs: tuple[Proof, ...]) -> list[set[str]]:
+    """It leads in this way from now on; returns who was in these rounds, of those that others were in."""
+    honest, aborted = deciding.RunningRound.reach_decision, list[set[str]]()
 
     async def reach_decision(self: Any) -> None:
         if not self._transport.peer.startswith(name):
             await honest(self)
             return
-        if any(member.peer in HONEST for member in self._roster.members):
-            aborted.append(self._transport.peer)
+        if there := {member.peer for member in self._roster.members} & {*HONEST}:
+            aborted.append(there)
         await self._tell_all(self._roster)
         await self._tell_all(Abort(reason="it likes to", proofs=proofs))
 
@@ -121,4 +121,7 @@ def test_strangers_are_passed_over_together(
         make_a_round(members, 5)
         gathers.join()
         assert len(aborted) == tried
-    assert all(STRANGERS in member._rounds._demotions.found(time.monotonic()) for member in members if member._rounds)
+    in_both = set.intersection(*aborted)
+    assert in_both, "who came when a round had begun has nothing against its leader"
+    met = {str(member.peer): member._rounds._demotions for member in members if member._rounds}
+    assert all(STRANGERS in met[name].found(time.monotonic()) for name in in_both)
