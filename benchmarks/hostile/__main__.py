@@ -86,7 +86,7 @@ def real(options: argparse.Namespace) -> int:
     roles = options.role or (WORST if options.quick else [role for role in ROLES if role != "dead"])
     options.window = options.window or (11.0 if options.quick else 25.0)
     honest = options.members[0] if options.members else 3
-    found = rows(roles, honest, options.window, lambda said: print(said, flush=True))
+    found = rows(roles, honest, options.window, tell)
     about = (
         f"`python -m benchmarks.hostile`: a bootstrap node and {honest} honest peers of one module group as processes; "
         f"each role for {options.window:.0f} s once it could be found, and as long before it and after it, one after "
@@ -113,7 +113,6 @@ def virtual(options: argparse.Namespace) -> int:
     wanted = list(WORST) if quick else plan(options.role, options.members or ())
     kept = Kept(options.out / "virtual.jsonl")
     limit = QUICK_SECONDS if quick and options.seconds is None else options.seconds
-    tell = lambda said: print(said, flush=True)  # noqa: E731
     found = sweep(wanted, options.seeds, options.jobs, kept, seconds=limit, tell=tell)
     seeds = sorted({columns.seeds for columns in found.values()})
     of_role = Counter[str]()
@@ -143,8 +142,7 @@ def poison(options: argparse.Namespace) -> int:
     from benchmarks.hostile import harm
 
     began = time.monotonic()
-    print(harm.HEAD, flush=True)
-    tell = lambda said: print(said, flush=True)  # noqa: E731
+    tell(harm.HEAD)
     rows = harm.table_rows(options.out, options.seeds, options.role, quick=options.quick, jobs=options.jobs, tell=tell)
     missed = [row.attack for row in rows if row.missed]
     return written("poison", harm.page(rows, options.seeds, time.monotonic() - began), missed, len(rows), options)
@@ -152,13 +150,13 @@ def poison(options: argparse.Namespace) -> int:
 
 def alarms(options: argparse.Namespace) -> int:
     """The table of who finds harm in whom; whether honest members do too often."""
-    from benchmarks.hostile import alarms
+    from benchmarks.hostile.alarms import HEAD, missed, page, table_rows
 
     began = time.monotonic()
-    print(alarms.HEAD, flush=True)
-    rows = alarms.table_rows(options.out, options.seeds, options.jobs, lambda said: print(said, flush=True))
-    missed = ["honest"] if alarms.missed(rows) else []
-    return written("alarms", alarms.page(rows, options.seeds, time.monotonic() - began), missed, 1, options)
+    tell(HEAD)
+    rows = table_rows(options.out, options.seeds, options.jobs, tell)
+    too_often = ["honest"] if missed(rows) else []
+    return written("alarms", page(rows, options.seeds, time.monotonic() - began), too_often, 1, options)
 
 
 def cost(options: argparse.Namespace) -> int:
@@ -168,6 +166,11 @@ def cost(options: argparse.Namespace) -> int:
     found = [cost_of(size) for size in options.members or SIZES]
     print(text := page(found))
     return written("cost", text, [str(one.members) for one in found if one.missed], len(found), options)
+
+
+def tell(said: str) -> None:
+    """At once, also into a file."""
+    print(said, flush=True)
 
 
 def written(name: str, text: str, missed: Sequence[str], rows: int, options: argparse.Namespace) -> int:

@@ -4,18 +4,17 @@ Every honest member looks at every contribution to every module that it trains, 
 is left out for it, so that all rounds are looked at alike.
 """
 
-import multiprocessing
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from benchmarks.hostile.pure import EVERY, FOUR_PATHS, OWN, SETTINGS, Bench, Defence, Setting, States, play
-from benchmarks.hostile.text import DOMAINS, read_text
-from benchmarks.hostile.trainee import Given, Trainee
+from benchmarks.hostile.pure import EVERY, FOUR_PATHS, OWN, SETTINGS, Bench, Defence, Setting, in_processes, play
+from benchmarks.hostile.text import DOMAINS
+from benchmarks.hostile.trainee import INNER_STEPS, Given, States, Trainee
 from benchmarks.reduce import hardware
 from dipaco_swarm.algorithm.doubts import FEWEST
 from dipaco_swarm.algorithm.paths import ModuleId
@@ -100,35 +99,36 @@ class Row:
 
 def table_rows(folder: Path, seeds: int, jobs: int, tell: Callable[[str], None]) -> list[Row]:
     """Play all of it; rows as they come."""
-    read_text(folder)  # once for all processes
-    plan = [(folder, seeds, group, pace) for group in GROUPS for pace in PACES]
     rows = []
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for found in pool.map(_rows, *zip(*plan, strict=True)):
-            rows += found
-            for row in found:
-                tell(row.line)
+    for found in in_processes(_rows, folder, [(seeds, group, pace) for group in GROUPS for pace in PACES], jobs):
+        rows += found
+        for row in found:
+            tell(row.line)
     return rows
 
 
 def _rows(folder: Path, seeds: int, group: Setting, pace: str) -> list[Row]:
     setting = replace(group, steps=PACES[pace])
-    benches = [Bench(folder, seed, ROUNDS, longer=max(1, max(setting.steps) // 10)) for seed in range(seeds)]
-    seen = {attack: list(_looks(benches, setting, attack)) for attack in (None, *ATTACKS)}
-    alone = seen[None]
-    found = []
-    for level in sorted({look.level for look in alone}):
-        honest = [look for looks in seen.values() for look in looks if look.honest and look.level == level]
-        bends = np.array([look.of_noise for look in alone if look.level == level])
-        hostile = {
-            attack: (len(of), sum(look.found for look in of))
-            for attack in ATTACKS
-            for of in [[look for look in seen[attack] if look.level == level and not look.honest]]
-        }
-        half, most = np.quantile(bends, (0.5, 0.99)).tolist()
-        alarms = sum(look.found for look in honest)
-        found.append(Row(group.name, pace, level, (half, most), len(honest), alarms, hostile))
-    return found
+    longer = max(1, max(setting.steps) // INNER_STEPS)
+    benches = [Bench(folder, seed, ROUNDS, longer) for seed in range(seeds)]
+    alone = list(_looks(benches, setting, None))
+    attacked = {attack: list(_looks(benches, setting, attack)) for attack in ATTACKS}
+    return [
+        _row(
+            (group.name, pace, level),
+            [look for look in alone if look.level == level],
+            {attack: [look for look in seen if look.level == level] for attack, seen in attacked.items()},
+        )
+        for level in sorted({look.level for look in alone})
+    ]
+
+
+def _row(of: tuple[str, str, int], alone: Sequence[Looked], attacked: Mapping[str, Sequence[Looked]]) -> Row:
+    half, most = np.quantile([look.of_noise for look in alone], (0.5, 0.99)).tolist()
+    alarms = [look.found for look in chain(alone, *attacked.values()) if look.honest]
+    found = {attack: [look.found for look in seen if not look.honest] for attack, seen in attacked.items()}
+    hostile = {attack: (len(looks), sum(looks)) for attack, looks in found.items()}
+    return Row(*of, (half, most), len(alarms), sum(alarms), hostile)
 
 
 def _looks(benches: Iterable[Bench], setting: Setting, attack: str | None) -> Iterable[Looked]:
@@ -146,15 +146,20 @@ HEAD = (
 )
 
 
-def missed(rows: Iterable[Row]) -> bool:
+def missed(rows: Sequence[Row]) -> bool:
     """Whether honest members are found to do harm too often."""
-    rows = list(rows)
-    return sum(row.alarms for row in rows) > AIM * sum(row.looks for row in rows)
+    looks, alarms = _total(rows)
+    return alarms > AIM * looks
 
 
-def page(rows: list[Row], seeds: int, seconds: float) -> str:
+def _total(rows: Sequence[Row]) -> tuple[int, int]:
+    """Looks at honest members, and those of them that found harm."""
+    return sum(row.looks for row in rows), sum(row.alarms for row in rows)
+
+
+def page(rows: Sequence[Row], seeds: int, seconds: float) -> str:
     """The report, as Markdown."""
-    looks, alarms = sum(row.looks for row in rows), sum(row.alarms for row in rows)
+    looks, alarms = _total(rows)
     paces = "; ".join(f"{name}: {', '.join(map(str, steps))}" for name, steps in PACES.items())
     attacks = "; ".join(f"{attack}: {POISONS[attack].about}" for attack in ATTACKS)
     return (

@@ -1,15 +1,12 @@
 """What poison does to a model: a table of attacks and defences, with `pure.py`."""
 
-import multiprocessing
 import statistics
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from benchmarks.hostile.pure import SETTINGS, Bench, Defence, Outcome, play
-from benchmarks.hostile.text import read_text
+from benchmarks.hostile.pure import SETTINGS, Bench, Defence, Outcome, in_processes, play
 from benchmarks.hostile.trainee import INNER_STEPS, WARM_UP
 from benchmarks.reduce import hardware
 from dipaco_swarm.testing.poison import POISONS
@@ -59,11 +56,9 @@ def table_rows(
     plan += [] if quick else [(setting, attack) for setting in OTHERS for attack in FEW]
     plan = [(setting, attack) for setting, attack in plan if not only or attack in only]
     rows = []
-    read_text(folder)  # once for all processes
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for row in pool.map(_row, *zip(*((folder, seeds, setting, attack) for setting, attack in plan), strict=True)):
-            rows.append(row)
-            tell(line(row))
+    for row in in_processes(_row, folder, [(seeds, *of) for of in plan], jobs):
+        rows.append(row)
+        tell(line(row))
     return rows
 
 

@@ -6,17 +6,20 @@ weights, the averaging rule piece by piece, the outer step. What others send is 
 """
 
 import math
+import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.hostile.text import DOMAINS, LENGTH, VOCABULARY, Sequences, Text, read_text
-from benchmarks.hostile.trainee import BATCH, INNER_STEPS, LEVELS, MODEL, WARM_UP, Given, Said, Trainee
+from benchmarks.hostile.trainee import BATCH, INNER_STEPS, LEVELS, MODEL, WARM_UP, Given, Said, States, Trainee
 from dipaco_swarm.algorithm.doubts import MAX_DOUBTS
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
@@ -39,6 +42,8 @@ from dipaco_swarm.training.evaluation import evaluate
 from dipaco_swarm.training.inner import InnerTrainer, TrainingSettings
 from dipaco_swarm.training.modules import PathModel, build_network
 from dipaco_swarm.training.pieces import EvaluationSet
+
+Found = TypeVar("Found")
 
 OUTER = OuterConfig(learning_rate=0.7, momentum=0.3, ramp_rounds=3)
 PREFIX = 16
@@ -112,7 +117,6 @@ class Whole:
         yield from self.pieces
 
 
-States = Mapping[ModuleId, ModuleState]
 Look = Callable[[Trainee, States, Mapping[ModuleId, Given]], object]
 """What an honest member does after a round, with the modules as they are now, and what was given to its own."""
 
@@ -167,7 +171,7 @@ class Bench:
     def rows(self, domains: Sequence[str]) -> Sequences:
         return np.concatenate([self.text.train[domain] for domain in domains])
 
-    def loss(self, setting: Setting, states: Mapping[ModuleId, ModuleState], model: PathModel) -> float:
+    def loss(self, setting: Setting, states: States, model: PathModel) -> float:
         """Nats a token on held-out text of the domains whose paths somebody honest trains, each by its path."""
         table, total, tokens = PathTable(setting.table), 0.0, 0
         for path in sorted(set(setting.honest)):
@@ -254,6 +258,15 @@ def play(
         if number == bench.rounds - 1 or (look_every and number % look_every == 0):
             outcome.losses.append(bench.loss(setting, states, honest[0].model))
     return outcome
+
+
+def in_processes(
+    found: Callable[..., Found], folder: Path, plan: Sequence[Sequence[Any]], jobs: int
+) -> Iterator[Found]:
+    """What is found of each line of a plan, in order; `found` is called with the folder and what is in the line."""
+    read_text(folder)  # once for all processes
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(found, *zip(*((folder, *of) for of in plan), strict=True))
 
 
 def _trains(attack: str | None) -> bool:

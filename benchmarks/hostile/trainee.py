@@ -49,6 +49,7 @@ class Said:
 
 Given = Mapping[str, tuple[Said, Tensor]]
 """To a round of one module: by whom, what it says, and its outer gradient."""
+States = Mapping[ModuleId, ModuleState]
 
 
 class Trainee:
@@ -66,7 +67,7 @@ class Trainee:
         self._random = np.random.default_rng([seed, path])
         self._looks = np.random.default_rng([seed, path, 1])
 
-    def train(self, states: Mapping[ModuleId, ModuleState], modules: Sequence[ModuleId], steps: int) -> list[Tensor]:
+    def train(self, states: States, modules: Sequence[ModuleId], steps: int) -> list[Tensor]:
         """From these states; returns the outer gradient of each module without weight decay."""
         self.load(states, modules)
         self._trainer.train(self._batches(), steps)
@@ -76,7 +77,7 @@ class Trainee:
             found.append(OuterGradient(states[module].params, self.model.vector(module.level), decay)[:])
         return found
 
-    def look(self, states: Mapping[ModuleId, ModuleState], given: Mapping[ModuleId, Given]) -> None:
+    def look(self, states: States, given: Mapping[ModuleId, Given]) -> None:
         """Try what was given to one of our modules, all of it; in larger models a piece has as many numbers."""
         self.load(states, given)
         chances = sorted(module for module, members in given.items() if len(members) >= FEWEST)
@@ -98,7 +99,6 @@ class Trainee:
             pieces=[ReducedPiece(0, count, data)],
         )
         rows = torch.from_numpy(self._rows[self._looks.integers(len(self._rows), size=TRIED)])
-
         trials: list[Trial] = []
 
         def bends_here(ways: Sequence[Iterable[Place]]) -> list[Trial]:
@@ -107,7 +107,7 @@ class Trainee:
 
         return judge.judge(module, count, reduced, members.keys(), bends_here), trials
 
-    def load(self, states: Mapping[ModuleId, ModuleState], modules: Iterable[ModuleId]) -> None:
+    def load(self, states: States, modules: Iterable[ModuleId]) -> None:
         for module in modules:
             self.model.load(module.level, states[module].params)
 

@@ -57,10 +57,9 @@ class Bench:
         self.during()
         if stop():
             return []
-        *lengths, self.noise = [how_far(way) for way in ways]
-        of_one = [length**4 / COUNT**2 for length in (*lengths, self.noise)]
-        of_one[-1] *= 9
-        return [Trial(bend, 1e-3, length) for bend, length in zip(of_one, (*lengths, self.noise), strict=True)]
+        *of_members, noise = [Trial(length**4 / COUNT**2, 1e-3, length) for length in map(how_far, ways)]
+        self.noise = noise.length
+        return [*of_members, replace(noise, bend=9 * noise.bend)]
 
 
 def reduced(vectors: Mapping[str, Tensor], tokens: Mapping[str, int]) -> Reduced:
@@ -123,7 +122,7 @@ def test_whose_contribution_bends_the_loss_far_more_is_doubted_and_that_is_said_
     assert isinstance(event, Doubted)
     assert (event.peer, event.module) == (HOSTILE, "L1M2")
     assert not event.repeats
-    assert event.of_noise == pytest.approx(30**4 / (9 * 3**4), rel=1e-2)
+    assert event.of_noise == pytest.approx(30**4 / (9 * 3**4), rel=1e-3)
     assert "1111.1 times as much as noise" in event.line
     trying.look(peer, over(LENGTHS))
     assert len(told) == 1
