@@ -67,6 +67,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in options.role if not is_role(name)]:
         print(f"there is no role {unknown[0]!r}; see --list", file=sys.stderr)
         return 2
+    from dipaco_swarm.errors import SwarmError
+
+    try:
+        return play(options)
+    except SwarmError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def play(options: argparse.Namespace) -> int:
+    """What was asked for; whether an aim is missed."""
     if options.poison:
         return poison(options)
     if options.alarms:

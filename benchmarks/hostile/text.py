@@ -1,6 +1,7 @@
 """Real text for a small model: the documents that every Python installation has, by domain."""
 
 import hashlib
+import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dipaco_swarm.errors import DataError
 from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.training.documents import read_documents, split_of
 from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, train_tokenizer
@@ -37,7 +39,10 @@ class Text:
 
 
 def read_text(folder: Path) -> Text:
-    """Read it, or find it read; kept in `folder`."""
+    """Read it, or find it read; kept in `folder`.
+
+    Raises DataError where this Python has nothing of a domain.
+    """
     key = hashlib.sha256(f"{VOCABULARY} {LENGTH} {DOMAINS} {DOCUMENTS} {MOST} {HELD_OUT}".encode()).hexdigest()[:16]
     file = folder / f"text-{key}.npz"
     if not file.exists():
@@ -52,6 +57,11 @@ def read_text(folder: Path) -> Text:
 def _read() -> dict[str, NDArray[np.uint16]]:
     data = DataConfig(source="python", holdout=0.05)
     documents = [d for d in islice(read_documents(data), DOCUMENTS) if d.domain in DOMAINS]
+    if lacking := [domain for domain in DOMAINS if all(document.domain != domain for document in documents)]:
+        raise DataError(
+            f"the Python at {sys.prefix} has no {', '.join(lacking)} among its sources, and this benchmark trains on "
+            f"{', '.join(DOMAINS)}; run it with the project's own environment (`make` builds one in .venv)"
+        )
     texts = (d.text for d in documents if split_of(d.text, data) == "train")
     tokenizer = load_tokenizer(train_tokenizer(islice(texts, TOKENIZER_DOCUMENTS), VOCABULARY))
     end = end_of_text_id(tokenizer)

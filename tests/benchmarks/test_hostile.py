@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.hostile import seeds, virtual
+from benchmarks.hostile import seeds, text, virtual
+from benchmarks.hostile.__main__ import main
 from benchmarks.hostile.alarms import GROUPS, PACES, Witness
 from benchmarks.hostile.columns import OUT_WITHIN, Columns, is_role
 from benchmarks.hostile.cost import cost_of
@@ -25,6 +26,7 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.repeats import Earlier, repeated
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.testing.cast import ROLES
+from dipaco_swarm.training.documents import Document
 from tests.long import cases
 
 
@@ -55,6 +57,18 @@ def test_who_flips_is_as_if_it_were_not_there_and_ruins_a_plain_mean(read: Path)
     assert flipped.losses == alone.losses
     assert flipped.counted == {"honest": [24, 24], "hostile": [0, 6]}
     assert play(bench, setting, Defence("mean", 4.0), "flip").losses[-1] > alone.losses[-1] + 0.05
+
+
+def test_a_python_without_the_text_is_told_of_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = [Document("def f(): ...", domain) for domain in DOMAINS if domain != "stubs"]
+    monkeypatch.setattr(text, "read_documents", lambda data: iter(bare))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    monkeypatch.chdir(tmp_path)
+    assert main(["--poison", "--quick", "--out", str(tmp_path)]) == 2
+    assert "has no stubs among its sources" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("attack", cases("mixed", long=["stale"]))
