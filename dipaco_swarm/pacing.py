@@ -72,14 +72,17 @@ def view_of_group(peer: PathInTraining, module: ModuleId) -> GroupView:
 def patience(peer: PathInTraining, module: ModuleId, training_seconds: float) -> float:
     """How long others of the module's group are waited for; with rounds under way, training is cut into pieces.
 
-    What came too late for the round before took its time as well: a round's at most.
+    What came too late for the round before took its time as well: a round's at most. Before the first one, the last
+    piece may be a moment: another module's round was due just now.
     """
-    pace = peer.paces.get(module, Pace(0.0))
+    pace, progress = peer.paces.get(module, Pace(0.0)), peer.progress[module]
+    a_round = peer.rules.round_tokens(progress.version)
     if peer.rules.rounds.overlaps and module in peer.paces:
         training_seconds = peer.swarm.clock.monotonic() - pace.since
     if peer.tokens_per_second:
-        too_late = min(pace.too_late, peer.rules.round_tokens(peer.progress[module].version))
-        training_seconds += too_late / peer.tokens_per_second
+        if module not in peer.paces:
+            training_seconds = max(training_seconds, min(progress.tokens, a_round) / peer.tokens_per_second)
+        training_seconds += min(pace.too_late, a_round) / peer.tokens_per_second
     return pacing_of_run(peer).patience(training_seconds)
 
 

@@ -1,4 +1,4 @@
-"""How near the next round is, as a volunteer is told: also while rounds are under way."""
+"""How near the next round is, as a volunteer is told, also while rounds are under way; how long it waits for others."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -9,7 +9,7 @@ import torch
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.pacing import NextRound, next_round
+from dipaco_swarm.pacing import NextRound, next_round, patience
 from dipaco_swarm.path_in_training import InFlight, PathInTraining, RoundRules
 from dipaco_swarm.run.config import OuterConfig, RoundsConfig
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Role, Swarm
@@ -113,3 +113,11 @@ def test_there_is_none_after_the_last() -> None:
     assert next_round(path_in_training((400, 100), last_version=3)) is None
     last = path_in_training((400, 100), last_version=4, in_flight={OWN: 100, OTHERS: 100})
     assert next_round(last) is None
+
+
+@pytest.mark.parametrize(("tokens", "training", "waits"), [(900, 0.2, 18.0), (900, 60.0, 60.0), (5000, 0.2, 20.0)])
+def test_before_its_first_round_others_are_waited_for_as_long_as_its_training_took(
+    tokens: int, training: float, waits: float
+) -> None:
+    """The last piece of training may be a moment, as another module's round was due just now. A round's at most."""
+    assert patience(path_in_training((100, tokens)), OTHERS, training) == waits

@@ -129,6 +129,12 @@ def test_two_silent_members_of_six_part_nobody_from_the_others(seed: int) -> Non
     assert seen.second.versions >= 3
 
 
+def test_who_has_just_made_a_round_of_another_module_waits_for_the_others_of_this_one() -> None:
+    """Two pairs know each other by a module of their own: one of them waited three seconds for the shared one's first
+    round, as it had trained for a moment since, and each made a first version."""
+    assert not virtual.play(NOBODY, 4, seed=38).forks
+
+
 @pytest.mark.parametrize(
     "role", cases("wrong-flipped", "freezer", long=["mute", "mute-reducer", "equivocator", "staller"])
 )
