@@ -8,6 +8,9 @@ from dipaco_swarm.algorithm.pacing.pacing import GroupView, Other, Pacing, pacin
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.path_in_training import Pace, PathInTraining
 
+STEPS_WAITED = 2
+"""Inner steps: the one that a member is in when it is called, and as long again to come."""
+
 
 def pacing_of_run(peer: PathInTraining) -> Pacing:
     return pacing_of(peer.rules.rounds.pacing)
@@ -73,7 +76,8 @@ def patience(peer: PathInTraining, module: ModuleId, training_seconds: float) ->
     """How long others of the module's group are waited for; with rounds under way, training is cut into pieces.
 
     What came too late for the round before took its time as well: a round's at most. Before the first one, the last
-    piece may be a moment: another module's round was due just now.
+    piece may be a moment: another module's round was due just now. And whoever is called comes when its step is over:
+    the median member has STEPS_WAITED of its own, however soon after the last version the round is.
     """
     pace, progress = peer.paces.get(module, Pace(0.0)), peer.progress[module]
     a_round = peer.rules.round_tokens(progress.version)
@@ -83,6 +87,7 @@ def patience(peer: PathInTraining, module: ModuleId, training_seconds: float) ->
         if module not in peer.paces:
             training_seconds = max(training_seconds, min(progress.tokens, a_round) / peer.tokens_per_second)
         training_seconds += min(pace.too_late, a_round) / peer.tokens_per_second
+        training_seconds = max(training_seconds, STEPS_WAITED * peer.rules.tokens_per_step / peer.tokens_per_second)
     return pacing_of_run(peer).patience(training_seconds)
 
 

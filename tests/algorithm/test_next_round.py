@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from dipaco_swarm.algorithm.pacing.paced import PATIENCE_FLOOR_SECONDS
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part
 from dipaco_swarm.algorithm.state import ModuleState
@@ -121,3 +122,11 @@ def test_before_its_first_round_others_are_waited_for_as_long_as_its_training_to
 ) -> None:
     """The last piece of training may be a moment, as another module's round was due just now. A round's at most."""
     assert patience(path_in_training((100, tokens)), OTHERS, training) == waits
+
+
+@pytest.mark.parametrize(("speed", "waits"), [(50.0, 4.0), (1.0, 200.0), (1000.0, PATIENCE_FLOOR_SECONDS)])
+def test_others_have_two_steps_of_ours_to_come_however_soon_a_round_is(speed: float, waits: float) -> None:
+    """Of 100 tokens each."""
+    peer = path_in_training((10, 10))
+    peer.tokens_per_second = speed
+    assert patience(peer, OTHERS, 0.1) == waits
