@@ -21,7 +21,7 @@ slowest has half when one has all."""
 RETRY_SHARE = 0.05
 """Share of a round's tokens to train after a failed round, before it is tried again."""
 PATIENCE_FLOOR_SECONDS = 3.0
-"""A member that is called stops at its next inner step; this covers a slow step."""
+"""To be called and to come, where inner steps are short; slow ones have their own (`STEPS_WAITED` in pacing.py)."""
 
 
 class Paced(Pacing):
