@@ -1,13 +1,15 @@
 """A run of paths of 157 million parameters, by real programs on one GPU: is it busy, and does everybody agree?
 
-    python -m benchmarks.gpu [--peers 2] [--minutes 3] [--inner-steps 150] [--device cuda] [--small]
+    python -m benchmarks.gpu [--peers 2] [--minutes 3] [--inner-steps 150] [--device cuda] [--small] [--hostile flip ..]
 
 A bootstrap node and peers as processes on this machine, over loopback, with what a volunteer gets who says nothing but
 `--device cuda`: bf16 activations, 8-bit moments, rounds beside training. A dense stage of two rounds, then one in which
 each peer has a path of its own and all share the first module; the last minutes are looked at, in windows. Then the
 model writes something. Speed is of tokens trained in a window; beside it what `InnerTrainer` alone reaches in the same
-process setting is the table of `benchmarks.inner --device cuda`. `--small` is a path of the demo's size, to try the
-benchmark on a CPU. Prints a table, and with `--out` writes it, and the end of each program's log.
+process setting is the table of `benchmarks.inner --device cuda`. With `--hostile` one after the other joins the last
+stage who plays a role of `benchmarks.hostile`, until most peers leave it out of their rounds. `--small` is a path of
+the demo's size, to try the benchmark on a CPU. Prints a table, and with `--out` writes it, and the end of each
+program's log.
 """
 
 import argparse
@@ -30,13 +32,16 @@ from dipaco_swarm.dashboard.metrics import Following, metrics_file
 from dipaco_swarm.demo.processes import Process, Troupe, tail
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.operator import Serving
-from dipaco_swarm.events.training import Doubted, Round, RoundFailed, Steps
+from dipaco_swarm.events.training import Committed, Doubted, Round, RoundFailed, Steps
 from dipaco_swarm.events.usage import Usage
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.file import read_run_file
+from dipaco_swarm.swarm.libp2p.identity import load_identity
 from dipaco_swarm.training.modules import build_network
 
+FOUND_SECONDS = 150.0
+"""In which who plays a role is to be found, once it trains."""
 START_SECONDS = 240.0
 LOOK_SECONDS = 0.5
 LAST_LINES = 25
@@ -121,6 +126,14 @@ class Watched:
     def events(self) -> Sequence[Event]:
         return self._told.events()
 
+    def made(self) -> Sequence[tuple[float, Committed]]:
+        """Versions of the shared module in the last stage that it knows of, and when it did (Unix time)."""
+        return [
+            (entry.time, entry.event)
+            for entry in self._told.entries()
+            if isinstance(entry.event, Committed) and (entry.event.stage, entry.event.module) == (1, SHARED)
+        ]
+
     @property
     def has_used_time(self) -> bool:
         return any(isinstance(event, Usage) for event in self.events())
@@ -163,11 +176,13 @@ class Scene:
         self.until(lambda: any(isinstance(event, Serving) for event in node.events()), "the run can be joined")
         return node, next(event.address for event in node.events() if isinstance(event, Serving))
 
-    def peer(self, number: int, address: str) -> Watched:
-        name = f"peer-{number}"
+    def peer(self, name: str, address: str, role: str | None = None) -> Watched:
+        """`role`: what it plays; None: a volunteer."""
         home, cache = self._folder / name, self._folder / "cache"
         arguments = ["--run", address, "--home", str(home), "--cache", str(cache), "--screen", "plain"]
         arguments += ["--device", self._device, "--threads", str(THREADS), "--yes", "--normal-priority"]
+        if role is not None:
+            return Watched(self._troupe.start(name, "benchmarks.hostile.acting", [role, *arguments]), home)
         return Watched(self._troupe.start(name, "dipaco_swarm.cli.peer", arguments), home)
 
     def window(self, peers: Sequence[Watched], seconds: float) -> Window:
@@ -221,6 +236,38 @@ def accused(members: Sequence[Watched], run: str) -> list[str]:
     return lines
 
 
+def confronted(scene: Scene, honest: Sequence[Watched], role: str, address: str, run: str) -> str:
+    """Somebody who plays this role joins; a row of what came of it. `run`: its fingerprint."""
+    hostile = scene.peer(f"hostile-{role}", address, role)
+    scene.until(lambda: any(isinstance(event, Steps) for event in hostile.events()), f"{role} trains")
+    name, began, before = load_identity(hostile.home).peer, time.time(), [peer.usage() for peer in honest]
+    try:
+        scene.until(
+            lambda: 2 * sum(names(peer, name, run) for peer in honest) > len(honest),
+            f"most leave {role} out",
+            FOUND_SECONDS,
+        )
+        after = f"{time.time() - began:.0f} s"
+    except TimeoutError:
+        after = f"not in {FOUND_SECONDS:.0f} s"
+    passed = time.time() - began
+    made = {event.version: event for peer in honest for at, event in peer.made() if at >= began}
+    spans = [(now.tokens - then.tokens) for then, now in zip(before, [peer.usage() for peer in honest], strict=True)]
+    row = (
+        f"| {role} | {after} | {sum(name in event.tokens for event in made.values())} | {len(made)} | "
+        f"{sum(spans) / passed:,.0f} | {'; '.join(accused(honest, run)) or 'nobody'} |"
+    )
+    hostile.process.handle.send_signal(signal.SIGINT)
+    scene.tell(row)
+    return row
+
+
+def names(member: Watched, name: str, run: str) -> bool:
+    """Whether it has banned or doubted this peer."""
+    doubted = any(isinstance(event, Doubted) and event.peer == name for event in member.events())
+    return doubted or name in banned_by(member.home, run)
+
+
 def play(options: argparse.Namespace, folder: Path) -> list[str]:
     """The story; returns the lines of the report."""
     config = run_of(options.peers, options.inner_steps, small=options.small)
@@ -235,7 +282,7 @@ def play(options: argparse.Namespace, folder: Path) -> list[str]:
 
 def _play(scene: Scene, config: RunConfig, options: argparse.Namespace) -> list[str]:
     node, address = scene.bootstrap(config)
-    peers = [scene.peer(number, address) for number in range(options.peers)]
+    peers = [scene.peer(f"peer-{number}", address) for number in range(options.peers)]
     scene.until(lambda: all(any(isinstance(e, Steps) for e in peer.events()) for peer in peers), "all train")
     scene.until(lambda: len(rounds(peers, 0)) >= 2 * options.peers, "the dense stage has two versions")
     scene.until(lambda: versions(peers) >= 1, "the first version of the stage with paths")
@@ -243,12 +290,14 @@ def _play(scene: Scene, config: RunConfig, options: argparse.Namespace) -> list[
     windows = [scene.window(peers, 60 * options.minutes / WINDOWS) for _ in range(WINDOWS)]
     memory, device_memory = max(peer.memory() for peer in peers), in_use(options.device)
     failed = [event for peer in peers for event in peer.events() if isinstance(event, RoundFailed)]
+    run = RunAddress.parse(address).fingerprint
+    found = accused([node, *peers], run)
+    roles = [confronted(scene, peers, role, address, run) for role in options.hostile]
     for peer in peers:
         peer.process.handle.send_signal(signal.SIGINT)
     scene.until(lambda: all(peer.process.code is not None for peer in peers), "all have left", LEAVE_SECONDS)
     made, parted = digests(peers)
     usage = [peer.usage() for peer in peers]
-    found = accused([node, *peers], RunAddress.parse(address).fingerprint)
     losses = [over.loss for over in rounds(peers, 1) if over.loss is not None]
     lines = [
         f"# Paths of {parameters(config) / 1e6:.0f} million parameters on one device",
@@ -268,6 +317,9 @@ def _play(scene: Scene, config: RunConfig, options: argparse.Namespace) -> list[
         f"sent {max(sum(each.sent.values()) for each in usage) / 1e6:,.0f} MB in "
         f"{max(each.seconds for each in usage):.0f} s.",
     ]
+    if roles:
+        head = "role | most left it out after | versions with it | versions | tokens a second, honest peers | said"
+        lines += ["", f"| {head} |", "|---|---:|---:|---:|---:|---|", *roles]
     return lines
 
 
@@ -296,6 +348,7 @@ def main() -> int:
     parser.add_argument("--inner-steps", type=int, default=150, help="of a round")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="a path of the demo's size")
+    parser.add_argument("--hostile", nargs="*", default=[], help="roles, of `python -m benchmarks.hostile --list`")
     parser.add_argument("--out", type=Path, help="write the report here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dipaco-gpu-") as folder:

@@ -1,5 +1,6 @@
 """A role of `dipaco_swarm/testing/cast.py` as a real process: the command `dipaco-peer`, and somebody else inside."""
 
+import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -77,3 +78,11 @@ def act(role: str) -> None:
         return _Acting(played, swarm, around)
 
     setattr(program, "Volunteer", volunteer)  # noqa: B010  # another class, for good: this process is not a volunteer
+
+
+def main() -> None:
+    """The command, for who starts programs: the role comes before the arguments of `dipaco-peer`."""
+    from dipaco_swarm.cli import peer
+
+    act(sys.argv.pop(1))
+    peer.main()

@@ -6,12 +6,13 @@ loss(w + x) + loss(w - x) less loss(w) is x'Hx / 2, with the first order gone
 (docs/decisions/0049-contributions-are-tried-on-documents.md).
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from dipaco_swarm.algorithm.doubts import Place, Trial, how_far
+from dipaco_swarm.algorithm.doubts import Place, Trial
 from dipaco_swarm.training.evaluation import sequence_log_likelihoods
 from dipaco_swarm.training.modules import PathModel
 
@@ -27,7 +28,8 @@ def bends(
     A way: places of the level's vector, and how far these go, fp32. `stop` is asked before every pass over the
     sequences, seconds on a laptop: none where it says so.
     """
-    local = model.vector(level)
+    local = model.vector(level).to(model.device)  # there, for a pass takes a GPU less than its parameters the way to it
+    moved = torch.empty_like(local)
     lengths = torch.full((len(sequences),), sequences.shape[1])
 
     def losses() -> Tensor:
@@ -35,22 +37,31 @@ def bends(
         sums, counts = sequence_log_likelihoods(model.network, sequences, lengths, skip=0, batch=1)
         return -sums / counts
 
+    def put(way: Iterable[Place]) -> float:
+        """On where the model is; returns how far that is. Asked for once: a contribution is decoded each time."""
+        moved.copy_(local)
+        parts = []
+        for here, part in way:
+            on_device = part.to(moved.device)
+            moved[here].add_(on_device)
+            parts.append(float(torch.linalg.vector_norm(on_device)))
+        return math.hypot(*parts)
+
     found = []
     try:
         plain = losses()
         for way in ways:
-            changed = torch.zeros_like(plain)
-            for sign in (1.0, -1.0):
-                if stop():
-                    return []
-                vector = local.clone()
-                for here, part in way:
-                    vector[here].add_(part, alpha=sign)
-                model.load(level, vector)
-                changed += losses() - plain
-            bend = changed / 2
+            if stop():
+                return []
+            length = put(way)
+            model.load(level, moved)
+            there = losses()
+            if stop():
+                return []
+            model.load(level, moved.neg_().add_(local, alpha=2.0))  # as far to the other side
+            bend = (there + losses()) / 2 - plain
             error = float(bend.std()) / len(bend) ** 0.5 if len(bend) > 1 else float("inf")
-            found.append(Trial(float(bend.mean()), error, how_far(way)))
+            found.append(Trial(float(bend.mean()), error, length))
     finally:
         model.load(level, local)
     return found
