@@ -237,6 +237,32 @@ def test_an_answer_that_takes_long_to_look_at_is_none_at_once(answer: list[tuple
     assert time.process_time() - began < 1.0, "it took a minute, and no thread of the loop's did anything else"
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        pytest.param(7, b"", id="of no type that there is"),
+        pytest.param(dht_pb2.FOUND_REGULAR, b"", id="a value by itself"),
+        pytest.param(dht_pb2.FOUND_DICTIONARY, b"\xc7\x00\x40", id="a tuple"),
+        pytest.param(dht_pb2.FOUND_DICTIONARY, b"\xa1x", id="a name"),
+        pytest.param(dht_pb2.FOUND_DICTIONARY, b"\x01\x02", id="two numbers"),
+    ],
+)
+def test_an_answer_that_is_no_dictionary_of_records_is_none(
+    make_libp2p_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch, kind: int, value: bytes
+) -> None:
+    (swarm,) = make_libp2p_swarms(1)
+    protocol, key = node_of(swarm).dht.protocol, DHTID.generate(source="a key")
+
+    async def rpc_find(request: dht_pb2.FindRequest, **how: Any) -> dht_pb2.FindResponse:
+        result = dht_pb2.FindResult(expiration_time=get_dht_time() + 60, value=value)
+        result.type = kind
+        return dht_pb2.FindResponse(results=[result])
+
+    stub = SimpleNamespace(rpc_ping=None, rpc_store=None, rpc_find=rpc_find)
+    monkeypatch.setattr(protocol, "get_stub", lambda peer: _Asked(stub, 20))
+    assert swarm._portal.run(protocol.call_find(PeerID(named(1)), [key])) in (None, {key: (None, {})})
+
+
 def test_a_name_is_one_node_and_those_without_a_place_are_forgotten(make_libp2p_swarms: MakeSwarms) -> None:
     (swarm,) = make_libp2p_swarms(1)
     protocol = node_of(swarm).dht.protocol

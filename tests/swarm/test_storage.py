@@ -1,6 +1,8 @@
 """What a node keeps of the DHT for others: only what is a signed record of ours, and only so much of it."""
 
 import math
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from dipaco_swarm.swarm import records
 from dipaco_swarm.swarm.libp2p import storage
 from dipaco_swarm.swarm.libp2p.dht import SignedRecords, _signed_part
 from dipaco_swarm.swarm.libp2p.identity import Identity, _key_in, load_identity, public_key
-from dipaco_swarm.swarm.libp2p.storage import BoundedStorage, bound_dictionaries
+from dipaco_swarm.swarm.libp2p.serializing import DICTIONARY, RecordSerializer
+from dipaco_swarm.swarm.libp2p.storage import BoundedStorage
 from dipaco_swarm.swarm.records import MAX_RECORD_BYTES
 
 GOODBYE = records.encode(records.Goodbye())
@@ -170,11 +173,10 @@ def test_what_has_no_writer_is_not_kept() -> None:
 
 
 def test_a_dictionary_is_read_as_it_was_written() -> None:
-    bound_dictionaries()
     written = DictionaryDHTValue()
     for i in range(5):
         written.store(f"name {i}", b"%d" % i, soon())
-    read = MSGPackSerializer.loads(MSGPackSerializer.dumps(written))
+    read = RecordSerializer.loads(RecordSerializer.dumps(written))
     assert isinstance(read, DictionaryDHTValue)
     assert dict(read.items()) == dict(written.items())
 
@@ -198,9 +200,52 @@ def tuple_of_one_hash(number: int) -> msgpack.ExtType:
     ],
 )
 def test_a_dictionary_of_anything_else_is_refused_at_once(entries: object) -> None:
-    raw = msgpack.packb(msgpack.ExtType(0x50, msgpack.packb([10, soon(), entries])))
-    bound_dictionaries()
+    raw = msgpack.packb(msgpack.ExtType(DICTIONARY, msgpack.packb([10, soon(), entries])))
     began = time.process_time()
-    with pytest.raises((ValueError, TypeError)):
-        MSGPackSerializer.loads(raw)
+    with pytest.raises(ValueError, match=r"dictionary|exceeds"):
+        RecordSerializer.loads(raw)
     assert time.process_time() - began < 1
+
+
+def within_itself(code: int, times: int) -> bytes:
+    inner: bytes = msgpack.packb([0, 0.0, []])
+    for _ in range(times):
+        inner = msgpack.packb([0, 0.0, msgpack.ExtType(code, inner)])
+    whole: bytes = msgpack.packb(msgpack.ExtType(code, inner))
+    return whole
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(within_itself(DICTIONARY, 300), id="dictionaries in dictionaries"),
+        pytest.param(within_itself(MSGPackSerializer._TUPLE_EXT_TYPE_CODE, 300), id="tuples in tuples"),
+        pytest.param(msgpack.packb(msgpack.ExtType(DICTIONARY, within_itself(7, 1))), id="another type in one"),
+        pytest.param(b"\xdd" + (1 << 20).to_bytes(4, "big") + b"\xd4\x05\x00" * (1 << 20), id="a million of a type"),
+        pytest.param(b"\x91" * 100_000, id="lists in lists"),
+        pytest.param(msgpack.packb({"x": 1}), id="a map"),
+    ],
+)
+def test_what_ends_the_process_or_takes_long_is_not_read(value: bytes) -> None:
+    """In a process of its own: 300 of hivemind's types within each other are more than a thread's stack holds."""
+    code = (
+        "import sys, threading\n"
+        "from dipaco_swarm.swarm.libp2p.serializing import RecordSerializer\n"
+        "value, refused = sys.stdin.buffer.read(), []\n"
+        "def read():\n"
+        "    try:\n"
+        "        RecordSerializer.loads(value)\n"
+        "    except ValueError:\n"
+        "        refused.append(True)\n"
+        "thread = threading.Thread(target=read)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "sys.exit(0 if refused else 3)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], input=value, capture_output=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr[-500:]
+    assert len(ended.stderr) < 1000
+
+
+def test_names_are_read() -> None:
+    assert RecordSerializer.loads(RecordSerializer.dumps("a name")) == "a name"

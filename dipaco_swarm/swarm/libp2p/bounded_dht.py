@@ -19,6 +19,7 @@ from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import dht_pb2
 
+from dipaco_swarm.swarm.libp2p.serializing import RecordSerializer
 from dipaco_swarm.swarm.libp2p.together import MAX_QUESTIONS
 
 MAX_NAME_BYTES = 64
@@ -29,6 +30,8 @@ MAX_ANSWER_BYTES = 1 << 20
 
 class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     """`DHTProtocol` under the same name on the network."""
+
+    serializer = RecordSerializer
 
     @classmethod
     def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
@@ -95,6 +98,8 @@ class _Asked:
         if len(response.results) > len(request.keys):
             raise ValueError("answers what was not asked")
         for result in response.results:
+            if result.type not in (dht_pb2.NOT_FOUND, dht_pb2.FOUND_DICTIONARY):
+                raise ValueError(f"answers with type {result.type}, which our nodes do not have")
             only_real_neighbours(result, self._neighbours)
         return response
 

@@ -12,11 +12,7 @@ from typing import Any
 from hivemind.dht import DHTNode
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
-from hivemind.utils import MSGPackSerializer
 from hivemind.utils.timed_storage import TimedStorage, get_dht_time
-
-from dipaco_swarm.swarm.libp2p.identity import MAX_NAME
-from dipaco_swarm.swarm.records import MAX_RECORD_BYTES
 
 MAX_KEYS_A_WRITER = 4096
 """Under so many keys one peer may write: a keeper says that it has every module of the bank."""
@@ -123,37 +119,3 @@ def bound_storage(node: DHTNode) -> None:
         for writer, record in entry.value.items() if isinstance(entry.value, DictionaryDHTValue) else ():
             bounded.store_subkey(key, writer, record.value, record.expiration_time)
     node.protocol.storage, node.protocol.cache = bounded, BoundedStorage()
-    bound_dictionaries()
-
-
-def bound_dictionaries() -> None:
-    """Have this process read no other dictionaries than those of records."""
-    MSGPackSerializer._ext_type_codes[MSGPackSerializer._ext_types[DictionaryDHTValue]] = _Dictionary
-
-
-class _Dictionary:
-    """How a dictionary that somebody sends is read. hivemind reads any, with keys of any kind.
-
-    A million small entries, or some thousand keys with one hash, would hold up the loop for long.
-    """
-
-    @staticmethod
-    def unpackb(raw: bytes) -> DictionaryDHTValue:
-        """Raises ValueError when it is not one of ours."""
-        _, _, entries = MSGPackSerializer.loads(raw)
-        if not isinstance(entries, list) or len(entries) > MAX_WRITERS_A_KEY:
-            raise ValueError("not a dictionary of records")
-        read = DictionaryDHTValue()
-        with read.freeze():
-            for writer, value, expiration in entries:
-                if not (
-                    isinstance(writer, str)
-                    and isinstance(value, bytes)
-                    and isinstance(expiration, float)
-                    and len(writer) <= MAX_NAME
-                    and len(value) <= MAX_RECORD_BYTES
-                    and math.isfinite(expiration)
-                ):
-                    raise ValueError("not a dictionary of records")
-                read.store(writer, value, expiration)
-        return read
