@@ -38,7 +38,7 @@ from dipaco_swarm.training.reading.making import BlockMaker, Rules
 from dipaco_swarm.training.reading.places import Corpus
 from dipaco_swarm.training.reading.store import BlockStore
 from dipaco_swarm.training.sources.opening import COMPRESSED
-from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
+from dipaco_swarm.training.tokenizer import end_of_text_id, stored_as, vocabulary_size
 
 KINDS = {
     "text": (".txt", ".text", ".md", ".rst", ".tex", ".org"),
@@ -114,9 +114,9 @@ class OwnSequences:
         """`length`: tokens of a sequence. Raises SwarmError."""
         portions = own_portions(own.folder)
         self._own, self._seed = own, seed
-        dtype = np.dtype("<u2" if vocabulary_size(tokenizer) <= 2**16 else "<u4")
-        first = 16
-        blocks = Blocks(first, max(first, min(BLOCK_SEQUENCES, BLOCK_BYTES // (length * dtype.itemsize))))
+        vocabulary = vocabulary_size(tokenizer)
+        first, row_bytes = 16, length * stored_as(vocabulary).itemsize
+        blocks = Blocks(first, max(first, min(BLOCK_SEQUENCES, BLOCK_BYTES // row_bytes)))
         digest = hashlib.sha256(f"{tokenizer.to_str()}\n{length}\n{seed}\n{LAYOUT}".encode())
         for file in chain.from_iterable(found_in(own.folder).values()):
             there = os.stat(file)
@@ -131,7 +131,7 @@ class OwnSequences:
             kept.chmod(0o700)  # it is as private as what it is made of
         except OSError as error:
             raise cannot_write("your own documents", own.home, error) from error
-        self._store = BlockStore(folder, blocks, length, dtype)
+        self._store = BlockStore(folder, blocks, length, vocabulary)
         unsplit = DataConfig(source="python", sequence_length=length).model_copy(
             update={"holdout": 0.0, "routing_sample": 0.0}
         )  # nothing of them is set apart for anybody

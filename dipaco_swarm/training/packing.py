@@ -18,7 +18,7 @@ from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.training.documents import Document, place_in_slice, split_of
 from dipaco_swarm.training.encoding import Encode, Indices
 from dipaco_swarm.training.pieces import cut_into_pieces, prefixes_of
-from dipaco_swarm.training.tokenizer import end_of_text_id, vocabulary_size
+from dipaco_swarm.training.tokenizer import end_of_text_id, stored_as, vocabulary_size
 
 Assign = Callable[[Indices], Indices]
 """Prefixes (pieces, prefix_tokens) -> path of each piece (pieces,), or n paths (pieces, n) for overlapping shards."""
@@ -82,7 +82,7 @@ class Packer:
         self.path = path
         self.hold_out = hold_out
         self.end_of_text = end_of_text_id(tokenizer)
-        self.dtype = np.dtype("<u2" if vocabulary_size(tokenizer) <= 2**16 else "<u4")
+        self.dtype = stored_as(vocabulary_size(tokenizer))
 
     def advance(self, progress: ShardProgress, chunk: Sequence[Document]) -> Packed:
         """The progress after a chunk of documents, the sequences it completed, and what of it is held out."""

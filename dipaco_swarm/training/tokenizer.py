@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from dipaco_swarm.errors import DataError, ManifestError
@@ -157,3 +158,8 @@ def _marks(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 def vocabulary_size(tokenizer: Tokenizer) -> int:
     """Rows that an embedding needs: one more than the highest token id, as ids may have gaps."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def stored_as(vocabulary: int) -> np.dtype[np.generic]:
+    """How token ids of such a vocabulary are kept on the disk, and sent: little-endian, in two bytes where they fit."""
+    return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")

@@ -21,7 +21,7 @@ from dipaco_swarm.training.reading.shared.slices import slices_in
 from dipaco_swarm.training.tokenizer import load_tokenizer, train_tokenizer
 from tests.hub import Hub, until
 
-from .test_shared_reading import PATHS, PORTIONS, U2, Peer, a_slice, gained, live, other_paths, ours
+from .test_shared_reading import PATHS, PORTIONS, VOCABULARY, Peer, a_slice, gained, live, other_paths, ours
 
 CORPUS = "0123456789abcdef"
 
@@ -53,8 +53,8 @@ def hub() -> Iterator[Hub]:
 
 def exchange_of(peer: Peer, swarm: NetworkedSwarm, told: list[Event], start: int = 0) -> Exchange:
     """The exchange of a peer whose reader is here."""
-    subject = Subject(1, CORPUS, PORTIONS, start, peer.path, PATHS, U2, peer.tokens)
-    shelf = Shelf(peer.shelf.folder, PATHS, U2)
+    subject = Subject(1, CORPUS, PORTIONS, start, peer.path, PATHS, VOCABULARY, peer.tokens)
+    shelf = Shelf(peer.shelf.folder, PATHS, VOCABULARY)
 
     def tell_reader(line: Mapping[str, object]) -> None:
         peer.inbox.hear(line)
@@ -107,7 +107,7 @@ def test_what_is_asked_for_is_given_and_nothing_else(tokenizer: Tokenizer, tmp_p
 
     data = ask("2.3.0")
     assert data is not None
-    assert all(said.scope == 2 for said in slices_in(data, PATHS, U2))
+    assert all(said.scope == 2 for said in slices_in(data, PATHS, VOCABULARY))
     for name in ("4.3.0", "2.99.0", "2.3.99", "2.3", "2.3.0.0", "a.b.c", "2.3.-1", "..", "2.0x3.0"):
         try:
             assert ask(name) is None, name
@@ -125,7 +125,7 @@ def test_in_a_run_of_routes_no_tokens_are_given_to_those_of_our_path_either(
     for path in range(PATHS):
         data = reader.ask(one.name, topic_of(1, CORPUS, 0), f"{path}.0.0", timeout=5, limit=10**6)
         assert data is not None
-        given = slices_in(data, PATHS, U2)
+        given = slices_in(data, PATHS, VOCABULARY)
         assert sum(len(said.routes) for said in given)
         assert all(len(said.ids) == 0 and not said.has_tokens_of(path) for said in given)
 
@@ -135,7 +135,7 @@ def test_a_liar_is_named_and_not_asked_again(tokenizer: Tokenizer, tmp_path: Pat
     live([liar])
     for file in liar.shelf.folder.iterdir():
         data = file.read_bytes()
-        said = [other_paths(each) for each in slices_in(data[4:], PATHS, U2)]
+        said = [other_paths(each) for each in slices_in(data[4:], PATHS, VOCABULARY)]
         file.write_bytes(data[:4] + b"".join(each.to_bytes() for each in said))
     told: list[Event] = []
     exchange_of(liar, hub.swarm(liar.name), [])
@@ -179,8 +179,8 @@ def test_who_has_been_around_in_vain_looks_less_often_and_one_that_has_enough_do
             assert peer == "one"
             return self.part
 
-    subject = Subject(1, CORPUS, 200, 100, PathIndex(0), PATHS, U2, tokens=True)
-    shelf, lines, others = Shelf(tmp_path / "shelf", PATHS, U2), list[Mapping[str, object]](), Watched()
+    subject = Subject(1, CORPUS, 200, 100, PathIndex(0), PATHS, VOCABULARY, tokens=True)
+    shelf, lines, others = Shelf(tmp_path / "shelf", PATHS, VOCABULARY), list[Mapping[str, object]](), Watched()
     made = Exchange(others, subject, shelf, tmp_path / "inbox", lines.append, lambda event: None)
     made.hear({"routed": [3, 0, 2, False]})
     assert offered.wait(20)

@@ -22,7 +22,7 @@ from dipaco_swarm.training.reading.shared.slices import NOWHERE, Slice, in_slice
 from dipaco_swarm.training.reading.shared.supply import Gain
 from dipaco_swarm.training.tokenizer import load_tokenizer, train_tokenizer
 
-from .test_shared_reading import PATHS, PORTIONS, U2, Peer, gained, live, ours, portions
+from .test_shared_reading import PATHS, PORTIONS, U2, VOCABULARY, Peer, gained, live, ours, portions
 
 PATH = 1
 FEWEST_BYTES = 33
@@ -196,8 +196,8 @@ def test_whom_the_exchange_does_not_ask_is_forgotten_as_well(tmp_path: Path, mon
         def ask(self, peer: str, topic: str, name: str, *, timeout: float, limit: int) -> bytes | None:
             return None
 
-    subject = Subject(1, "0123456789abcdef", PORTIONS, 0, PathIndex(PATH), PATHS, U2, tokens=True)
-    shelf = Shelf(tmp_path / "shelf", PATHS, U2)
+    subject = Subject(1, "0123456789abcdef", PORTIONS, 0, PathIndex(PATH), PATHS, VOCABULARY, tokens=True)
+    shelf = Shelf(tmp_path / "shelf", PATHS, VOCABULARY)
     made = Exchange(Nobody(), subject, shelf, tmp_path / "inbox", lambda line: None, lambda event: None)
     for name in "abcde":
         made.hear({"refused": name})

@@ -94,7 +94,7 @@ class Bench:
     def __init__(self, tokenizer: Tokenizer, folder: Path, **changes: object) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.store = BlockStore(folder, Blocks(BATCH, 8), LENGTH, np.dtype("<u2"))
+        self.store = BlockStore(folder, Blocks(BATCH, 8), LENGTH, 257)
         self.assign: Assign | None = None
         self.portions: Sequence[Portion] = portions()
         self.mixed = False

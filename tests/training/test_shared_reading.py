@@ -38,6 +38,7 @@ from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, trai
 LENGTH, PREFIX, BATCH, PATHS = 16, 5, 2, 4
 DATA = DataConfig(source="python", sequence_length=LENGTH, holdout=0.1, routing_sample=0.1)
 U2 = np.dtype("<u2")
+VOCABULARY = 257
 PORTIONS, EACH = 12, 20
 
 
@@ -83,13 +84,15 @@ class Peer:
         stream = home / f"stream-{path}"
         stream.mkdir(parents=True, exist_ok=True)
         (home / "inbox").mkdir(exist_ok=True)
-        self.store = BlockStore(stream, Blocks(BATCH, 8), LENGTH, U2)
+        self.store = BlockStore(stream, Blocks(BATCH, 8), LENGTH, VOCABULARY)
         corpus = Corpus(self.portions, 5, start)
         self.routing = CheapRouting(encoder(tokenizer), self.assign, self.path, LENGTH, PREFIX)
         rules = Rules(DATA, end_of_text_id(tokenizer), 0.0)
         trained = partial(is_trained_on, rules=rules)
-        self.shelf, self.inbox = Shelf(home / "shelf", PATHS, U2), Inbox()
-        terms = Terms(self.path, PATHS, start % len(self.portions), self.name, self.tokens, U2, self.shelf_bytes)
+        self.shelf, self.inbox = Shelf(home / "shelf", PATHS, VOCABULARY), Inbox()
+        terms = Terms(
+            self.path, PATHS, start % len(self.portions), self.name, self.tokens, VOCABULARY, self.shelf_bytes
+        )
         self.supply = shared_supply(
             terms, PREFIX, corpus.in_order, self.routing, trained, self.shelf, stream, self.inbox, self.said.append,
             Random(7),
@@ -119,7 +122,7 @@ class Peer:
                 continue
             data = self.shelf.part(portion, done, other.path)
             assert data is not None
-            changed = b"".join(change(said).to_bytes() for said in slices_in(data, PATHS, U2))
+            changed = b"".join(change(said).to_bytes() for said in slices_in(data, PATHS, VOCABULARY))
             other.parts += 1
             file = other.home / "inbox" / f"{other.parts}.part"
             file.write_bytes(changed)
@@ -186,12 +189,12 @@ def same(one: Slice, other: Slice) -> bool:
 @pytest.mark.parametrize("overlap", [1, 2])
 def test_a_slice_goes_through_bytes_and_a_peer_is_told_its_own_tokens(overlap: int) -> None:
     several = [a_slice(9, ALL, overlap), a_slice(0), a_slice(5, NOWHERE), a_slice(7, 2)]
-    back = slices_in(b"".join(each.to_bytes() for each in several), PATHS, U2)
+    back = slices_in(b"".join(each.to_bytes() for each in several), PATHS, VOCABULARY)
     assert all(same(one, other) for one, other in zip(several, back, strict=True))
     whole = several[0]
     for path in range(PATHS):
         told = whole.told_to(path)
-        (sent,) = slices_in(told.to_bytes(), PATHS, U2)
+        (sent,) = slices_in(told.to_bytes(), PATHS, VOCABULARY)
         assert sent.scope == path
         assert [t.tolist() for t in sent.texts_of(path)] == [t.tolist() for t in whole.texts_of(path)]
         assert len(sent.texts_of(path)) == len(whole.numbers_of(path))
@@ -208,13 +211,30 @@ def test_whatever_bytes_come_they_are_slices_or_are_refused() -> None:
         for _ in range(random.randint(0, 3)):
             data[random.randrange(len(data))] = random.randrange(256)
         try:
-            found = slices_in(bytes(data[: random.choice((len(data), random.randrange(len(data))))]), PATHS, U2)
+            found = slices_in(bytes(data[: random.choice((len(data), random.randrange(len(data))))]), PATHS, VOCABULARY)
         except ValueError:
             continue
         read += 1
         for each in found:
             assert all(len(each.texts_of(p)) == len(each.numbers_of(p)) for p in range(PATHS) if each.has_tokens_of(p))
+            assert (each.ids.astype(np.int64) < VOCABULARY).all()
     assert read > 100
+
+
+def test_tokens_that_there_are_not_are_refused_wherever_they_stand(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Behind a prefix nothing else looks at them before they are trained on, and an embedding has no row for them."""
+    other, peer = Peer(tokenizer, tmp_path / "other", 1, 0), Peer(tokenizer, tmp_path / "peer", 1, 6)
+    live([other])
+
+    def spoilt(said: Slice) -> Slice:
+        ids = said.ids.copy()
+        ids[-1:] = VOCABULARY
+        return replace(said, ids=ids)
+
+    other.offer(peer, spoilt)
+    rows = peer.sequences()
+    assert f"none of {VOCABULARY}" in peer.refused[other.name]
+    assert rows.max() < VOCABULARY
 
 
 def test_slices_of_a_portion_are_small_at_first_and_have_all_documents() -> None:
@@ -227,7 +247,7 @@ def test_slices_of_a_portion_are_small_at_first_and_have_all_documents() -> None
 
 
 def test_the_shelf_gives_what_is_there_whole_and_lets_the_oldest_go(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, PATHS, U2)
+    shelf = Shelf(tmp_path, PATHS, VOCABULARY)
     shelf.look()
     several = [replace(a_slice(4 + i), is_last=i == 4) for i in range(5)]
     for number, said in enumerate(several):
@@ -236,14 +256,16 @@ def test_the_shelf_gives_what_is_there_whole_and_lets_the_oldest_go(tmp_path: Pa
     assert shelf.spans == {3: Span(0, 5, True), 8: Span(2, 3, True)}
     part = shelf.part(3, 2, 1)
     assert part is not None
-    assert all(same(one.told_to(1), other) for one, other in zip(several[2:], slices_in(part, PATHS, U2), strict=True))
+    assert all(
+        same(one.told_to(1), other) for one, other in zip(several[2:], slices_in(part, PATHS, VOCABULARY), strict=True)
+    )
     assert shelf.part(3, 5, 1) is shelf.part(8, 0, 1) is shelf.part(4, 0, 1) is None
     whole = (tmp_path / "3.routed").read_bytes()
     for cut in range(0, len(whole), 37):
         (tmp_path / "3.routed").write_bytes(whole[:cut])
-        torn = Shelf(tmp_path, PATHS, U2)
+        torn = Shelf(tmp_path, PATHS, VOCABULARY)
         part = torn.part(3, 0, 1)
-        given = [] if part is None else slices_in(part, PATHS, U2)
+        given = [] if part is None else slices_in(part, PATHS, VOCABULARY)
         torn.look()
         assert torn.spans.get(3, Span(0, 0, False)).end == len(given) < 5
         if given:

@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-import numpy as np
-
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import SwarmError, cannot_write
 from dipaco_swarm.run.config import RunConfig
@@ -35,7 +33,7 @@ from dipaco_swarm.training.reading.shared.shelf import Shelf
 from dipaco_swarm.training.reading.shared.subject import SHELF_PART, common_of, is_shared
 from dipaco_swarm.training.reading.shared.supply import Terms, shared_supply
 from dipaco_swarm.training.reading.store import BlockStore
-from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, vocabulary_size
+from dipaco_swarm.training.tokenizer import end_of_text_id, load_tokenizer, stored_as, vocabulary_size
 
 LEAD = 1
 """Blocks that are made before training comes to them."""
@@ -101,9 +99,9 @@ class Needed:
 
 def store_of(config: RunConfig, vocabulary: int, folder: Path) -> BlockStore:
     """The folder of a stream of this run."""
-    dtype = np.dtype("<u2" if vocabulary <= 2**16 else "<u4")
     length = config.data.sequence_length
-    return BlockStore(folder, Blocks.of(config.inner.batch_sequences, length * dtype.itemsize), length, dtype)
+    blocks = Blocks.of(config.inner.batch_sequences, length * stored_as(vocabulary).itemsize)
+    return BlockStore(folder, blocks, length, vocabulary)
 
 
 @dataclass(frozen=True)
@@ -203,14 +201,14 @@ def reader_of(job: Job, say: Say, inbox: Inbox | None = None) -> Reader:
     shared = shelf = None
     if is_together and inbox is not None and assign is not None and isinstance(corpus, Corpus):
         common = common_of(manifest, corpus.in_order)
-        shelf = Shelf(Path(job.shelf) / common, len(manifest.stage.table), store.dtype)
+        shelf = Shelf(Path(job.shelf) / common, len(manifest.stage.table), store.vocabulary)
         terms = Terms(
             path=path,
             paths=len(manifest.stage.table),
             start=job.start % len(corpus.in_order),
             peer=job.peer,
             tokens=job.shares == "tokens",
-            dtype=store.dtype,
+            vocabulary=store.vocabulary,
             shelf_bytes=job.disk // SHELF_PART,
         )
         told = {"portions": len(corpus.in_order), "corpus": common, "shelf": str(shelf.folder), "tokens": terms.tokens}

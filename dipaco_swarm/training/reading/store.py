@@ -23,6 +23,7 @@ from dipaco_swarm.files import flush, replace_whole
 from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.reading.blocks import Blocks, order_in
 from dipaco_swarm.training.reading.places import Place
+from dipaco_swarm.training.tokenizer import stored_as
 
 T = TypeVar("T")
 
@@ -59,16 +60,17 @@ class Window:
 class BlockStore:
     """The files of a stream. Two programs look at them: one makes blocks, the other trains on them."""
 
-    def __init__(self, folder: Path, blocks: Blocks, length: int, dtype: np.dtype[np.generic]) -> None:
-        """`length`, `dtype`: of a sequence."""
+    def __init__(self, folder: Path, blocks: Blocks, length: int, vocabulary: int) -> None:
+        """`length`: of a sequence; `vocabulary`: its token ids are below that."""
         self.folder = folder
         self.blocks = blocks
         self.length = length
-        self.dtype = dtype
+        self.vocabulary = vocabulary
+        self.dtype = stored_as(vocabulary)
 
     @property
     def row_bytes(self) -> int:
-        return self.length * self.dtype.itemsize
+        return int(self.length * self.dtype.itemsize)
 
     def size(self, block: int) -> int:
         """Sequences of a block; the last one may be smaller, and there is none after it."""

@@ -52,7 +52,7 @@ class SharingReader:
                 self._exchange = Exchange(
                     self._others,
                     subject,
-                    Shelf(shelf, subject.paths, subject.dtype),
+                    Shelf(shelf, subject.paths, subject.vocabulary),
                     Path(self._job.folder) / INBOX,
                     self._tell_reader,
                     lambda event: self._hear({"event": event}),
@@ -71,4 +71,4 @@ def subject_of(
     """`said`: by the reader."""
     portions = int(str(said["portions"]))
     tokens = bool(said["tokens"])
-    return Subject(stage, str(said["corpus"]), portions, start % portions, path, paths, store.dtype, tokens)
+    return Subject(stage, str(said["corpus"]), portions, start % portions, path, paths, store.vocabulary, tokens)

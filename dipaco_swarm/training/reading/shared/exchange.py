@@ -20,7 +20,7 @@ from dipaco_swarm.events.reading import RoutedByOthers, RoutesRefused
 from dipaco_swarm.training.reading.shared.belief import MOST_REFUSED
 from dipaco_swarm.training.reading.shared.offers import num_stretches, said_of, spans_in, stretch_of, topic_of
 from dipaco_swarm.training.reading.shared.shelf import Shelf, Span
-from dipaco_swarm.training.reading.shared.slices import NOWHERE, Stored, slices_in
+from dipaco_swarm.training.reading.shared.slices import NOWHERE, slices_in
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,8 @@ class Subject:
     """The portion that this peer begins with."""
     path: PathIndex
     paths: int
-    dtype: Stored
+    vocabulary: int
+    """Token ids are below that."""
     tokens: bool
     """Whether tokens are given, or routes alone: of one's own path they are on the shelf anyway."""
 
@@ -277,7 +278,7 @@ class Exchange:
         name = f"{subject.path}.{portion}.{first}"
         data = self._others.ask(peer, self._topic(stretch), name, timeout=ASK_SECONDS, limit=PART_LIMIT)
         try:
-            found = [] if data is None else slices_in(data, subject.paths, subject.dtype)
+            found = [] if data is None else slices_in(data, subject.paths, subject.vocabulary)
         except ValueError as error:
             with self._changed:
                 self._refuse(peer, {"portion": portion, "why": f"something that {error}"})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from dipaco_swarm.training.reading.shared.slices import Slice, Stored, slices_in
+from dipaco_swarm.training.reading.shared.slices import Slice, slices_in
 
 _FIRST = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
@@ -34,11 +34,11 @@ class Span:
 class Shelf:
     """The folder. `add` and `make_room` are for the reader alone."""
 
-    def __init__(self, folder: Path, paths: int, dtype: Stored) -> None:
-        """`dtype`: how a token is stored."""
+    def __init__(self, folder: Path, paths: int, vocabulary: int) -> None:
+        """`vocabulary`: token ids are below that."""
         self.folder = folder
         self._paths = paths
-        self._dtype = dtype
+        self._vocabulary = vocabulary
         self.spans: dict[int, Span] = {}
         """Of each portion, as far as `look` and `add` know."""
 
@@ -54,7 +54,7 @@ class Shelf:
                 continue
             whole = _FIRST.size + sum(map(len, found))
             os.truncate(file, whole)
-            (last,) = slices_in(found[-1], self._paths, self._dtype)
+            (last,) = slices_in(found[-1], self._paths, self._vocabulary)
             self.spans[portion] = Span(first, first + len(found), last.is_last)
 
     @property
@@ -91,7 +91,7 @@ class Shelf:
         """A slice that is there."""
         for at, body in self._bodies(portion, number):
             if at == number:
-                return slices_in(body, self._paths, self._dtype)[0]
+                return slices_in(body, self._paths, self._vocabulary)[0]
         return None
 
     def part(self, portion: int, number: int, path: int) -> bytes | None:
@@ -99,7 +99,7 @@ class Shelf:
         told, size = [], 0
         for _, body in self._bodies(portion, number):
             try:
-                told.append(slices_in(body, self._paths, self._dtype)[0].told_to(path).to_bytes())
+                told.append(slices_in(body, self._paths, self._vocabulary)[0].told_to(path).to_bytes())
             except ValueError:
                 break  # it is being written
             size += len(told[-1])

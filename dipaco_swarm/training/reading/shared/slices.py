@@ -17,6 +17,7 @@ from dipaco_swarm.training.documents import CHUNK_DOCUMENTS, Document, Portion
 from dipaco_swarm.training.encoding import Indices
 from dipaco_swarm.training.reading.cheap import Work
 from dipaco_swarm.training.reading.places import TOGETHER
+from dipaco_swarm.training.tokenizer import stored_as
 
 SLICE_CHARACTERS = 1 << 20
 SMALLER = (8, 4, 4, 4, 2)
@@ -138,7 +139,7 @@ def slice_with(
     return Slice(len(documents), characters, digest_of(documents), is_last, routes, scope, *_packed(texts, dtype))
 
 
-def slices_in(data: bytes, paths: int, dtype: Stored) -> list[Slice]:
+def slices_in(data: bytes, paths: int, vocabulary: int) -> list[Slice]:
     """What `to_bytes` wrote, one after the other. `paths`: of the stage. Raises ValueError when it is none."""
     found, at = [], 0
     while at < len(data):
@@ -146,12 +147,13 @@ def slices_in(data: bytes, paths: int, dtype: Stored) -> list[Slice]:
             raise ValueError("breaks off")
         (size,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
-        found.append(_slice_in(data[at : at + size], size, paths, dtype))
+        found.append(_slice_in(data[at : at + size], size, paths, vocabulary))
         at += size
     return found
 
 
-def _slice_in(body: bytes, size: int, paths: int, dtype: Stored) -> Slice:
+def _slice_in(body: bytes, size: int, paths: int, vocabulary: int) -> Slice:
+    dtype = stored_as(vocabulary)
     if len(body) != size or size < _HEADER.size:
         raise ValueError("breaks off")
     documents, characters, texts, count, overlap, scope, is_last, digest = _HEADER.unpack_from(body)
@@ -169,7 +171,10 @@ def _slice_in(body: bytes, size: int, paths: int, dtype: Stored) -> Slice:
     lengths = np.frombuffer(body, "<u4", held, at)
     if int(lengths.sum(dtype=np.int64)) != count:
         raise ValueError("has texts of another length than it says")
-    return replace(about, lengths=lengths, ids=np.frombuffer(body, dtype, count, at + lengths.nbytes))
+    ids = np.frombuffer(body, dtype, count, at + lengths.nbytes)
+    if (ids >= vocabulary).any():
+        raise ValueError(f"has a token that is none of {vocabulary}")
+    return replace(about, lengths=lengths, ids=ids)
 
 
 def _packed(texts: Sequence[Indices], dtype: Stored) -> tuple[Lengths, Ids]:

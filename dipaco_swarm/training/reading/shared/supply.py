@@ -25,12 +25,12 @@ from dipaco_swarm.training.reading.shared.slices import (
     Read,
     Slice,
     Slices,
-    Stored,
     Trained,
     slice_with,
     slices_in,
 )
 from dipaco_swarm.training.reading.shared.subject import LEDGER, REFUSED
+from dipaco_swarm.training.tokenizer import stored_as
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ class Terms:
     peer: str
     tokens: bool
     """Whether tokens are kept for others, or routes alone."""
-    dtype: Stored
-    """Of a token on the disk."""
+    vocabulary: int
+    """Token ids are below that."""
     shelf_bytes: int
     """That may be kept for others."""
 
@@ -172,7 +172,7 @@ class SharedSupply:
     def _opened(self, part: Part) -> list[Slice]:
         file = Path(part.file)
         try:
-            found = slices_in(file.read_bytes(), self._terms.paths, self._terms.dtype)
+            found = slices_in(file.read_bytes(), self._terms.paths, self._terms.vocabulary)
         except (ValueError, FileNotFoundError) as error:  # it was whole when it came
             self._refuse(part, f"something that {error}")
             return []
@@ -253,7 +253,7 @@ class SharedSupply:
         texts = self._texts_of(here)
         found = self._routing.paths_of(self._routing.begin(texts))
         routes = np.where(found < 0, NOWHERE, found).astype(np.uint16)
-        scope, dtype = (ALL if self._terms.tokens else self._terms.path), self._terms.dtype
+        scope, dtype = (ALL if self._terms.tokens else self._terms.path), stored_as(self._terms.vocabulary)
         said = slice_with(documents, is_last, routes, scope, [], dtype)
         whole = self._routing.whole([texts[i] for i in said.numbers_of(scope)])
         said = slice_with(documents, is_last, routes, scope, whole, dtype)
