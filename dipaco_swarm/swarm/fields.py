@@ -43,6 +43,8 @@ MAX_NORM = 1e18
 MAX_SPEED = 1e12
 """Bytes, or tokens, a second."""
 
+MIN_SPEED = 1e-3
+
 MAX_SECONDS = 1e6
 """Twelve days of patience."""
 
@@ -96,7 +98,8 @@ Scale = Annotated[float, Field(gt=0, le=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(gt=0, le=MAX_NORM)]
 Loss = Annotated[float, Field(ge=-MAX_NORM, le=MAX_NORM)]
-Speed = Annotated[float, Field(ge=0, le=MAX_SPEED)]
+Speed = Annotated[float, Field(ge=0, le=MAX_SPEED), AfterValidator(lambda speed: speed if speed >= MIN_SPEED else 0.0)]
+"""What is less than MIN_SPEED is none: how long something takes at that speed is still an ordinary number."""
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 Time = Annotated[float, Field(ge=0, le=MAX_TIME)]
 

@@ -65,6 +65,17 @@ def test_a_number_has_a_range(name: str, most: float) -> None:
         assert name in refusal(changed(JOIN, **{name: value}))
 
 
+@pytest.mark.parametrize(
+    ("said", "read"), [(0.0, 0.0), (5e-324, 0.0), (9e-4, 0.0), (1e-3, 1e-3), (MAX_SPEED, MAX_SPEED)]
+)
+def test_at_no_speed_that_is_read_something_takes_for_ever(said: float, read: float) -> None:
+    """What divides by the speed of others ended the operator's node with an OverflowError, and a volunteer's screen."""
+    join = decode("peer", changed(JOIN, uplink=said))
+    assert isinstance(join, Join)
+    assert join.uplink == read
+    assert not read or round(MAX_WORK / read) > 0
+
+
 def test_the_largest_generation_fits_the_header_of_a_piece() -> None:
     PIECE.pack(MAX_INDEX, MAX_INDEX, MAX_MEMBERS // 8, MAX_INDEX)
     assert "generation" in refusal(changed(Reassign(gone=(), generation=1, pieces=()), generation=2**40))

@@ -1,5 +1,6 @@
 """Members and strangers that do their worst, each as one identity, in process: nobody else ends, freezes or is lost."""
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,12 +14,13 @@ from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.average import Average
 from dipaco_swarm.swarm.round.candidates import DEMOTED_AT
 from dipaco_swarm.swarm.round.channels import Channel
+from dipaco_swarm.swarm.round.exchange import PieceExchange
 from dipaco_swarm.swarm.round.following import MISTAKE
 from dipaco_swarm.swarm.round.gathering import Gathering
 from dipaco_swarm.swarm.round.leader import Leader
 from dipaco_swarm.swarm.round.reducer import Reducer
 from dipaco_swarm.swarm.round.reduction import leader_order
-from dipaco_swarm.swarm.wire import Join, Refuse
+from dipaco_swarm.swarm.wire import Exchange, Join, Refuse
 from tests.hub import Hub
 
 from .test_contract import MODULE, gather, group, part, reduce_together
@@ -63,6 +65,35 @@ def test_nobody_takes_an_average_that_is_not_a_number(
     outcomes = one_round(swarms, codec)
     assert sent, "nobody lied, which proves nothing"
     assert all(bool(torch.isfinite(outcome.mean).all()) for outcome in outcomes if isinstance(outcome, Agreed))
+
+
+def test_streams_of_a_round_that_have_ended_are_not_held(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One member opens hundreds and closes them: 18 kB each were held until the round was over."""
+    swarms = make_local_swarms(3)
+    restless, held = swarms[1].peer, list[int]()
+    exchange_with, serve = PieceExchange._exchange_with, PieceExchange.serve
+
+    async def opens_and_closes(self: PieceExchange, owner: int) -> None:
+        for _ in range(200 if self._transport.peer == restless else 0):
+            async with self._transport.dial(self.roster.members[owner].peer, self._protocol) as stream:
+                await stream.send(Exchange(round_id=self.roster.round_id))
+            for _ in range(20):  # turns of the loop, in which the other side sees its end
+                await asyncio.sleep(0)
+        await exchange_with(self, owner)
+
+    async def counted(self: PieceExchange, stream: Any) -> None:
+        await serve(self, stream)
+        held.append(len(self._streams))
+
+    monkeypatch.setattr(PieceExchange, "_exchange_with", opens_and_closes)
+    monkeypatch.setattr(PieceExchange, "serve", counted)
+    outcomes = one_round(swarms)
+    assert all(isinstance(outcome, Agreed) for outcome in outcomes)
+    assert len(held) >= 400
+    assert max(held) < 10
+    assert all(outcome.bytes_received > PARAMETERS for outcome in outcomes if isinstance(outcome, Agreed))
 
 
 def test_a_mistake_in_the_middle_of_a_round_ends_the_round_and_nothing_else(

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -28,7 +29,14 @@ from dipaco_swarm.training.reading.shared import supply as supply_module
 from dipaco_swarm.training.reading.shared.belief import SHALLOW
 from dipaco_swarm.training.reading.shared.inbox import Claim, Inbox, Part
 from dipaco_swarm.training.reading.shared.ledger import Ledger, Use, bits_of
-from dipaco_swarm.training.reading.shared.offers import MAX_BYTES, num_stretches, said_of, spans_in, stretch_of
+from dipaco_swarm.training.reading.shared.offers import (
+    MAX_BYTES,
+    num_stretches,
+    portions_of,
+    said_of,
+    spans_in,
+    stretch_of,
+)
 from dipaco_swarm.training.reading.shared.shelf import Shelf, Span
 from dipaco_swarm.training.reading.shared.slices import ALL, NOWHERE, Slice, in_slices, slice_with, slices_in
 from dipaco_swarm.training.reading.shared.supply import Gain, Terms, shared_supply
@@ -313,6 +321,19 @@ def test_an_offer_says_in_few_bytes_what_there_is(tmp_path: Path) -> None:
     for wrong in (b"x", b"1-", b"5-3", b"150", b"0-99999", b"1+99999999999", b",", b"\xff", b"1@2"):
         with pytest.raises(ValueError, match=r"is not a list|names portions|ascii"):
             spans_in(wrong, 0, 150)
+
+
+def test_an_offer_of_the_same_portions_again_and_again_is_read_so_often_and_no_more() -> None:
+    portions = 1 << 20
+    assert [portions_of(stretch, 150) for stretch in (0, 15)] == [range(10), range(141, 150)]
+    assert all(p in portions_of(stretch_of(p, number), number) for number in (1, 5, 16, 1000) for p in range(number))
+    assert spans_in(b"0-999999", 3, portions).keys() == set(portions_of(3, portions)[:4096]), (
+        "of a large corpus as well"
+    )
+    began = time.process_time()
+    for _ in range(100):
+        assert len(spans_in(b",".join([b"0-99999"] * 50), 0, portions)) == 4096
+    assert time.process_time() - began < 2.0, "each took a fifth of a second"
 
 
 # -------------------------------------------------------------------------------------------------------- one who reads

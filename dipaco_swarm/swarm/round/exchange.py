@@ -14,8 +14,9 @@ import contextlib
 import hashlib
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -42,6 +43,21 @@ DIAL_ATTEMPTS = 3
 """How often a stream to a reducer is opened before we leave it to the leader to see that we cannot reach it."""
 DIAL_PAUSE_SECONDS = 5
 """A round that waits for everybody tries on, with pauses of so many seconds at most."""
+
+
+@dataclass
+class Moves:
+    """Of some streams: bytes."""
+
+    sent: int = 0
+    received: int = 0
+    arrived: int = 0
+
+    def __iadd__(self, stream: Stream) -> "Moves":
+        self.sent += stream.sent
+        self.received += stream.received
+        self.arrived += stream.arrived
+        return self
 
 
 class PieceExchange:
@@ -85,7 +101,9 @@ class PieceExchange:
         """Members that are said to have kept this round waiting."""
         self._dropped: set[int] = set()
         """Members the leader said are gone."""
-        self._streams: list[Stream] = []
+        self._streams: set[Stream] = set()
+        self._ended = Moves()
+        """Bytes of streams that have ended: whoever is in the round may open and close them as often as it likes."""
         self._to_send: dict[int, asyncio.Queue[int]] = {}
         self._sent: set[int] = set()
         """Pieces of ours that their reducer has, as far as we can tell."""
@@ -136,7 +154,7 @@ class PieceExchange:
         return Alive(
             awaits_contributions=mask_of(self._reducer.awaited()),
             awaits_averages=mask_of(self.average.awaited() - {self._me}),
-            moved=sum(stream.arrived for stream in self._streams),
+            moved=self._ended.arrived + sum(stream.arrived for stream in self._streams),
         )
 
     def waive(self, members: AbstractSet[int]) -> None:
@@ -150,11 +168,11 @@ class PieceExchange:
 
     @property
     def bytes_sent(self) -> int:
-        return sum(stream.sent for stream in self._streams)
+        return self._ended.sent + sum(stream.sent for stream in self._streams)
 
     @property
     def bytes_received(self) -> int:
-        return sum(stream.received for stream in self._streams)
+        return self._ended.received + sum(stream.received for stream in self._streams)
 
     # ------------------------------------------------------------------------------------------------ the work of it
 
@@ -200,10 +218,19 @@ class PieceExchange:
         member = next((i for i, entry in enumerate(self.roster.members) if entry.peer == stream.peer), None)
         if member is None:
             raise RemoteDataError(stream.peer, "takes part in an exchange without being on its roster")
-        self._streams.append(stream)
-        task = self._tasks.start(self._reducer.serve(stream, member))
-        if task is not None:
-            await asyncio.wait({task})
+        with self._counted(stream):
+            task = self._tasks.start(self._reducer.serve(stream, member))
+            if task is not None:
+                await asyncio.wait({task})
+
+    @contextlib.contextmanager
+    def _counted(self, stream: Stream) -> Iterator[None]:
+        self._streams.add(stream)
+        try:
+            yield
+        finally:
+            self._streams.remove(stream)
+            self._ended += stream
 
     def _send_piece_to(self, owner: int, piece: int) -> None:
         if owner == self._me:
@@ -258,12 +285,14 @@ class PieceExchange:
                 async with self._transport.dial(peer, self._protocol) as stream:
                     stream.purpose = Purpose.ROUND
                     await stream.send(Exchange(round_id=self.roster.round_id))
-                    self._streams.append(stream)
                     to_send = self._to_send[owner] = asyncio.Queue()
                     for piece, its_owner in enumerate(self.average.owners):
                         if its_owner == owner:
                             to_send.put_nowait(piece)
-                    await both_ways(self._send_contributions(stream, to_send), self._receive_averages(stream, owner))
+                    with self._counted(stream):
+                        await both_ways(
+                            self._send_contributions(stream, to_send), self._receive_averages(stream, owner)
+                        )
             except RemoteDataError as error:
                 self._transport.border.note(error, "ignored a reducer")
                 return

@@ -22,7 +22,13 @@ _WORD = re.compile(r"(\d{1,7})(?:-(\d{1,7})|(?:@(\d{1,7}))?\+(\d{1,7}))?")
 
 def stretch_of(portion: int, portions: int) -> int:
     """The stretch of the order in which a portion is."""
-    return portion * min(STRETCHES, portions) // portions
+    return portion * num_stretches(portions) // portions
+
+
+def portions_of(stretch: int, portions: int) -> range:
+    """The portions of a stretch."""
+    stretches = num_stretches(portions)
+    return range(-(-stretch * portions // stretches), -(-(stretch + 1) * portions // stretches))
 
 
 def num_stretches(portions: int) -> int:
@@ -49,8 +55,12 @@ def said_of(spans: Mapping[int, Span]) -> bytes:
 
 
 def spans_in(said: bytes, stretch: int, portions: int) -> dict[int, Span]:
-    """What `said_of` wrote about portions of a stretch; a span of unknown end ends at -1. Raises ValueError."""
+    """What `said_of` wrote about portions of a stretch; a span of unknown end ends at -1. Raises ValueError.
+
+    Portions that are named again and again are read so often, until they are MAX_SPANS.
+    """
     found: dict[int, Span] = {}
+    of_stretch, left = portions_of(stretch, portions), MAX_SPANS
     for word in said.decode("ascii").split(",") if said else ():
         match = _WORD.fullmatch(word)
         if match is None:
@@ -58,14 +68,13 @@ def spans_in(said: bytes, stretch: int, portions: int) -> dict[int, Span]:
         portion, last, first, count = (None if part is None else int(part) for part in match.groups())
         assert portion is not None
         through = portion if last is None else last
-        if not portion <= through < portions or through - portion >= MAX_SPANS:
+        if not portion <= through < portions:
             raise ValueError(f"names portions that are none of {portions}")
-        for each in range(portion, through + 1):
-            if stretch_of(each, portions) == stretch:
-                begin = first or 0
-                found[each] = Span(0, -1, True) if count is None else Span(begin, begin + count, False)
-        if len(found) > MAX_SPANS:
-            raise ValueError("is too long")
+        here = range(max(portion, of_stretch.start), min(through + 1, of_stretch.stop))[:left]
+        left -= len(here)
+        begin = first or 0
+        for each in here:
+            found[each] = Span(0, -1, True) if count is None else Span(begin, begin + count, False)
     return found
 
 
