@@ -11,6 +11,7 @@ import pytest
 
 from dipaco_swarm.swarm.local import LocalNetwork, LocalTransport
 from dipaco_swarm.swarm.local_stream import END, LocalStream
+from dipaco_swarm.swarm.states import blob_download
 from dipaco_swarm.swarm.states.blob_download import CHUNK, MAX_UNFINISHED
 from dipaco_swarm.swarm.states.blobs import MemoryBlobs
 from dipaco_swarm.swarm.states.store import Store
@@ -186,6 +187,62 @@ def test_a_blob_that_is_longer_than_it_may_be_is_not_taken(world: World) -> None
         us = await world.store("us")
         assert await us.fetch_blob(["holder"], DIGEST, limit=len(BLOB) - 1) is None
         assert received(us) == 0
+
+    world.run(story())
+
+
+def test_a_stranger_that_is_slow_on_purpose_holds_up_nobody_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a chunk now and then, of a blob of any length, it kept everybody else from being asked for months."""
+    monkeypatch.setattr(blob_download, "TURN_SECONDS", 0.2)
+    chunks = 0
+
+    async def drip(stream: Stream) -> None:
+        nonlocal chunks
+        assert isinstance(await stream.receive(), AskBlob)
+        await stream.send(BlobFollows(size=1 << 32))
+        while True:
+            await asyncio.sleep(0.15)
+            await stream.send_raw(memoryview(bytes(CHUNK)))
+            chunks += 1
+
+    async def story() -> None:
+        monkeypatch.setattr(blob_download, "SLOW_LINE", 1e9)
+        for name in ("one", "two"):
+            await world.transport(name).serve(PROTOCOL, drip)
+        await world.store("holder", BLOB)
+        us = await world.store("us")
+        async with asyncio.timeout(20):
+            assert await us.fetch_blob(["one", "two", "holder"], DIGEST, patience=1.0) == BLOB
+        assert chunks < 6
+
+    world.run(story())
+
+
+def test_where_all_are_slow_each_gets_a_longer_turn_and_what_has_come_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blob_download, "TURN_SECONDS", 0.03)
+    monkeypatch.setattr(blob_download, "SLOW_LINE", 1e9)
+
+    async def story() -> None:
+        world.line.seconds = 0.05
+        for name in ("one", "two"):
+            await world.store(name, BLOB)
+        us = await world.store("us")
+        async with asyncio.timeout(30):
+            assert await us.fetch_blob(["one", "two"], DIGEST, patience=2.0) == BLOB
+
+    world.run(story())
+
+
+def test_who_sends_more_than_the_blob_has_does_not_make_others_liars(world: World) -> None:
+    async def story() -> None:
+        await world.liar("liar", BLOB + BLOB, says=len(BLOB) + 10 * CHUNK, send=len(BLOB) + 5 * CHUNK)
+        await world.store("holder", BLOB)
+        us = await world.store("us")
+        assert await us.fetch_blob(["liar", "holder"], DIGEST) == BLOB
 
     world.run(story())
 

@@ -115,6 +115,19 @@ def test_who_leaves_early_has_noted_down_who_was_there(
     assert known[1:] == (stranger,)
 
 
+def test_no_crowd_of_strangers_takes_the_places_of_those_whom_we_know(tmp_path: Path) -> None:
+    members = [f"/ip4/88.1.2.{n}/tcp/4001/p2p/member{n}" for n in range(6)]
+    crowd = [f"/dns4/{n:02}.example/tcp/1/p2p/stranger{n}" for n in range(20)]
+    AddressBook(tmp_path).remember(members, crowd[:2])
+    AddressBook(tmp_path).remember(members[:3], crowd)
+    AddressBook(tmp_path).remember([], reversed(crowd))
+    left = AddressBook(tmp_path).addresses()
+    assert set(members) <= set(left)
+    assert len(left) == 16
+    AddressBook(tmp_path).remember([f"/ip4/88.1.2.{n}/tcp/4001/p2p/newer{n}" for n in range(16)])
+    assert all("newer" in place for place in AddressBook(tmp_path).addresses())
+
+
 def test_a_newcomer_is_told_at_once_that_nobody_is_there(tmp_path: Path, operator_key: Ed25519PrivateKey) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

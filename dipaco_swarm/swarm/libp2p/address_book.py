@@ -11,7 +11,7 @@ FILE = "acquaintances.txt"
 
 
 class AddressBook:
-    """Where the peers were that were heard of last; the newest first. Never raises: it is a convenience."""
+    """Where the peers were that we knew last; strangers where there is room. Never raises: it is a convenience."""
 
     def __init__(self, home: Path) -> None:
         self._file = home / FILE
@@ -25,9 +25,10 @@ class AddressBook:
             return ()
         return tuple(line for line in lines[:MOST] if line.startswith("/") and "/p2p/" in line)
 
-    def remember(self, addresses: Iterable[str]) -> None:
-        """Keep these, and of those from before what there is room for."""
-        known = tuple(dict.fromkeys((*sorted(addresses), *self._known)))[:MOST]
+    def remember(self, known: Iterable[str], strangers: Iterable[str] = ()) -> None:
+        """Keep these, and of those from before what there is room for; of strangers, names of whom cost nothing, what
+        there is room for after that."""
+        known = tuple(dict.fromkeys((*sorted(known), *self._known, *sorted(strangers))))[:MOST]
         if known == self._known:
             return
         self._known = known

@@ -195,4 +195,7 @@ async def _keep_in_touch(node: Node, address: RunAddress, swarm: NetworkedSwarm,
 
 
 def _note_who_is_there(node: Node, swarm: NetworkedSwarm, address_book: AddressBook) -> None:
-    address_book.remember(place for peer in swarm.known_peers() for place in node.addresses_of(peer)[:1])
+    known, others = list[str](), list[str]()
+    for peer in swarm.known_peers():
+        (known if swarm.knows(peer) else others).extend(node.addresses_of(peer)[:1])
+    address_book.remember(known, others)

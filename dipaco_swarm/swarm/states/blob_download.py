@@ -2,11 +2,15 @@
 
 Any peer will do as a source, as the whole is checked against the digest that it was asked by. When bytes of several
 peers do not fit together, somebody of them lied: whoever sent the last of them sends all of it, alone, and that tells.
+
+How long a blob is nobody knows before it is whole, so one that is slow on purpose could send for months. Who is slow
+makes room for the next one while others wait, and gets a longer turn when all have been: then the line is ours.
 """
 
 import asyncio
 import hashlib
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from dipaco_swarm.algorithm.forgetting import put_last
@@ -19,8 +23,16 @@ log = logging.getLogger(__name__)
 
 CHUNK = 1 << 18
 """Bytes; what is lost of a transfer that breaks off, and what has to arrive to count as progress."""
+TURN_SECONDS = 20.0
+"""That a peer may be slow for while others wait."""
+SLOW_LINE = 50_000.0
+"""Bytes a second: who sends more is not slow."""
 MAX_UNFINISHED = 2
 """Blobs that could not be fetched whole; what has arrived of the last ones is kept for the next time."""
+
+
+class _SlowError(Exception):
+    """A peer has been slow for as long as it may be while others wait."""
 
 
 class BlobDownload:
@@ -49,11 +61,16 @@ class BlobDownload:
 
         `limit`: a blob of more bytes counts as missing. `on_progress` is called with every chunk.
         """
-        for peer in peers:
+        waiting = deque((peer, TURN_SECONDS) for peer in peers)
+        while waiting:
+            peer, turn = waiting.popleft()
             if peer in self._liars:
                 continue
             try:
-                data = await self._take_from(peer, limit, on_progress)
+                data = await self._take_from(peer, limit, on_progress, turn if waiting else None)
+            except _SlowError:
+                log.info("fetching blob %s from another than peer %s, which is slow", self.digest[:8], peer[-8:])
+                waiting.append((peer, 2 * turn))
             except RemoteDataError as error:
                 self._transport.border.note(error, "takes a file from somebody else")
             except (ConnectionError, EOFError, TimeoutError) as error:
@@ -63,9 +80,11 @@ class BlobDownload:
                     return data
         return None
 
-    async def _take_from(self, peer: str, limit: int, on_progress: Callable[[], None]) -> bytes | None:
-        """Go on with this peer; None when it does not have the blob."""
-        while await self._receive(peer, limit, on_progress):
+    async def _take_from(
+        self, peer: str, limit: int, on_progress: Callable[[], None], turn: float | None
+    ) -> bytes | None:
+        """Go on with this peer; None when it does not have the blob. `turn`: see `_receive`."""
+        while await self._receive(peer, limit, on_progress, turn):
             whole = await self._compute.aside(_checked, self._received, self.digest)
             if whole is not None:
                 return whole
@@ -77,8 +96,11 @@ class BlobDownload:
                 raise RemoteDataError(peer, f"sends a blob that is not {self.digest[:8]}, which it was asked for")
         return None
 
-    async def _receive(self, peer: str, limit: int, on_progress: Callable[[], None]) -> bool:
-        """Append what is missing; False when the peer does not have the blob."""
+    async def _receive(self, peer: str, limit: int, on_progress: Callable[[], None], turn: float | None) -> bool:
+        """Append what is missing; False when the peer does not have the blob.
+
+        `turn`: seconds that it may be slow for; None: any. Raises _SlowError when it was.
+        """
         received = self._received
         async with self._transport.dial(peer, self._protocol) as stream:
             stream.purpose = self._purpose
@@ -87,14 +109,26 @@ class BlobDownload:
                 answer = await stream.receive()
             if not isinstance(answer, BlobFollows):
                 return False
-            if not len(received) <= answer.size <= limit:
+            if answer.size > limit:
                 raise RemoteDataError(peer, f"offers a blob of {answer.size} bytes where {limit} are the most")
+            if answer.size < len(received):
+                return True  # somebody has sent too much: what is here is no part of the blob
             self._senders.add(peer)
-            while len(received) < answer.size:
-                chunk = bytearray(min(CHUNK, answer.size - len(received)))
-                await stream.receive_into(memoryview(chunk))
-                received += chunk
-                on_progress()
+            now = asyncio.get_running_loop().time
+            begun, before = now(), len(received)
+            try:
+                async with asyncio.timeout(turn) as deadline:
+                    while len(received) < answer.size:
+                        chunk = bytearray(min(CHUNK, answer.size - len(received)))
+                        await stream.receive_into(memoryview(chunk))
+                        received += chunk
+                        on_progress()
+                        if turn is not None:
+                            deadline.reschedule(begun + turn + (len(received) - before) / SLOW_LINE)
+            except TimeoutError as error:
+                if deadline.expired():
+                    raise _SlowError from error
+                raise
         return True
 
 
