@@ -1,6 +1,7 @@
 """Where the manifest is found when no bootstrap node answers: the directory, in which anybody may write."""
 
 import contextlib
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -16,6 +17,7 @@ from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import sign_manifest
 from dipaco_swarm.swarm.records import ManifestRecord
+from dipaco_swarm.swarm.states import manifests
 from tests.doors.test_manifest import FINGERPRINT, OPERATOR, manifest
 from tests.hub import Hub
 
@@ -58,6 +60,32 @@ def test_what_the_operator_has_signed_is_kept_for_those_who_look_later() -> None
             holder._portal.run(holder._manifests.tell(record))
             assert newcomer._portal.run(newcomer._manifests.newest()) == signed
         assert newcomer._store.blobs.get(record.digest) == signed
+
+
+def test_a_mistake_while_it_looks_does_not_end_the_looking(
+    monkeypatch: pytest.MonkeyPatch, mistakes: list[str]
+) -> None:
+    """A stranger's answer that raised KeyError left a peer with the manifest that it had, for good."""
+    signed = sign_manifest(manifest(), OPERATOR)
+    monkeypatch.setattr(manifests, "FIRST_PAUSE_SECONDS", 0.02)
+    with Hub(fingerprint=FINGERPRINT) as hub, hub.open("holder") as holder, hub.open("peer") as peer:
+        newest, looks, found = peer._manifests.newest, [0], threading.Event()
+
+        async def unlucky() -> bytes | None:
+            looks[0] += 1
+            if looks[0] < 3:
+                raise KeyError("what nobody has thought of")
+            had = await newest()
+            if had is not None:
+                found.set()
+            return had
+
+        monkeypatch.setattr(peer._manifests, "newest", unlucky)
+        holder.publish_manifest(signed)
+        peer.follow_manifest()
+        assert found.wait(10)
+    assert len(mistakes) == 2
+    mistakes.clear()
 
 
 def test_who_answers_with_junk_does_not_keep_a_newcomer_from_the_directory() -> None:

@@ -93,20 +93,24 @@ class Manifests:
         clock = self._transport.clock
         known, since = self._store.manifest, clock.boottime()
         while True:
-            try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self.newest()
-                self._refused = None
-            except ManifestError as error:
-                self._refused = error
-            except (UnreachableError, OSError, EOFError) as error:
-                log.debug("no newer manifest: %s", error)  # a TimeoutError is an OSError
+            with self._transport.border.guard(self._transport.peer, "looks again later"):  # whatever comes of it
+                await self._look()
             if self._store.manifest is None:
                 await asyncio.sleep(FIRST_PAUSE_SECONDS)
                 continue
             if self._store.manifest != known:
                 known, since = self._store.manifest, clock.boottime()
             await asyncio.sleep(self._transport.timing.manifest_pause(clock.boottime() - since))
+
+    async def _look(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                await self.newest()
+            self._refused = None
+        except ManifestError as error:
+            self._refused = error
+        except (UnreachableError, OSError, EOFError) as error:
+            log.debug("no newer manifest: %s", error)  # a TimeoutError is an OSError
 
     async def newest(self) -> bytes | None:
         """Ask the bootstrap nodes and some peers directly, else the directory; None when nobody has one.
