@@ -28,7 +28,7 @@ class Admissions:
         if manifest.peers is not None:
             self._register = Register.read(around.fetch(manifest.peers))
         self._invitations = around.home.invitations()
-        self._open_door(manifest)
+        self.open_door(manifest)
 
     def renewed(self, manifest: Manifest) -> Manifest:
         """The manifest with all that was ordered and shown since the last time; the same one when nothing was.
@@ -43,7 +43,7 @@ class Admissions:
             return manifest
         register, invitations = self._register, list(self._invitations)
         for digest, peer in shown.items():
-            if digest in invitations:
+            if digest in invitations and peer not in register.banned:  # only the operator forgives
                 invitations.remove(digest)
                 register = register.with_admitted(peer)
                 around.screen.event(PeerAdmitted(peer, invited=True))
@@ -54,7 +54,7 @@ class Admissions:
         around.home.keep_invitations(invitations)
         self._register, self._invitations = register, invitations
         self._obeying = [file for file, _ in orders]
-        self._open_door(manifest)
+        self.open_door(manifest)
         named = around.swarm.put_blob(register.canonical_bytes()) if register != Register() else None
         if named == manifest.peers:
             return manifest
@@ -84,7 +84,8 @@ class Admissions:
                 return register.forgiven(name)
         return register
 
-    def _open_door(self, manifest: Manifest) -> None:
+    def open_door(self, manifest: Manifest) -> None:
+        """Let in whom this manifest lets in, and expect the invitations that nobody has used."""
         door, invited_only = self._around.swarm.door, manifest.config.admission.kind == "invited"
         door.admission = Admission.by(self._register, invited_only=invited_only)
         door.expect(self._invitations)

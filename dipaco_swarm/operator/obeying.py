@@ -45,6 +45,8 @@ class Obeying:
         self._appointing.published()
         extended = self._published(appointed, self._extending.renewed(appointed, states))
         self._extending.published()
+        if extended.config.admission != appointed.config.admission:
+            self._admissions.open_door(extended)
         gone_back = self._published(extended, self._going_back.renewed(extended))
         self._going_back.published()
         return gone_back

@@ -26,8 +26,8 @@ class Admittance:
         self._around = around
         self._watch = ManifestWatch(around.swarm, around.settings.address.fingerprint, around.screen)
         self._register = Register()
-        self._digest: str | None = ""
-        """Of the register that we go by; "" before the first manifest."""
+        self._went_by: tuple[str | None, str] | None = None
+        """The register's digest, and whom the run takes; None before the first manifest."""
         self._door = around.swarm.door
 
     def has_moved_on(self, peer: PathInTraining) -> bool:
@@ -42,9 +42,16 @@ class Admittance:
         return self._watch.newest or ours
 
     def newest(self, ours: Manifest) -> Manifest:
-        """The newest manifest, whose register we go by from now on. Raises NotAdmittedError when it bans us."""
+        """The newest manifest, whose register we go by from now on. Raises NotAdmittedError when we may not take part
+        any more."""
         manifest = self._watch.newest or ours
         self.follow(manifest)
+        if not self._door.admission.allows(self._around.swarm.peer):
+            raise NotAdmittedError(
+                f"the run {manifest.config.name} takes invited peers only from now on, and its operator has not "
+                f"admitted this one. What it has trained is kept here. Ask to be admitted by name: "
+                f"{self._around.swarm.peer}"
+            )
         return manifest
 
     def enter(self, manifest: Manifest) -> Manifest:
@@ -64,15 +71,16 @@ class Admittance:
             )
         if self._door.show(code, timeout=SHOW_SECONDS) is False:
             raise NotAdmittedError(
-                f"the run {run} does not take the invitation in the run address: another peer has used it, or its "
-                f"operator has taken it back. Ask for another one, or to be admitted by name: {around.swarm.peer}"
+                f"the run {run} does not take the invitation in the run address: another peer has used it, or "
+                f"this run never had it. Ask for another one, or to be admitted by name: {around.swarm.peer}"
             )
         around.screen.event(AwaitingAdmission(str(around.swarm.peer)))
         until = around.swarm.clock.monotonic() + ADMITTED_SECONDS
         while around.swarm.clock.monotonic() < until:
             if around.stop.wait(LOOK_SECONDS):
                 raise Stopped
-            manifest = self.newest(manifest)
+            manifest = self.seen(manifest)
+            self.follow(manifest)
             if self._is_admitted(manifest):
                 return manifest
         raise NotAdmittedError(
@@ -81,8 +89,9 @@ class Admittance:
         )
 
     def follow(self, manifest: Manifest) -> None:
-        """Go by a newer register, if there is one. Raises NotAdmittedError when it bans us."""
-        if manifest.peers == self._digest:
+        """Go by a newer register or other rules, if there are any. Raises NotAdmittedError when it bans us."""
+        kind = manifest.config.admission.kind
+        if (manifest.peers, kind) == self._went_by:
             return
         if manifest.peers is not None:
             try:
@@ -90,13 +99,13 @@ class Admittance:
             except UnreachableError:
                 return  # the one before counts until somebody sends it
             self._register = Register.read(data)
-        self._digest = manifest.peers
-        invited_only = manifest.config.admission.kind == "invited"
-        self._door.admission = Admission.by(self._register, invited_only=invited_only)
+        self._went_by = manifest.peers, kind
+        self._door.admission = Admission.by(self._register, invited_only=kind == "invited")
         why = self._register.banned.get(self._around.swarm.peer)
         if why is not None:
             raise NotAdmittedError(
-                f"the operator of {manifest.config.name} has banned this peer ({self._around.swarm.peer}): {why or '-'}"
+                f"the operator of {manifest.config.name} has banned this peer, {self._around.swarm.peer}"
+                + (f": {why}" if why else "")
             )
 
     def _is_admitted(self, manifest: Manifest) -> bool:

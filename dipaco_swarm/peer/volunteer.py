@@ -133,9 +133,11 @@ class Volunteer:
                 post = self._entering.enter(manifest, self._left)
                 try:
                     manifest = self._train(post)
-                except SwarmError as error:
-                    if not isinstance(error, NotAdmittedError):  # from whom nobody would take anything
-                        _hand_over(around, post.peer, post.manifest)  # what this machine cannot go on with, others can
+                except NotAdmittedError:  # from us nobody would take anything
+                    self._keeping.save(post.peer)
+                    raise
+                except SwarmError:
+                    _hand_over(around, post.peer, post.manifest)  # what this machine cannot go on with, others can
                     raise
 
     # ------------------------------------------------------------------------------------------------- decide, and act

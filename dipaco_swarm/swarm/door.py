@@ -81,6 +81,9 @@ class Door:
     def answer(self, peer: str, asked: ShowInvitation) -> AdmissionIs:
         """A peer shows an invitation. Shown again by the same one, because our answer was lost, it counts as well."""
         digest = digest_of(asked.code)
+        if peer in self.admission.banned:
+            log.warning("peer %s is banned, and has shown an invitation; it may still be used by another one", peer)
+            return AdmissionIs(noted=False)
         with self._lock:
             if digest not in self._invitations:
                 return AdmissionIs(noted=self.admission.allows(peer))

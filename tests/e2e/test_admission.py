@@ -70,7 +70,7 @@ def test_a_peer_is_admitted_by_name_banned_and_forgiven(make_world: MakeWorld) -
     operator.until(PeerBanned, peer="ada", why="sends noise")
     error = error_of(world)
     assert isinstance(error, UsageError)
-    assert "has banned this peer (ada): sends noise" in str(error)
+    assert "has banned this peer, ada: sends noise" in str(error)
     order(world, Forgive(name="ada"))
     world.peer("ada", 0, may_fail=True)
     error = error_of(world)  # not banned any more, and not admitted yet
@@ -80,6 +80,41 @@ def test_a_peer_is_admitted_by_name_banned_and_forgiven(make_world: MakeWorld) -
     ada, leave = world.peer("ada", 0)
     ada.until(Round, round=1)
     leave()
+
+
+def test_a_run_that_is_closed_to_who_is_not_invited_is_so_at_once_and_opened_again_as_well(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(FOUR_PATHS)
+    operator = world.operator()
+    operator.until(Serving)
+    ada, leave = world.peer("ada", 0)
+    ben, _ = world.peer("ben", 0, may_fail=True)
+    ben.until(Round, round=2)
+    order(world, Admit(name="ada"))
+    config = world.config
+    closed = config.model_copy(update={"admission": config.admission.model_copy(update={"kind": "invited"})})
+    world.extend(closed)
+    error = error_of(world)
+    assert isinstance(error, UsageError)
+    assert "takes invited peers only from now on" in str(error)
+    until(lambda: not world.kept.orders())
+    before = len(ada.reported(Round))
+    ada.until(Round, times=before + 2)
+
+    world.extend(config)
+    until(lambda: not world.kept.orders())
+    alone = len(ada.reported(Round))
+    ben, leave_ben = world.peer("ben", 0)
+    ben.until(Round, round=2)
+
+    def together() -> bool:
+        later = ada.reported(Round)[alone:]
+        return any(commit.peers == 2 for over in later for module, commit in over.modules.items() if module == "L0M0")
+
+    until(together, 60.0)
+    for each in (leave_ben, leave):
+        each()
 
 
 def test_whom_the_operator_has_banned_nobody_listens_to(make_world: MakeWorld) -> None:

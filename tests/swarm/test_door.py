@@ -3,6 +3,7 @@
 import threading
 
 from dipaco_swarm.run.register import digest_of
+from dipaco_swarm.swarm.door import Admission
 from dipaco_swarm.swarm.greetings import ShowInvitation
 from tests.hub import Hub
 
@@ -20,6 +21,16 @@ class Interrupted(str):
             self.come_in.set()
             self.is_in.wait(0.5)
         return super().__hash__()
+
+
+def test_an_invitation_lifts_no_ban_and_is_not_used_up_by_who_is_banned() -> None:
+    with Hub() as hub:
+        door = hub.swarm("bootstrap").door
+        door.expect([digest_of(CODES[0])])
+        door.admission = Admission(banned=frozenset({"banned"}))
+        assert not door.answer("banned", ShowInvitation(code=CODES[0])).noted
+        assert door.shown() == {}
+        assert door.answer("another", ShowInvitation(code=CODES[0])).noted
 
 
 def test_an_invitation_that_is_shown_while_the_list_is_renewed_is_not_shown_by_another() -> None:
