@@ -20,13 +20,13 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
-from dipaco_swarm.errors import HomeError, cannot_write
+from dipaco_swarm.errors import HomeError, UsageError, cannot_write
 
 log = logging.getLogger(__name__)
 
@@ -181,6 +181,31 @@ def locked(folder: Path, *, on_busy: Callable[[], None] = lambda: None) -> Itera
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def alone_in(home: Path) -> Iterator[None]:
+    """The one program of its kind in its home folder, which is made if need be: two of one name would sign different
+    things of one round, and overwrite each other's checkpoints.
+
+    Raises UsageError where another one is in there, HomeError where the folder is of no use.
+    """
+
+    def busy() -> None:
+        raise UsageError(f"a program runs in {home} already; stop it first, or give this one another --home")
+
+    with ExitStack() as stack:
+        try:
+            make_folder(home, durable=False)
+            stack.enter_context(locked(home, on_busy=busy))
+        except NotImplementedError:  # a file system without locks
+            log.debug("nobody can be kept out of %s", home)
+        except OSError as error:
+            raise HomeError(
+                f"the home folder {home} cannot be used: {error.strerror or error}; "
+                "choose another with --home, or make it writable"
+            ) from None
+        yield
 
 
 def flush(file: BinaryIO) -> None:

@@ -7,6 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dipaco_swarm.algorithm.stages import check_tables
 from dipaco_swarm.dashboard.screens import open_screen, recorded
 from dipaco_swarm.events.operator import NodeDown
+from dipaco_swarm.files import alone_in
 from dipaco_swarm.machine.memory import keep_what_is_loaded, share_heaps
 from dipaco_swarm.machine.sleep import SleepDetector
 from dipaco_swarm.machine.stopping import Stopped, Stopping, stopping_on_signals, until_stopped
@@ -58,6 +59,7 @@ def _run(
     until_finished = isinstance(settings, BootstrapSettings) and settings.until_finished
     tracking = settings.tracking if isinstance(settings, BootstrapSettings) else None
     with (
+        alone_in(settings.home),
         stopping_on_signals() as stop,
         open_screen(settings.screen) as shown,
         tracked(tracking, address.name) as on_sample,

@@ -8,6 +8,7 @@ from functools import partial
 from dipaco_swarm.dashboard.screens import open_screen, recorded
 from dipaco_swarm.errors import UnreachableError, UsageError
 from dipaco_swarm.events.volunteer import Joining, Left, NobodyAnswers, NotDialable, Recovered
+from dipaco_swarm.files import alone_in
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK
 from dipaco_swarm.machine.gpu_power import LimitError, limited
 from dipaco_swarm.machine.keys import listening
@@ -49,6 +50,7 @@ def run_peer(settings: PeerSettings) -> None:
         bandwidth=settings.bandwidth,
     )
     with (
+        alone_in(settings.home),
         _gpu_power(settings),
         stopping_on_signals() as stop,
         looking(Watch(settings.home, _sources(settings))) as watch,

@@ -13,8 +13,8 @@ import torch
 from dipaco_swarm import files
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.errors import HomeError
-from dipaco_swarm.files import locked, new_folder, remove, replace_whole, set_aside, write_whole
+from dipaco_swarm.errors import HomeError, UsageError
+from dipaco_swarm.files import alone_in, locked, new_folder, remove, replace_whole, set_aside, write_whole
 from dipaco_swarm.operator.home import OperatorHome, load_operator_key
 from dipaco_swarm.swarm.libp2p.address_book import AddressBook
 from dipaco_swarm.swarm.libp2p.identity import load_identity
@@ -236,6 +236,23 @@ def test_two_processes_are_in_a_locked_folder_one_after_the_other(tmp_path: Path
     assert (tmp_path / "count").read_text() == "60"
     for process in crowd:
         process.communicate()
+
+
+def test_a_second_program_in_a_home_folder_is_refused_and_one_that_died_is_in_nobody_s_way(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    first = python(HOLDER, home)
+    assert first.stdout is not None
+    assert first.stdout.readline() == b"held\n"
+    with pytest.raises(UsageError, match=r"runs in .*home already; .*--home"), alone_in(home):
+        pass
+    first.kill()
+    first.communicate()
+    with alone_in(home), alone_in(tmp_path / "another"):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HomeError, match="cannot be used"), alone_in(tmp_path / "file"):
+        pass
 
 
 def test_whoever_finds_a_folder_locked_is_told_and_comes_in_when_the_other_one_dies(tmp_path: Path) -> None:
