@@ -159,7 +159,9 @@ RunFileArgument = Annotated[Path, typer.Argument(metavar="RUN.toml", help="The r
 RunOrFolderArgument = Annotated[
     Path, typer.Argument(metavar="RUN.toml|DIR", help="The run file, or the folder that `serve` keeps.")
 ]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Of the peer: its screen and `status` say it.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Of the peer: it says it when it starts, and `status --json`.")
+]
 TOLD = "the node that serves the run does it within seconds; one that is down, when it is up"
 
 
@@ -255,6 +257,9 @@ def forgive(run_file: RunFileArgument, name: NameArgument, home: HomeOption = No
         warn_of_own_ban(node, named)
 
 
+app.command("unban", hidden=True)(forgive)
+
+
 @app.command()
 def bans(
     run: RunOrFolderArgument,
@@ -347,8 +352,8 @@ def _peer_name(name: str) -> str:
 
     if not re.fullmatch(r"[1-9A-HJ-NP-Za-km-z]{40,60}", name):
         raise UsageError(
-            f"{name!r} is not the name of a peer; it looks like 12D3KooWQ..., its own screen and `dipaco-swarm status` "
-            "say it whole"
+            f"{name!r} is not the name of a peer; it looks like 12D3KooWQ...; a peer says its own when it starts, "
+            "and `dipaco-swarm status --json` those of all"
         )
     return name
 

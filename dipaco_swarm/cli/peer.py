@@ -1,5 +1,6 @@
 """dipaco-peer: train one path of a run until Ctrl+C."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -134,6 +135,8 @@ def peer(
         Path | None,
         typer.Option(
             metavar="DIR",
+            exists=True,
+            file_okay=False,
             help="Documents, for a run that reads files of this machine. Nothing else is read.",
             rich_help_panel=DOCUMENTS,
         ),
@@ -290,10 +293,14 @@ def _ask_once(settings: "PeerSettings") -> None:
     if settings.own is not None:
         typer.echo(f"{look_at(settings.own)}; what your peer learns from them becomes part of the model.")
     typer.echo("What leaves this machine, and what its operator decides: docs/volunteer.md.")
-    typer.confirm("Take part?", abort=True)
+    if not typer.confirm("Take part?"):
+        typer.echo("not joined; what is in the run address can still be used")
+        raise typer.Exit(1)
 
 
 def main() -> None:
+    # else what the run's operator names is read with this person's own login at the hub, private data sets as well
+    os.environ.setdefault("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         besides(prog_name="dipaco-peer")
     else:

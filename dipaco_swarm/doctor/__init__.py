@@ -19,6 +19,7 @@ from pathlib import Path
 
 from dipaco_swarm.doctor.of_run import (
     LookAtRun,
+    admission_check,
     as_a_guest,
     congestion_control,
     joining_check,
@@ -263,6 +264,8 @@ def _from_outside(address: RunAddress, listen: str) -> Iterator[Check]:
     yield _clock(outside.clock_ahead)
     yield _version(outside.our_version, outside.version)
     if outside.path is not None:
+        if outside.path.invited_only:
+            yield admission_check(address)
         home = default_home(address.name, "peer")
         yield path_check(outside.path, _available_memory(), shutil.disk_usage(_there(home)).free, _free_on_gpu())
         yield round_check(outside.path, outside.bytes_up, congestion_control())

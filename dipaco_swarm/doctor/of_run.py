@@ -48,6 +48,14 @@ def path_check(path: "RunPath", available: int | None, free: int, on_gpu: int | 
     return Check("path", "ok", seen, figures=figures)
 
 
+def admission_check(address: RunAddress) -> Check:
+    """Of a run of invited peers, as far as the address tells: whether an invitation was used, its node alone knows."""
+    if address.invitation is not None:
+        return Check("admission", "ok", "invited peers only; this address has an invitation, which looking did not use")
+    advice = "unless it has been admitted already: ask the operator for an invitation, or to admit it by its name"
+    return Check("admission", "note", "invited peers only, and this address has no invitation", advice)
+
+
 def round_check(path: "RunPath", bytes_up: float | None, congestion_control: str | None) -> Check:
     """How long this machine's line needs for a round, in which training goes on."""
     sends = f"sends up to {words.size(path.round_bytes)}"

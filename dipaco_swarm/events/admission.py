@@ -49,7 +49,20 @@ class PeersConvicted(Event):
 @dataclass(frozen=True)
 class PeerForgiven(Event):
     peer: str
+    was_banned: bool = True
 
     @property
     def line(self) -> str:
-        return f"{self.peer} is not banned any more"
+        return f"{self.peer} is not banned any more" if self.was_banned else f"{self.peer} was not banned"
+
+
+@dataclass(frozen=True)
+class RegisterFull(Event):
+    """There is no room for one more name."""
+
+    peer: str
+    most: int
+
+    @property
+    def line(self) -> str:
+        return f"{self.peer} is not in the register: it has {self.most:,} names, as many as it can hold"

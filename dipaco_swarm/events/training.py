@@ -245,7 +245,7 @@ class TokensDropped(Event):
 
     @property
     def for_people(self) -> bool:
-        return self.reason != "killed"  # which `EndedUnsaved` says for all modules at once
+        return self.reason not in ("killed", "taken back")  # `EndedUnsaved` and `WentBack` say it
 
     @property
     def line(self) -> str:

@@ -1,7 +1,7 @@
 """A volunteer's life apart from its rounds: joining, waiting, its disk, its company, leaving."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from dipaco_swarm.events.event import Event, Fault
 from dipaco_swarm.events.words import how_long, some
@@ -31,11 +31,14 @@ class Joining(Event):
 
 @dataclass(frozen=True)
 class Joined(Event):
-    """The run's manifest is here. For ledgers: who this peer is."""
+    """The run's manifest is here. For the operator, ledgers, and whoever looks for themselves: who this peer is."""
 
-    quiet: ClassVar[bool] = True
     peer: str
     """As the others call it."""
+
+    @property
+    def line(self) -> str:
+        return f"this peer is {self.peer}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dipaco_swarm.events.admission import PeerAdmitted, PeerBanned, PeerForgiven
+from dipaco_swarm.events.admission import PeerAdmitted, PeerBanned, PeerForgiven, RegisterFull
 from dipaco_swarm.files import remove
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
@@ -45,12 +45,9 @@ class Admissions:
         for digest, peer in shown.items():
             if digest in invitations and peer not in register.banned:  # only the operator forgives
                 invitations.remove(digest)
-                register = register.with_admitted(peer)
-                around.screen.event(PeerAdmitted(peer, invited=True))
+                register = self._with_admitted(register, peer, invited=True)
         for _, order in orders:
             register = self._obeyed(register, invitations, order)
-        if len(register.admitted) > MAX_NAMES:
-            register = self._register  # nobody can be added any more; what is there stays
         around.home.keep_invitations(invitations)
         self._register, self._invitations = register, invitations
         self._obeying = [file for file, _ in orders]
@@ -74,15 +71,24 @@ class Admissions:
                 invitations += [digest for digest in digests if digest not in invitations]
                 del invitations[MAX_INVITATIONS:]
             case Admit(name=name):
-                event(PeerAdmitted(name, invited=False))
-                return register.with_admitted(name)
+                return self._with_admitted(register, name, invited=False)
             case Ban(name=name, why=why):
+                if len({*register.banned, name}) > MAX_NAMES:
+                    event(RegisterFull(name, MAX_NAMES))
+                    return register
                 event(PeerBanned(name, why))
                 return register.with_banned(name, why)
             case Forgive(name=name):
-                event(PeerForgiven(name))
+                event(PeerForgiven(name, was_banned=name in register.banned))
                 return register.forgiven(name)
         return register
+
+    def _with_admitted(self, register: Register, name: str, *, invited: bool) -> Register:
+        if len({*register.admitted, name}) > MAX_NAMES:
+            self._around.screen.event(RegisterFull(name, MAX_NAMES))
+            return register
+        self._around.screen.event(PeerAdmitted(name, invited=invited))
+        return register.with_admitted(name)
 
     def open_door(self, manifest: Manifest) -> None:
         """Let in whom this manifest lets in, and expect the invitations that nobody has used."""

@@ -6,7 +6,7 @@ takes disk of its own from the next version on.
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -18,7 +18,7 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import DamagedError, HomeError, cannot_write
 from dipaco_swarm.files import make_folder, write_whole
 from dipaco_swarm.run.config import AnchorsConfig
-from dipaco_swarm.run.manifest import Stage
+from dipaco_swarm.run.manifest import Restored, Stage
 from dipaco_swarm.run.stage import ModuleName
 from dipaco_swarm.run.values import Digest, Frozen
 from dipaco_swarm.training.bank import load_state, module_file, save_state
@@ -116,8 +116,7 @@ class Anchors:
             held_out=held_out,
         )
         self._write(made, states)
-        of_stage = [anchor.number for anchor in (*there, made) if anchor.stage == stage.index]
-        left = kept(of_stage, rules.keep)
+        left = _kept([anchor for anchor in (*there, made) if anchor.stage == stage.index], stage, rules.keep)
         self._known = [anchor for anchor in (*there, made) if anchor.number in left]
         for anchor in there:
             if anchor.number not in left:
@@ -147,6 +146,25 @@ class Anchors:
 
     def _of(self, number: int) -> Path:
         return self._folder / f"{number:06d}"
+
+
+def _kept(anchors: Iterable[Anchor], stage: Stage, most: int) -> set[int]:
+    """The numbers of those that stay: so many of what the run comes from; the one that was gone back to last, for what
+    did harm may come again; and the newest that was taken back, for that may have been a mistake."""
+    on, gone_back_to, taken_back = list[int](), list[int](), list[int]()
+    for anchor in anchors:
+        if anchor.is_on(stage.generations):
+            on.append(anchor.number)
+        elif any(_is_where(anchor.modules.get(name), back) for name, back in stage.restored.items()):
+            gone_back_to.append(anchor.number)
+        else:
+            taken_back.append(anchor.number)
+    return {*kept(on, most), *gone_back_to[-1:], *taken_back[-1:]}
+
+
+def _is_where(module: AnchoredModule | None, back: Restored) -> bool:
+    """Whether the operator has gone back to this state of a module."""
+    return module is not None and (module.version, module.generation) == (back.version, back.generation - 1)
 
 
 def _about(state: ModuleState) -> AnchoredModule:

@@ -122,6 +122,8 @@ class Volunteer:
         if manifest is None:
             return
         config = manifest.config
+        if (problem := around.settings.address.has_other_name(config.name)) is not None:
+            raise UsageError(problem)
         around.screen.event(Joined(str(around.swarm.peer)))
         _check_path(around.settings.path, config)
         around.swarm.follow_manifest()

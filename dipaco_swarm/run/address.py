@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import base58
+
 from dipaco_swarm.errors import AddressError
 from dipaco_swarm.run.problems import shortened
 
@@ -39,7 +41,7 @@ class RunAddress:
         places, _, invitation = rest.partition("#")
         if not re.fullmatch(r"([a-z2-7]{24})?", invitation):
             raise AddressError(
-                f"the run address ends in the invitation {shortened(invitation)!r}, which is not 24 letters and "
+                f"the run address ends in the invitation {shortened(invitation)}, which is not 24 letters and "
                 "digits; copy the whole address again"
             )
         if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name):
@@ -54,6 +56,11 @@ class RunAddress:
         for place in bootstraps:
             if not re.fullmatch(r"/[a-z0-9]+(/[^/,]+)+/p2p/[1-9A-HJ-NP-Za-km-z]+", place):
                 raise AddressError(f"{place!r} in the run address is not a multiaddr that ends in /p2p/PEER")
+            if not _is_whole(peer := place.rpartition("/")[2]):
+                raise AddressError(
+                    f"the run address is cut off, or a letter is wrong: {peer!r} is no whole name of a peer; copy the "
+                    "whole address again"
+                )
         if not bootstraps:
             raise AddressError("the run address names no bootstrap node after the @")
         return cls(name, fingerprint, bootstraps, invitation or None)
@@ -66,8 +73,23 @@ class RunAddress:
             "check the run address with the operator, and if the node has just been started, try again in a minute"
         )
 
+    def has_other_name(self, name: str) -> str | None:
+        """What to tell a person where the run is called otherwise; None: it is not."""
+        if name == self.name:
+            return None
+        return f"the run address says {self.name!r}, and the run is called {name!r}; copy the whole address again"
+
     def with_invitation(self, code: str) -> "RunAddress":
         return replace(self, invitation=code)
 
     def with_bootstraps(self, bootstraps: Sequence[str]) -> "RunAddress":
         return replace(self, bootstraps=tuple(bootstraps))
+
+
+def _is_whole(name: str) -> bool:
+    """Whether it is as long as a peer's name says of itself: libp2p writes a hash, or a short key, with its length."""
+    try:
+        data: bytes = base58.b58decode(name)
+    except ValueError:
+        return False
+    return len(data) > 2 and len(data) == 2 + data[1]

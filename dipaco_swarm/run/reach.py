@@ -17,7 +17,9 @@ from dipaco_swarm.errors import DataError
 from dipaco_swarm.run.data import SourceConfig
 
 SCHEMES = ("https", "hf")
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+"""USER/NAME. A name by itself is, for `datasets`, a way of reading the files of the current folder as well: "text"."""
+BARE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 PRIVATE_ENDINGS = (".local", ".localhost", ".internal", ".lan", ".home", ".home.arpa", ".intranet", ".corp")
 
 
@@ -61,15 +63,31 @@ class Reach:
         if "://" in data.path:
             self._check_address(data.path)
             return
+        if BARE_NAME.fullmatch(data.path) and not os.path.exists(data.path):
+            raise DataError(
+                f'data.path="{data.path}" is no data set of the hub: its name is USER/NAME, and a volunteer reads no '
+                "other. Ask the run's operator"
+            )
         self._check_root(data)
         self._check_inside(data, os.path.realpath(os.path.expanduser(data.path)))
+
+    def check_parts(self, data: SourceConfig, files: Sequence[str]) -> None:
+        """Whether these may be read, which a data set says that it is made of: that may be anything."""
+        if not self.fenced:
+            return
+        for file in files:
+            if "://" in file:
+                self._check_address(file)
+            else:
+                self._check_root(data)
+                self._check_inside(data, os.path.realpath(file))
 
     def is_name_of_hub(self, name: str) -> bool:
         """Whether this is USER/NAME on the hub, and no folder here. Raises DataError for an address."""
         if "://" in name:
             raise DataError(f'data.prepared="{name}" is an address; name a folder, or a data set of the hub')
         here = os.path.join(self.base, os.path.expanduser(name))
-        is_name = HUB_NAME.fullmatch(name) is not None and "/" in name
+        is_name = HUB_NAME.fullmatch(name) is not None
         return is_name and not (os.path.isdir(here) and (self.root or not self.fenced))
 
     @property

@@ -17,7 +17,7 @@ from dipaco_swarm.dashboard.views import (
     TimeView,
 )
 
-PLACE = "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooWHmZ7sYfVX5tCz1eLQkq3R8bPw6uJd4aNcG2xT9vBs"
+PLACE = "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooWHmZ7sYfVX5tCz1eLQkq3R8bPw6uJd4aNcG2xT9vBsmKp"
 ADDRESS = f"dipaco:python-2x2:{'abcd2345' * 4}@{PLACE}"
 
 

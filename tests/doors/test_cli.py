@@ -248,7 +248,7 @@ def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
         "--cpu-share",
         "40",
         "--data-root",
-        "texts",
+        str(tmp_path),
         "--hours",
         "22-7",
         "--yield",
@@ -259,7 +259,7 @@ def test_a_peer_gets_what_was_typed(program: Install, tmp_path: Path) -> None:
     address = RunAddress.parse(ADDRESS)
     listen = "/ip4/127.0.0.1/tcp/0"
     whole = PeerSettings(address, 3, tmp_path, Path("c"), listen, "cpu", 2, 1, True, 5, "none", "no", 2.5e6, 0.4)
-    whole = replace(whole, reach=Reach(Path("texts"), fenced=True), answers=4)
+    whole = replace(whole, reach=Reach(tmp_path, fenced=True), answers=4)
     assert got == [
         replace(whole, hours=Hours(time(22), time(7)), yields=frozenset({"cpu", "battery"}), helpers=("cpu",))
     ]

@@ -45,7 +45,7 @@ SEEN = Outside(
 
 
 def address(port: int) -> RunAddress:
-    place = f"/ip4/127.0.0.1/tcp/{port}/p2p/12D3KooWHmZ7sYfVX5tCz1eLQkq3R8bPw6uJd4aNcG2xT9vBs"
+    place = f"/ip4/127.0.0.1/tcp/{port}/p2p/12D3KooWHmZ7sYfVX5tCz1eLQkq3R8bPw6uJd4aNcG2xT9vBsmKp"
     return RunAddress("small", "a" * 32, (place,))
 
 

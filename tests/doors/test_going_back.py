@@ -117,6 +117,21 @@ def test_anchors_are_thinned_out_and_those_of_an_earlier_stage_go(tmp_path: Path
     assert [(anchor.number, anchor.stage) for anchor in Anchors(tmp_path).all()] == [(22, 1)]
 
 
+def test_the_anchor_that_was_gone_back_to_stays_and_the_newest_that_was_taken_back(tmp_path: Path) -> None:
+    """If the harm comes again, one goes back to the same place; and going back may have been the mistake."""
+    node = Node(tmp_path)
+    for version in range(0, 220, 10):
+        node.at(states_at(version))
+    node.go_back(gone_back(160))
+    for version in range(170, 400, 10):
+        node.at({module: restored(state, 1) for module, state in states_at(version).items()})
+    there = [anchor.number for anchor in node.anchors.all()]
+    assert there[:2] == [16, 21]
+    assert len(there) == 2 + RULES.keep
+    assert all(anchor.is_on(node.stage.generations) for anchor in node.anchors.all()[2:])
+    assert [anchor.number for anchor in Anchors(tmp_path).all()] == there
+
+
 def test_none_are_kept_where_the_run_file_says_so(tmp_path: Path) -> None:
     assert Node(tmp_path).at(states_at(50), AnchorsConfig(keep=0)) is None
     assert not (tmp_path / "anchors").exists()

@@ -50,7 +50,7 @@ modules = [2, 2]
 OPERATOR = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 STRANGER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 FINGERPRINT = fingerprint_of(OPERATOR.public_key())
-PLACE = "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooWHmZ7sYfVX5tCz1eLQkq3R8bPw6uJd4aNcG2xT9vBs"
+PLACE = "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooWHmZ7sYfVX5tCz1eLQkq3R8bPw6uJd4aNcG2xT9vBsmKp"
 
 
 DEPUTY = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
@@ -301,7 +301,11 @@ def test_places_of_weight_decay_that_cannot_be_are_refused(decays: tuple[object,
 
 
 def test_an_address_survives_writing_and_reading() -> None:
-    address = RunAddress("small", FINGERPRINT, (PLACE, "/dns4/boot.example.org/tcp/4001/p2p/12D3KooWB"))
+    address = RunAddress(
+        "small",
+        FINGERPRINT,
+        (PLACE, "/dns4/boot.example.org/tcp/4001/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"),
+    )
     assert RunAddress.parse(str(address)) == address
 
 

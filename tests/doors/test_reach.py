@@ -91,12 +91,37 @@ def test_addresses_of_the_public_network_are_asked() -> None:
 
 def test_a_data_set_by_its_name_is_no_folder_of_ours(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reach = Reach(None, fenced=True)
-    for name in ("wikitext", "allenai/c4", "HuggingFaceFW/fineweb-edu"):
+    for name in ("Salesforce/wikitext", "allenai/c4", "HuggingFaceFW/fineweb-edu"):
         reach.check_name(DataConfig(source="huggingface", path=name))
     monkeypatch.chdir(root.parent)
     for name in ("documents", "./documents", "/etc", "~/texts", "../x"):
         with pytest.raises(DataError, match="reads files of your machine"):
             reach.check_name(DataConfig(source="huggingface", path=name))
+    for way_of_reading in ("text", "json", "pandas", "imagefolder", "wikitext"):
+        with pytest.raises(DataError, match="no data set of the hub"):
+            texts(way_of_reading, None, "huggingface")
     Reach(root, fenced=True).check_name(DataConfig(source="huggingface", path=str(root)))
     with pytest.raises(DataError, match="outside of"):
         Reach(root, fenced=True).check_name(DataConfig(source="huggingface", path="/etc"))
+
+
+def test_a_data_set_is_made_of_nothing_that_a_volunteer_does_not_read(root: Path) -> None:
+    """What it is made of, it says itself, in its README."""
+    there = root / "set"
+    there.mkdir()
+    (there / "b.txt").write_text("beta")
+
+    def made_of(files: object) -> list[str]:
+        (there / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files: {files}\n---\n")
+        return texts(str(there), root, "huggingface")
+
+    assert made_of("b.txt") == ["beta"]
+    for files in (root.parent / "secret.txt", "../../secret.txt"):
+        with pytest.raises(DataError, match=r"secret\.txt .*outside of|cannot be read"):
+            made_of(files)
+    parts = [f"hf://datasets/a/b@{'0' * 40}/c.parquet", "https://example.org/c.parquet"]
+    reach, data = Reach(None, fenced=True), DataConfig(source="huggingface", path="a/b")
+    reach.check_parts(data, parts)
+    for part in ("https://192.168.1.1/x", "/etc/passwd"):
+        with pytest.raises(DataError, match=r"your own network|reads files of your machine"):
+            reach.check_parts(data, [*parts, part])

@@ -1,14 +1,21 @@
 """A run address is read as it is written, and nothing that a person may paste instead does more than explain itself."""
 
+import base58
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco_swarm.errors import AddressError
 from dipaco_swarm.run.address import RunAddress
 
-BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
-peers = st.text(BASE58, min_size=1, max_size=52)
+def name_of(data: bytes) -> str:
+    return base58.b58encode(data).decode()
+
+
+peers = st.binary(min_size=32, max_size=32).map(lambda key: name_of(b"\x00\x24\x08\x01\x12\x20" + key)) | st.binary(
+    min_size=32, max_size=32
+).map(lambda digest: name_of(b"\x12\x20" + digest))
 hosts = st.builds("/ip4/{}/tcp/{}".format, st.ip_addresses(v=4), st.integers(1, 65535)) | st.builds(
     "/dns4/{}/udp/{}/quic-v1".format, st.from_regex(r"[a-z0-9.-]{1,30}", fullmatch=True), st.integers(1, 65535)
 )
@@ -31,6 +38,12 @@ def test_line_breaks_of_a_narrow_window_do_no_harm(address: RunAddress, breaks: 
     for place, blank in breaks:
         text = text[:place] + blank + text[place:]
     assert RunAddress.parse(text) == address
+
+
+@given(addresses, st.integers(1, 3))
+def test_an_address_that_was_cut_off_says_so(address: RunAddress, letters: int) -> None:
+    with pytest.raises(AddressError, match=r"is cut off|is not a"):
+        RunAddress.parse(str(address)[:-letters])
 
 
 @given(st.text(max_size=80) | st.builds("dipaco:{}".format, st.text(":@/,abc2-p", max_size=80)))

@@ -60,7 +60,7 @@ def test_what_is_no_offer_is_passed_over() -> None:
 
 
 def test_the_longest_offer_and_its_addresses_fit_into_a_statement() -> None:
-    relayed = "/ip4/203.0.113.17/tcp/31337/p2p/12D3KooWExampleExampleExampleExampleExampleExamplE/p2p-circuit"
+    relayed = "/ip4/203.0.113.17/tcp/31337/p2p/12D3KooWHmZ7sYfVX5tCz1eLQkq3R8bPw6uJd4aNcG2xT9vBsmKp/p2p-circuit"
     said = bytes(MAX_OFFER_BYTES)
     assert len(_packed([relayed], said)) <= MAX_STATEMENT_BYTES
     found = _unpacked(_packed([relayed], said))

@@ -47,6 +47,8 @@ class RunPath:
     """Of a path: of one module of each level."""
     round_bytes: int
     """What a member of a large group sends in a round, at most: its encoded outer gradient, and averages of its own."""
+    invited_only: bool = False
+    """Whether it takes invited peers only."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,8 @@ async def _path(node: Node, peer: str, run: str) -> tuple[RunPath, str] | None:
         return None
     codec = codec_of(manifest.rules.wire.codec)
     largest = stage.seeds[modules[sizes.index(max(sizes))]]
-    return RunPath(sum(sizes), 2 * sum(map(codec.most_bytes, sizes))), largest
+    invited_only = manifest.config.admission.kind == "invited"
+    return RunPath(sum(sizes), 2 * sum(map(codec.most_bytes, sizes)), invited_only), largest
 
 
 async def _is_relayed(identity: Identity, address: RunAddress, settings: NodeSettings) -> bool:

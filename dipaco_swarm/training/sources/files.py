@@ -239,8 +239,8 @@ def _row_group(data: SourceConfig, domain: str, file: str, index: int) -> Iterat
 
 
 def _through_datasets(data: SourceConfig, domain: str, builder: str, file: str) -> Iterator[Document]:
-    settings: dict[str, Any] = {"data_files": [file], "split": "train"}
+    settings: dict[str, Any] = {"data_files": [file]}
     if builder == "text":
         settings["sample_by"] = "document"
         data = data.model_copy(update={"column": "text"})
-    yield from rows_of(data, domain, builder, settings)
+    yield from rows_of(data, domain, builder, settings, "train")

@@ -31,10 +31,10 @@ def _shard(data: SourceConfig, dataset: Any, index: int) -> Iterator[Document]:
 def _dataset(data: SourceConfig, reach: Reach) -> Any:
     assert data.path is not None  # SourceConfig has checked it
     reach.check_name(data)
-    settings: dict[str, Any] = {"name": data.config, "split": data.split}
+    settings: dict[str, Any] = {"name": data.config}
     if data.revision is not None and not os.path.exists(data.path):
         settings["revision"] = data.revision
-    return dataset_of(data, data.path, settings)
+    return dataset_of(data, data.path, settings, data.split, partial(reach.check_parts, data))
 
 
 def _domain(data: SourceConfig) -> str:

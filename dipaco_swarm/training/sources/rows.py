@@ -1,6 +1,6 @@
 """The rows of one data set as documents, read through Hugging Face `datasets`; and the text of any row."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -24,17 +24,29 @@ def worded(data: SourceConfig, *more: type[Exception]) -> Iterator[None]:
         ) from error
 
 
-def dataset_of(data: SourceConfig, name: str, settings: Mapping[str, Any]) -> Any:
-    """A data set to be streamed. `name`, `settings`: for `datasets.load_dataset`. Raises DataError."""
+def dataset_of(
+    data: SourceConfig,
+    name: str,
+    settings: Mapping[str, Any],
+    split: str | None,
+    check: Callable[[Sequence[str]], None] = lambda files: None,
+) -> Any:
+    """A data set to be streamed. `name`, `settings`: for `datasets.load_dataset_builder`. `check`: is told the files
+    and addresses that it will be read from. Raises DataError.
+    """
     import datasets  # takes seconds to import
 
     with worded(data, datasets.exceptions.DatasetsError):
-        return datasets.load_dataset(name, streaming=True, **settings)
+        builder = datasets.load_dataset_builder(name, **settings)
+        check([str(file) for files in (builder.config.data_files or {}).values() for file in files])
+        return builder.as_streaming_dataset(split=split)
 
 
-def rows_of(data: SourceConfig, domain: str, name: str, settings: Mapping[str, Any]) -> Iterator[Document]:
+def rows_of(
+    data: SourceConfig, domain: str, name: str, settings: Mapping[str, Any], split: str | None
+) -> Iterator[Document]:
     """The documents of one data set, streaming. Raises DataError."""
-    yield from documents_in(data, domain, dataset_of(data, name, settings))
+    yield from documents_in(data, domain, dataset_of(data, name, settings, split))
 
 
 def documents_in(data: SourceConfig, domain: str, dataset: Any) -> Iterator[Document]:
