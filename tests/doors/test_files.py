@@ -64,6 +64,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 # ------------------------------------------------------------------------------------------------------------ whole
 
 
+SOMEBODY = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+
+
 def test_a_writer_that_fails_in_the_middle_leaves_the_old_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     write_whole(file, b"old", durable=True)
@@ -158,7 +161,7 @@ DURABLE: dict[str, Callable[[Path], object]] = {
 }
 ORDINARY: dict[str, Callable[[Path], object]] = {
     "address.txt": lambda home: OperatorHome(home).keep_address("dipaco://"),
-    "acquaintances.txt": lambda home: AddressBook(home).remember(["/ip4/127.0.0.1/tcp/1/p2p/Qm"]),
+    "acquaintances.txt": lambda home: AddressBook(home).remember([f"/ip4/127.0.0.1/tcp/1/p2p/{SOMEBODY}"]),
     "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881": lambda home: BlobStore(home).put(
         b"x", durable=False
     ),

@@ -263,6 +263,56 @@ def test_an_answer_that_is_no_dictionary_of_records_is_none(
     assert swarm._portal.run(protocol.call_find(PeerID(named(1)), [key])) in (None, {key: (None, {})})
 
 
+def test_one_record_that_is_none_costs_nobody_else_his(make_libp2p_swarms: MakeSwarms) -> None:
+    """hivemind refuses the whole key: one stranger's record made a group, or a topic, unreadable for everybody."""
+    (swarm,) = make_libp2p_swarms(1)
+    node = node_of(swarm)
+    assert swarm._portal.run(node.records.store("a key", statement(b"x"), 60.0))
+    key = DHTID.generate(source="a key")
+    there = node.dht.protocol.storage.get(key).value
+    for writer, expiration in (("a stranger", 60.0), (named(7).hex(), 150.0)):
+        there.store(writer, b"no record", get_dht_time() + expiration)
+    sent = node.dht.protocol.serializer.loads(node.dht.protocol.serializer.dumps(there))
+    assert len(sent) == 3
+    assert node.dht.protocol._validate_dictionary(key.to_bytes(), sent)
+    assert [name for name, _ in sent.items()] == [swarm.peer]
+
+
+def test_a_key_is_as_long_as_a_key(make_libp2p_swarms: MakeSwarms) -> None:
+    first, second = make_libp2p_swarms(2)
+    protocol = node_of(second).dht.protocol
+
+    async def store(key: bytes) -> int:
+        request = dht_pb2.StoreRequest(
+            keys=[key],
+            subkeys=[b"a name"],
+            values=[b"x"],
+            expiration_time=[get_dht_time() + 60],
+            in_cache=[False],
+            peer=protocol.node_info,
+        )
+        stub = protocol.get_stub(PeerID.from_base58(first.peer))
+        return len((await stub.rpc_store(request, timeout=20)).store_ok)
+
+    key = DHTID.generate(source="a key").to_bytes()
+    assert second._portal.run(store(key)) == 1
+    assert second._portal.run(store(b"\0" + key)) == second._portal.run(store(key[1:])) == 0
+
+
+def test_a_door_that_names_a_place_that_is_none_has_not_answered(
+    make_libp2p_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (swarm,) = make_libp2p_swarms(1)
+    protocol = node_of(swarm).dht.protocol
+
+    async def rpc_ping(request: dht_pb2.PingRequest, **how: Any) -> dht_pb2.PingResponse:
+        return dht_pb2.PingResponse(peer=dht_pb2.NodeInfo(node_id=bytes(21)), available=True)
+
+    stub = SimpleNamespace(rpc_ping=rpc_ping, rpc_store=None, rpc_find=None)
+    monkeypatch.setattr(protocol, "get_stub", lambda peer: _Asked(stub, 20))
+    assert swarm._portal.run(protocol.call_ping(PeerID(named(1)))) is None
+
+
 def test_a_name_is_one_node_and_those_without_a_place_are_forgotten(make_libp2p_swarms: MakeSwarms) -> None:
     (swarm,) = make_libp2p_swarms(1)
     protocol = node_of(swarm).dht.protocol

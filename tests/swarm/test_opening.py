@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import base58
 import psutil
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -116,16 +117,54 @@ def test_who_leaves_early_has_noted_down_who_was_there(
 
 
 def test_no_crowd_of_strangers_takes_the_places_of_those_whom_we_know(tmp_path: Path) -> None:
-    members = [f"/ip4/88.1.2.{n}/tcp/4001/p2p/member{n}" for n in range(6)]
-    crowd = [f"/dns4/{n:02}.example/tcp/1/p2p/stranger{n}" for n in range(20)]
+    members = [f"/ip4/88.1.2.{n}/tcp/4001/p2p/{named(n)}" for n in range(6)]
+    crowd = [f"/dns4/{n:02}.example/tcp/1/p2p/{named(n + 100)}" for n in range(20)]
     AddressBook(tmp_path).remember(members, crowd[:2])
     AddressBook(tmp_path).remember(members[:3], crowd)
     AddressBook(tmp_path).remember([], reversed(crowd))
     left = AddressBook(tmp_path).addresses()
     assert set(members) <= set(left)
     assert len(left) == 16
-    AddressBook(tmp_path).remember([f"/ip4/88.1.2.{n}/tcp/4001/p2p/newer{n}" for n in range(16)])
-    assert all("newer" in place for place in AddressBook(tmp_path).addresses())
+    newer = [f"/ip4/88.1.2.{n}/tcp/4001/p2p/{named(n + 200)}" for n in range(16)]
+    AddressBook(tmp_path).remember(newer)
+    assert AddressBook(tmp_path).addresses() == tuple(sorted(newer))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/foo/bar/foo/bar",
+        "/ip4/1.2.3.4/tcp/99999",
+        "/ip4/1.2.3.04/tcp/1",
+        "/ip4/1.2.3.4/tcp/01",
+        "/ip6/fe80::1%eth0/tcp/1",
+        "/ip6/1.2.3.4/tcp/1",
+        "/unix/a/unix/b",
+        "/ip4/1.2.3.4/tcp/1/p2p/nobody/p2p-circuit",
+    ],
+)
+def test_what_a_stranger_calls_its_address_keeps_nobody_from_starting_again(tmp_path: Path, place: str) -> None:
+    """One odd line in that file, and neither the operator's node nor a member could be opened until it was removed."""
+    good = f"/ip4/1.2.3.4/tcp/1/p2p/{named(1)}"
+    AddressBook(tmp_path).remember([f"{place}/p2p/{named(2)}", good, f"/ip4/1.2.3.4/tcp/1/p2p/{named(3)} "])
+    assert AddressBook(tmp_path).addresses() == (good,)
+    (tmp_path / "acquaintances.txt").write_text(f"{place}/p2p/{named(2)}\n{good}\n")  # of an earlier version
+    assert AddressBook(tmp_path).addresses() == (good,)
+
+
+def test_a_relayed_address_and_those_of_ip_6_are_remembered(tmp_path: Path) -> None:
+    good = [
+        f"/ip4/1.2.3.4/tcp/1/p2p/{named(1)}/p2p-circuit/p2p/{named(2)}",
+        f"/ip6/2001:db8::1/tcp/65535/p2p/{named(3)}",
+        f"/dns4/a-b.example.org/udp/4001/quic-v1/p2p/{named(4)}",
+    ]
+    AddressBook(tmp_path).remember(good)
+    assert set(AddressBook(tmp_path).addresses()) == set(good)
+
+
+def named(number: int) -> str:
+    """The name of a key."""
+    return base58.b58encode(b"\x00\x24\x08\x01\x12\x20" + number.to_bytes(32, "big")).decode()
 
 
 def test_a_newcomer_is_told_at_once_that_nobody_is_there(tmp_path: Path, operator_key: Ed25519PrivateKey) -> None:

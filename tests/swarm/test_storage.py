@@ -247,5 +247,12 @@ def test_what_ends_the_process_or_takes_long_is_not_read(value: bytes) -> None:
     assert len(ended.stderr) < 1000
 
 
+def test_a_key_has_one_name(writer: Identity) -> None:
+    """Else one who is banned goes on under the same with a blank behind it, and whoever names it says what is none."""
+    for name in (writer.peer + " ", writer.peer + "\n", writer.peer + "\u2028"):
+        assert public_key(name) is None
+        assert not SignedRecords().validate(signed(writer, GOODBYE, soon(), name))
+
+
 def test_names_are_read() -> None:
     assert RecordSerializer.loads(RecordSerializer.dumps("a name")) == "a name"

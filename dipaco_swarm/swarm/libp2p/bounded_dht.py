@@ -16,6 +16,7 @@ from typing import Any
 import hivemind.dht.node
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import dht_pb2
 
@@ -53,10 +54,21 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        # whole dictionaries come from nobody: each writer repeats its own records
-        if len(request.keys) > MAX_QUESTIONS or self.IS_DICTIONARY in request.subkeys:
+        # whole dictionaries come from nobody: each writer repeats its own records. Of a longer key hivemind takes the
+        # end, and what was signed for it, readers would refuse
+        is_odd = self.IS_DICTIONARY in request.subkeys or any(len(key) != DHTID.HASH_NBYTES for key in request.keys)
+        if is_odd or len(request.keys) > MAX_QUESTIONS:
             return dht_pb2.StoreResponse(store_ok=[], peer=self.node_info)
         return await super().rpc_store(request, context)
+
+    def _validate_dictionary(self, key_bytes: bytes, dictionary: DictionaryDHTValue) -> bool:
+        """hivemind refuses all of it for one entry that is no record; here that one is taken out."""
+        with dictionary.freeze():
+            for writer, record in list(dictionary.items()):
+                name = self.serializer.dumps(writer)
+                if not self._validate_record(key_bytes, name, record.value, record.expiration_time):
+                    del dictionary[writer]
+        return True
 
     def get_stub(self, peer: PeerID) -> Any:
         """What asks another node; what it answers is looked at before hivemind does anything with it."""
@@ -88,9 +100,16 @@ class _Asked:
 
     def __init__(self, stub: Any, neighbours: int) -> None:
         """`neighbours`: that it may name beside each key."""
-        self.rpc_ping, self.rpc_store = stub.rpc_ping, stub.rpc_store
-        self._find = stub.rpc_find
+        self.rpc_store = stub.rpc_store
+        self._ping, self._find = stub.rpc_ping, stub.rpc_find
         self._neighbours = neighbours
+
+    async def rpc_ping(self, request: dht_pb2.PingRequest, **how: Any) -> dht_pb2.PingResponse:
+        """Raises ValueError, which counts as no answer."""
+        response = await self._ping(request, **how)
+        if response.peer.node_id and len(response.peer.node_id) != DHTID.HASH_NBYTES:
+            raise ValueError("names a place that is none")  # hivemind reads it where nothing is caught
+        return response
 
     async def rpc_find(self, request: dht_pb2.FindRequest, **how: Any) -> dht_pb2.FindResponse:
         """Raises ValueError, which counts as no answer."""

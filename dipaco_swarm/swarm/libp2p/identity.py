@@ -66,7 +66,8 @@ def _key_in(peer: str) -> VerifyKey | None:
     except ValueError:
         return None
     key = raw[-KEY_BYTES:]
-    return VerifyKey(key) if raw == _peer_id(key) else None
+    # written in one way only: base58 reads over blanks at the end, and one key would have any number of names
+    return VerifyKey(key) if raw == _peer_id(key) and base58.b58encode(raw).decode() == peer else None
 
 
 def is_signed_by(peer: str, message: bytes, signature: bytes) -> bool:

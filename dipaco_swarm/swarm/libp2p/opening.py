@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
-from dipaco_swarm.errors import UnreachableError
+from dipaco_swarm.errors import NodeError, UnreachableError
 from dipaco_swarm.machine.stopping import Stopped, Stopping
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
@@ -141,7 +141,7 @@ async def _open_by_some_door(
         if not met_before:
             raise
         log.info("no bootstrap node answers; coming in through peers that we have met before")
-        with contextlib.suppress(UnreachableError):
+        with contextlib.suppress(UnreachableError, NodeError):
             return await stack.enter_async_context(open_node(identity, address.bootstraps, settings, met_before))
         raise
 
@@ -157,7 +157,7 @@ async def _open_bootstrap_node(
     others = [place for place in address.bootstraps if name_in(place) != identity.peer]
     for doors in (others, met_before):
         if doors:
-            with contextlib.suppress(UnreachableError):
+            with contextlib.suppress(UnreachableError, NodeError):  # what hinders us, hinders us below as well
                 return await stack.enter_async_context(open_node(identity, (), settings, doors))
     return await stack.enter_async_context(open_node(identity, (), settings))
 

@@ -179,7 +179,7 @@ async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
             strict=False,
             ensure_bootstrap_success=True,
         )
-    except (RuntimeError, *REFUSED) as error:
+    except (RuntimeError, ValueError, AssertionError, *REFUSED) as error:  # also of doors that are none, or lie
         raise nobody_answers(bootstraps, str(error)) from None
     bound_storage(dht)
     return dht
