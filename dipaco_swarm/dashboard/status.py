@@ -29,8 +29,10 @@ def status_of(swarm: Swarm, manifest: Manifest, roots: Collection[str] = ()) -> 
     said = {module: _plausible(swarm, roots, swarm.members(stage.index, module)) for module in table.modules}
     members = _members(said, table.num_paths)
     keepers = {s.peer for announced in said.values() for s in announced if s.role is Role.KEEPS}
-    of_paths = trained_modules(stage)  # the others stay as they are
-    modules = tuple(_module_status(module, announced) for module, announced in said.items() if module in of_paths)
+    of_paths, nodes = trained_modules(stage), {*roots, swarm.peer}  # the other modules stay as they are
+    modules = tuple(
+        _module_status(module, announced, nodes) for module, announced in said.items() if module in of_paths
+    )
     versions = {module.name: module.version for module in modules}
     of_path: dict[int, list[MemberStatus]] = {}
     for member in members:
@@ -112,9 +114,12 @@ def _round_seconds(manifest: Manifest, staffed: int, tokens_per_second: float) -
     return staffed * manifest.rules.round_tokens / tokens_per_second if tokens_per_second else None
 
 
-def _module_status(module: ModuleId, members: Sequence[Announcement]) -> ModuleStatus:
+def _module_status(module: ModuleId, members: Sequence[Announcement], nodes: Collection[str]) -> ModuleStatus:
+    """`nodes`: of the operator's, and ourselves. What has come into a module they say, where they are heard of: whoever
+    comes may say of a version of its own what it likes."""
     version = max((s.version for s in members), default=0)
     newest = [s for s in members if s.version == version]
+    said = [s for s in members if s.peer in nodes] or [s for s in newest if s.known] or newest
     return ModuleStatus(
         name=str(module),
         version=version,
@@ -122,7 +127,7 @@ def _module_status(module: ModuleId, members: Sequence[Announcement]) -> ModuleS
         keepers=sum(1 for s in newest if s.role is Role.KEEPS),
         peers=sum(1 for s in members if s.trains),
         digests_agree=len({s.digest for s in newest}) <= 1,
-        work=median_low([tokens_of(s.work) for s in newest]) if newest else 0,
+        work=median_low([tokens_of(s.work) for s in said]) if said else 0,
     )
 
 

@@ -47,6 +47,8 @@ LOOK_SECONDS = 10.0
 """The node looks up from scoring so often, to hear what has come..."""
 PIECES_AT_ONCE = 64
 """... between so many pieces."""
+CEILING_SECONDS = 4 * 3600.0
+"""However slow most say that they are, before anything has come: a peer may say what it likes."""
 UNKNOWN_SECONDS = 60.0
 """For a path whose peers do not say how fast they are."""
 BLOB_SECONDS = 60.0
@@ -135,7 +137,8 @@ class ScoreCollection:
         if 2 * len(self._came) >= len(staffed):
             return median(self._came.values()) if self._came else 0.0
         tokens = self._scorer.tokens
-        return median(tokens / speed if speed else UNKNOWN_SECONDS for speed in staffed.values())
+        usual = median(tokens / speed if speed else UNKNOWN_SECONDS for speed in staffed.values())
+        return min(CEILING_SECONDS, usual)
 
     def _score(self, path: PathIndex) -> None:
         """Score a path ourselves, as far as we get until it is time to look up."""
@@ -186,10 +189,13 @@ def staffed_paths(swarm: Swarm, manifest: Manifest) -> dict[PathIndex, float]:
     """The paths of the manifest's stage that somebody trains (whom we know, if we know any), and how fast all of them
     score: tokens a second; 0 where nobody says."""
     table, speeds = PathTable(manifest.stage.table), dict[PathIndex, dict[PeerName, float]]()
+    of: dict[PeerName, tuple[PathIndex, float]] = {}  # one path a peer, whatever it says under other modules
     for module in table.modules:
         for said in swarm.members(manifest.stage.index, module):
-            if said.path is not None and said.known:
-                speeds.setdefault(said.path, {})[said.peer] = said.tokens_per_second
+            if said.path is not None and said.path < table.num_paths and said.known:
+                of[said.peer] = said.path, said.tokens_per_second
+    for peer, (path, speed) in of.items():
+        speeds.setdefault(path, {})[peer] = speed
     share = BESIDE_SHARE if manifest.trains_on else 1.0
     return {path: FORWARD_SPEED * share * sum(of_path.values()) for path, of_path in speeds.items()}
 

@@ -122,10 +122,8 @@ class Volunteer:
         if manifest is None:
             return
         config = manifest.config
-        if (problem := around.settings.address.has_other_name(config.name)) is not None:
-            raise UsageError(problem)
         around.screen.event(Joined(str(around.swarm.peer)))
-        _check_path(around.settings.path, config)
+        _check(around.settings, config)
         around.swarm.follow_manifest()
         with suppress(Stopped), closing(around.workbench):
             manifest = self._admittance.enter(manifest)
@@ -135,11 +133,8 @@ class Volunteer:
                 post = self._entering.enter(manifest, self._left)
                 try:
                     manifest = self._train(post)
-                except NotAdmittedError:  # from us nobody would take anything
-                    self._keeping.save(post.peer)
-                    raise
-                except SwarmError:
-                    _hand_over(around, post.peer, post.manifest)  # what this machine cannot go on with, others can
+                except SwarmError as error:
+                    _break_off(around, self._keeping, post, error)
                     raise
 
     # ------------------------------------------------------------------------------------------------- decide, and act
@@ -331,6 +326,14 @@ def _look_at_snapshots(around: Surroundings, post: Post) -> None:
         around.screen.event(best)
 
 
+def _break_off(around: Surroundings, keeping: Keeping, post: Post, error: SwarmError) -> None:
+    """What this machine cannot go on with, others can; but for who is shut out: from it nobody takes anything."""
+    if isinstance(error, NotAdmittedError):
+        keeping.save(post.peer)
+    else:
+        _hand_over(around, post.peer, post.manifest)
+
+
 def _hand_over(around: Surroundings, peer: PathInTraining, manifest: Manifest) -> None:
     if around.swarm.lost:
         return
@@ -339,9 +342,11 @@ def _hand_over(around: Surroundings, peer: PathInTraining, manifest: Manifest) -
     hand_over(around.swarm, peer.stage, states, nodes, around.stop, around.screen.event)
 
 
-def _check_path(path: int | None, config: RunConfig) -> None:
-    """Raises UsageError when the run never has this path."""
-    paths = most_paths(config)
+def _check(settings: PeerSettings, config: RunConfig) -> None:
+    """Raises UsageError when the run is called otherwise, or never has this path."""
+    if (problem := settings.address.has_other_name(config.name)) is not None:
+        raise UsageError(problem)
+    path, paths = settings.path, most_paths(config)
     if path is not None and not 0 <= path < paths:
         raise UsageError(
             f"path {path} does not exist: the run {config.name} has paths 0 to {paths - 1}; choose "

@@ -186,6 +186,7 @@ class ReroutingConfig(Frozen):
     """Pieces of the routing sample that are used at most. The bootstrap node scores each of them under every path."""
 
 
+MAX_STAGES = 256
 FOR_THE_WHOLE_RUN = frozenset({"holdout", "routing_sample", "sequence_length"})
 """Keys of [data]."""
 
@@ -214,7 +215,7 @@ class RunConfig(Frozen):
     """None: shards are trained on whole, and no snapshots are kept."""
     rerouting: ReroutingConfig | None = None
     """Train a window router when the last stage is done; none: text stays with the path that its prefix chose."""
-    stages: tuple[StageConfig, ...] = Field(min_length=1)
+    stages: tuple[StageConfig, ...] = Field(min_length=1, max_length=MAX_STAGES)
 
     @property
     def tokens_per_step(self) -> int:

@@ -1,5 +1,6 @@
 """The run file's word on one path: what kind of network it is, where it comes from, and how levels divide it."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -8,6 +9,8 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from dipaco_swarm.run.values import Frozen
 
+MAX_BLOCKS = 1 << 12
+"""More than any model has: whoever reads a run file counts them before anything else is known."""
 SHAPE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 """What every model has to say, and a checkpoint says itself."""
 
@@ -29,7 +32,7 @@ class ModelConfig(Frozen):
     """Any Llama-style model type that transformers knows: llama, mistral, qwen2, ..."""
     hidden_size: int | None = Field(default=None, gt=0)
     intermediate_size: int | None = Field(default=None, gt=0)
-    num_hidden_layers: int | None = Field(default=None, gt=0)
+    num_hidden_layers: int | None = Field(default=None, gt=0, le=MAX_BLOCKS)
     num_attention_heads: int | None = Field(default=None, gt=0)
     num_key_value_heads: int | None = Field(default=None, gt=0)
     max_position_embeddings: int = Field(default=1024, gt=0)
@@ -112,11 +115,11 @@ def levels_problem(model: ModelConfig, levels: Sequence[LevelConfig]) -> str | N
             return f"exactly one level must have {part}=true; now {len(holders)} have"
     if model.num_hidden_layers is None:
         return None
-    blocks = sorted(block for level in levels for block in level.blocks)
-    expected = list(range(model.num_hidden_layers))
-    if blocks != expected:
+    blocks = Counter(block for level in levels for block in level.blocks)
+    expected = range(model.num_hidden_layers)
+    if sorted(blocks.elements()) != list(expected):
         missing, extra = sorted(set(expected) - set(blocks)), sorted(set(blocks) - set(expected))
-        twice = sorted({block for block in blocks if blocks.count(block) > 1})
+        twice = sorted(block for block, count in blocks.items() if count > 1)
         what = [
             f"{words} {which}"
             for words, which in (("no level has", missing), ("the model has no", extra), ("twice:", twice))

@@ -9,6 +9,8 @@ from dipaco_swarm.run.table import path_table_problem
 from dipaco_swarm.run.values import Frozen, one_of
 from dipaco_swarm.strategies import ROUTERS
 
+MAX_PATHS = (1 << 16) - 2
+"""A path is sent in two bytes, of which two values have another meaning."""
 FROM_HERE = ("data", "inner", "outer", "rounds", "wire")
 """Sections of the run file that may change with a stage."""
 Section = Literal["data", "inner", "outer", "rounds", "wire"]
@@ -88,6 +90,8 @@ class StageConfig(Frozen):
                 )
         if self.paths is not None and (problem := path_table_problem(self.paths)):
             raise ValueError(f"paths: {problem}")
+        if (self.num_paths or 0) > MAX_PATHS:
+            raise ValueError(f"modules={list(self.modules or ())} are {self.num_paths:,} paths; at most {MAX_PATHS:,}")
         if self.num_paths == 1:
             raise ValueError(f'router="{self.router}" needs at least two paths; with one path it is router="single"')
         return self

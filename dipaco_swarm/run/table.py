@@ -21,6 +21,6 @@ def path_table_problem(rows: Sequence[Sequence[int]]) -> str | None:
     for level, column in enumerate(zip(*rows, strict=True)):
         used = set(column)
         if used != set(range(len(used))):
-            missing = min(set(range(max(used))) - used)
+            missing = next(index for index in range(len(used)) if index not in used)
             return f"level {level} has no module {missing} but has {max(used)}; number them 0, 1, 2, ... without gaps"
     return None

@@ -298,8 +298,7 @@ class NetworkedSwarm:
         self._store.blobs.drop(digest)
 
     def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None, of: str | None = None) -> bytes:
-        known = sorted(self._known_peers(), key=self._transport.border.is_strange)
-        named = dict.fromkeys((of, *self._roots, *known))
+        named = dict.fromkeys((of, *self._roots, *sorted(self._known_peers(), key=self._transport.border.is_strange)))
         peers = [peer for peer in named if peer is not None and peer != self.peer]
         # a stranger may be slow on purpose: his blob has the timeout for all of it
         patience, deadline = (timeout, None) if limit is None else (None, timeout)
@@ -351,10 +350,6 @@ class NetworkedSwarm:
     def known_peers(self) -> list[PeerName]:
         """Everybody else that is to be heard now."""
         return self._directory.peers()
-
-    def knows(self, peer: str) -> bool:
-        """Whether it has contributed to something that we have, or is the operator's."""
-        return not self._transport.border.is_strange(peer)
 
     def _known_peers(self) -> list[str]:
         return list(dict.fromkeys((*self._directory.peers(), *self._met_before)))

@@ -63,6 +63,13 @@ def level_sizes(model: ModelConfig, levels: Sequence[LevelConfig], vocab_size: i
     return tuple(map(path.size, range(path.num_levels)))
 
 
+def buffer_bytes(model: ModelConfig, vocab_size: int) -> int:
+    """What a path's network has in memory beside its parameters: nothing is allocated. Raises as `build_network`."""
+    with torch.device("meta"):
+        network = _bare_network(model, vocab_size)
+    return sum(buffer.numel() * buffer.element_size() for buffer in network.buffers())
+
+
 def _outline(model: ModelConfig, levels: Sequence[LevelConfig], vocab_size: int) -> "PathModel":
     """A path without numbers: nothing is allocated. Raises ManifestError as `build_network`."""
     with torch.device("meta"):

@@ -5,6 +5,7 @@ the bytes as a blob, so that all cut text into the same tokens. What its own rul
 before and after every document.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,11 @@ END_OF_TEXT_NAMES = (END_OF_TEXT, "</s>", "<|end_of_text|>", "<eos>", "[SEP]")
 A_TEXT = "a"
 """To see what a tokenizer puts around it."""
 
+GROWING = ("normalizer", "pre_tokenizer", "decoder")
+GROWTH = {"ByteLevel": 2.0, "NFD": 3.0, "NFKD": 3.0, "NFKC": 3.0, "Precompiled": 8.0, "BertNormalizer": 3.0}
+"""Steps of a tokenizer that make a text longer than it was, and how many times at most, roughly; the others do not."""
+MOST_GROWTH = 128
+"""Of all steps together, as a product. Those in use have some dozens."""
 LARGEST_VOCABULARY = 1 << 20
 """Ids above that would make an embedding of as many rows, of one line in a file; four times what is in use."""
 SMALLEST_VOCABULARY = 257  # 256 bytes and the end of text
@@ -57,6 +63,11 @@ def load_tokenizer(data: bytes) -> Tokenizer:
 
     Raises ManifestError when the bytes are not a tokenizer, its ids are too large, or it has no end-of-text token.
     """
+    if (growth := _most_growth(data)) > MOST_GROWTH:
+        raise ManifestError(
+            f"the published tokenizer may make a text {growth:,.0f} times as long before it is cut into tokens; "
+            f"{MOST_GROWTH} is the most that is taken"
+        )
     with without_panics():
         try:
             tokenizer = Tokenizer.from_str(data.decode("utf-8"))
@@ -73,6 +84,37 @@ def load_tokenizer(data: bytes) -> Tokenizer:
     tokenizer.no_padding()
     end_of_text_id(tokenizer)
     return tokenizer
+
+
+def _most_growth(data: bytes) -> float:
+    """How many times as long a text may become by the steps before and after the tokens; 1 for what is no tokenizer.
+
+    The library does them all at once in memory, and ends the process where there is none left.
+    """
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        return 1.0
+    growth, left = 1.0, [said.get(part) for part in GROWING] if isinstance(said, dict) else []
+    while left:
+        step = left.pop()
+        if isinstance(step, list):
+            left += step
+        elif isinstance(step, dict):
+            growth = min(growth * _growth(step), MOST_GROWTH**2)
+            left += [inner for inner in step.values() if isinstance(inner, list)]
+    return growth
+
+
+def _growth(step: dict[str, object]) -> float:
+    match step:
+        case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)} if pattern:
+            return max(1.0, len(content.encode()) / len(pattern.encode()))
+        case {"type": "Replace", "content": str(content)}:
+            return 1.0 + len(content.encode())  # a pattern may be found between all letters
+        case {"type": str(kind)}:
+            return GROWTH.get(kind, 1.0)
+    return 1.0
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from dipaco_swarm.algorithm.paths import PathIndex, PathTable
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.errors import UnreachableError
-from dipaco_swarm.operator.scores import LOOK_SECONDS, ScoreCollection
+from dipaco_swarm.operator.scores import LOOK_SECONDS, ScoreCollection, staffed_paths
 from dipaco_swarm.operator.workshop import PathScorer
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Swarm
 from dipaco_swarm.swarm.timing import Timing
@@ -68,3 +68,24 @@ def test_however_many_names_send_nothing_the_node_scores_what_is_late() -> None:
         assert swarm.asked - asked <= 1 + LOOK_SECONDS / swarm.timing.dial
         assert swarm.now - began < 4 * LOOK_SECONDS
     assert looks < 10 * paths
+
+
+def test_a_peer_is_on_one_path_that_there_is_whatever_it_announces() -> None:
+    """One that said it was on a hundred, and slow, had the node wait for centuries before it scored anything itself."""
+    table = PathTable(((0, 0), (0, 1), (1, 0), (1, 1)))
+
+    def members(stage: int, module: ModuleId) -> list[Announcement]:
+        honest = [
+            Announcement(PeerName(f"honest {path}"), 1, module, PathIndex(path), 5, "0" * 64, tokens_per_second=5000.0)
+            for path in range(3)
+            if module in table.modules_of(PathIndex(path))
+        ]
+        of_liar = PathIndex(3 if module == ModuleId(0, 1) else 1000 + module.level)
+        liar = Announcement(PeerName("liar"), 1, module, of_liar, 5, "0" * 64, tokens_per_second=1e-3)
+        return [*honest, liar]
+
+    swarm = cast(Swarm, SimpleNamespace(members=members))
+    stage = manifest().stage.model_copy(update={"table": table.rows, "path_weights": (0.25,) * 4})
+    staffed = staffed_paths(swarm, manifest().model_copy(update={"stages": (stage,)}))
+    assert sorted(staffed) == [0, 1, 2, 3]
+    assert staffed[PathIndex(3)] < 1.0 < staffed[PathIndex(0)]

@@ -116,6 +116,13 @@ def test_the_pace_that_the_operators_node_goes_by_is_that_of_the_known() -> None
     assert seen(*strangers).round_seconds is not None, "where nobody is known, all count"
 
 
+def test_what_came_into_a_module_is_as_the_operators_node_says_whatever_a_newer_version_claims() -> None:
+    """Counters keep the largest number that they have seen: one lie stopped everybody's credit for the stage."""
+    honest = [said("ada", 10, work=1000), said("ben", 10, work=1000), said("node", 10, work=900)]
+    liar = said("liar", 12, work=2**54 - 1, known=False)
+    assert next(module.work for module in seen(*honest, liar).modules if module.name == str(SHARED)) == 900
+
+
 def test_who_trains_is_named_with_what_it_says() -> None:
     (member,) = seen(keeper(3), said("a", moves=True, awake=False)).members
     assert (member.name, member.path, member.version) == ("a", 0, 3)

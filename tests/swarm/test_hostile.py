@@ -85,7 +85,7 @@ def test_streams_of_a_round_that_have_ended_are_not_held(
 
     async def counted(self: PieceExchange, stream: Any) -> None:
         await serve(self, stream)
-        held.append(len(self._streams))
+        held.append(len(self._streams.open))
 
     monkeypatch.setattr(PieceExchange, "_exchange_with", opens_and_closes)
     monkeypatch.setattr(PieceExchange, "serve", counted)

@@ -197,5 +197,5 @@ async def _keep_in_touch(node: Node, address: RunAddress, swarm: NetworkedSwarm,
 def _note_who_is_there(node: Node, swarm: NetworkedSwarm, address_book: AddressBook) -> None:
     known, others = list[str](), list[str]()
     for peer in swarm.known_peers():
-        (known if swarm.knows(peer) else others).extend(node.addresses_of(peer)[:1])
+        (others if node.border.is_strange(peer) else known).extend(node.addresses_of(peer)[:1])
     address_book.remember(known, others)

@@ -14,9 +14,8 @@ import contextlib
 import hashlib
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,6 +26,7 @@ from dipaco_swarm.swarm.framing import SEAL, SIGNATURE_BYTES, PieceHeader
 from dipaco_swarm.swarm.interface import ModuleGroup
 from dipaco_swarm.swarm.round.average import Average, buffer
 from dipaco_swarm.swarm.round.codecs.codec import Codec
+from dipaco_swarm.swarm.round.counted_streams import CountedStreams
 from dipaco_swarm.swarm.round.exchange_tasks import ExchangeTasks, both_ways
 from dipaco_swarm.swarm.round.overdue import Moved
 from dipaco_swarm.swarm.round.reducer import Input, Reducer, Shown
@@ -43,21 +43,6 @@ DIAL_ATTEMPTS = 3
 """How often a stream to a reducer is opened before we leave it to the leader to see that we cannot reach it."""
 DIAL_PAUSE_SECONDS = 5
 """A round that waits for everybody tries on, with pauses of so many seconds at most."""
-
-
-@dataclass
-class Moves:
-    """Of some streams: bytes."""
-
-    sent: int = 0
-    received: int = 0
-    arrived: int = 0
-
-    def __iadd__(self, stream: Stream) -> "Moves":
-        self.sent += stream.sent
-        self.received += stream.received
-        self.arrived += stream.arrived
-        return self
 
 
 class PieceExchange:
@@ -101,9 +86,7 @@ class PieceExchange:
         """Members that are said to have kept this round waiting."""
         self._dropped: set[int] = set()
         """Members the leader said are gone."""
-        self._streams: set[Stream] = set()
-        self._ended = Moves()
-        """Bytes of streams that have ended: whoever is in the round may open and close them as often as it likes."""
+        self._streams = CountedStreams()
         self._to_send: dict[int, asyncio.Queue[int]] = {}
         self._sent: set[int] = set()
         """Pieces of ours that their reducer has, as far as we can tell."""
@@ -154,7 +137,7 @@ class PieceExchange:
         return Alive(
             awaits_contributions=mask_of(self._reducer.awaited()),
             awaits_averages=mask_of(self.average.awaited() - {self._me}),
-            moved=self._ended.arrived + sum(stream.arrived for stream in self._streams),
+            moved=self._streams.arrived,
         )
 
     def waive(self, members: AbstractSet[int]) -> None:
@@ -168,11 +151,11 @@ class PieceExchange:
 
     @property
     def bytes_sent(self) -> int:
-        return self._ended.sent + sum(stream.sent for stream in self._streams)
+        return self._streams.sent
 
     @property
     def bytes_received(self) -> int:
-        return self._ended.received + sum(stream.received for stream in self._streams)
+        return self._streams.received
 
     # ------------------------------------------------------------------------------------------------ the work of it
 
@@ -218,19 +201,10 @@ class PieceExchange:
         member = next((i for i, entry in enumerate(self.roster.members) if entry.peer == stream.peer), None)
         if member is None:
             raise RemoteDataError(stream.peer, "takes part in an exchange without being on its roster")
-        with self._counted(stream):
+        with self._streams.counted(stream):
             task = self._tasks.start(self._reducer.serve(stream, member))
             if task is not None:
                 await asyncio.wait({task})
-
-    @contextlib.contextmanager
-    def _counted(self, stream: Stream) -> Iterator[None]:
-        self._streams.add(stream)
-        try:
-            yield
-        finally:
-            self._streams.remove(stream)
-            self._ended += stream
 
     def _send_piece_to(self, owner: int, piece: int) -> None:
         if owner == self._me:
@@ -285,14 +259,12 @@ class PieceExchange:
                 async with self._transport.dial(peer, self._protocol) as stream:
                     stream.purpose = Purpose.ROUND
                     await stream.send(Exchange(round_id=self.roster.round_id))
-                    to_send = self._to_send[owner] = asyncio.Queue()
+                    mine = self._to_send[owner] = asyncio.Queue()
                     for piece, its_owner in enumerate(self.average.owners):
                         if its_owner == owner:
-                            to_send.put_nowait(piece)
-                    with self._counted(stream):
-                        await both_ways(
-                            self._send_contributions(stream, to_send), self._receive_averages(stream, owner)
-                        )
+                            mine.put_nowait(piece)
+                    with self._streams.counted(stream):
+                        await both_ways(self._send_contributions(stream, mine), self._receive_averages(stream, owner))
             except RemoteDataError as error:
                 self._transport.border.note(error, "ignored a reducer")
                 return

@@ -27,6 +27,8 @@ NOWHERE = (1 << 16) - 1
 ALL = (1 << 16) - 2
 """In the place of a path: of all of them."""
 MOST_PATHS = ALL
+MOST_SLICES = 1 << 14
+"""Of one part, which ends with the slice that fills it."""
 KEPT_OPEN = TOGETHER + 1
 """Portions that are being read on, and one more: what was read last of one that has ended may be asked for again."""
 
@@ -141,12 +143,15 @@ def slice_with(
 
 def slices_in(data: bytes, paths: int, vocabulary: int) -> list[Slice]:
     """What `to_bytes` wrote, one after the other. `paths`: of the stage. Raises ValueError when it is none."""
-    found, at = [], 0
+    found: list[Slice] = []
+    at = 0
     while at < len(data):
         if at + _LENGTH.size > len(data):
             raise ValueError("breaks off")
         (size,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
+        if len(found) == MOST_SLICES:
+            raise ValueError(f"has more than {MOST_SLICES} slices")
         found.append(_slice_in(data[at : at + size], size, paths, vocabulary))
         at += size
     return found
