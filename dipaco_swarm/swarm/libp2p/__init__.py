@@ -12,5 +12,7 @@ reachability.py  can others dial us: the question and the answer    visibility.p
 relay.py         for those whom nobody can dial                     outside.py       the same, for the doctor
 
 dht.py           signed records in hivemind's DHT                   leaks.py         what hivemind keeps for ever
+bounded_dht.py   what a request of it may cost                      questions.py     its questions, over streams of ours
+storage.py       what is kept of it for others                      serializing.py   what is read of it
 identity.py      our key, which is our name                         address_book.py  whom we have met
 """

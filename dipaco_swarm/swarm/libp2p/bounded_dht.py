@@ -10,16 +10,18 @@ everybody finds near every key.
 """
 
 import asyncio
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import hivemind.dht.node
+from google.protobuf.message import DecodeError
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.p2p import P2PContext, PeerID
 from hivemind.proto import dht_pb2
 
+from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.libp2p.serializing import RecordSerializer
 from dipaco_swarm.swarm.libp2p.together import MAX_QUESTIONS
 
@@ -38,9 +40,31 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
         return str(DHTProtocol._get_handle_name(namespace, method_name))
 
+    async def add_p2p_handlers(self, p2p: Any, wrapper: Any = None, **_: Any) -> None:
+        """Questions come over streams of ours, and not over the daemon's own: see `questions.py`."""
+        self._collect_rpc_handlers()
+        for handler in self._rpc_handlers:
+            name = self._get_handle_name(None, handler.method_name)
+            respond = getattr(wrapper or self, handler.method_name)
+            await p2p.answer(name, partial(self._answered, name, handler.request_type, respond))
+
+    async def remove_p2p_handlers(self, p2p: Any, **_: Any) -> None:
+        """The node ends them."""
+
+    async def _answered(self, name: str, kind: Any, respond: Any, peer: str, data: bytes) -> bytes:
+        """Raises RemoteDataError for what is no question."""
+        try:
+            request = kind.FromString(data)
+        except DecodeError:
+            raise RemoteDataError(peer, f"asks {name} something malformed") from None
+        if len(request.peer.node_id) != DHTID.HASH_NBYTES:
+            request.ClearField("peer")  # hivemind reads it where nothing is caught
+        context = P2PContext(name, self.p2p.peer_id, PeerID.from_base58(peer))
+        return bytes((await respond(request, context)).SerializeToString())
+
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         response = dht_pb2.FindResponse(results=[], peer=self.node_info)
-        if len(request.keys) > MAX_QUESTIONS:
+        if len(request.keys) > MAX_QUESTIONS or any(len(key) != DHTID.HASH_NBYTES for key in request.keys):
             return response
         size = 0
         for key in request.keys:
@@ -57,6 +81,8 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         # whole dictionaries come from nobody: each writer repeats its own records. Of a longer key hivemind takes the
         # end, and what was signed for it, readers would refuse
         is_odd = self.IS_DICTIONARY in request.subkeys or any(len(key) != DHTID.HASH_NBYTES for key in request.keys)
+        parts = (request.subkeys, request.values, request.expiration_time, request.in_cache)
+        is_odd = is_odd or any(len(part) != len(request.keys) for part in parts)
         if is_odd or len(request.keys) > MAX_QUESTIONS:
             return dht_pb2.StoreResponse(store_ok=[], peer=self.node_info)
         return await super().rpc_store(request, context)

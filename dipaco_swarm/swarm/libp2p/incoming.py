@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from dipaco_swarm.swarm.border import Border
 from dipaco_swarm.swarm.libp2p.pipe import Pipe, hand_streams_to, read_stream_info
+from dipaco_swarm.swarm.libp2p.questions import Answer, answer_one
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.transport import Stream, StreamHandler
 
@@ -15,6 +17,9 @@ log = logging.getLogger(__name__)
 
 MAX_STREAMS = 4096
 """Streams that others may have open to us at once; more are closed unheard."""
+
+MAX_QUESTIONS_A_PEER = 8
+"""Of the DHT, that one peer may have open to us: an answer may be large, and ours ask few at once."""
 
 StreamOver = Callable[[str, Pipe, str], contextlib.AbstractContextManager[Stream]]
 """Peer, pipe and the address that the peer comes from -> a stream."""
@@ -30,18 +35,29 @@ class Incoming:
         self._stream_over = stream_over
         self._socket = f"{daemon}.in"
         self._handlers: dict[str, StreamHandler] = {}
+        self._answers: dict[str, Answer] = {}
+        self._asking = Counter[str]()
+        """Questions of each peer that are being answered."""
         self._server: asyncio.Server | None = None
         self._tasks = Tasks()
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         """Call `handler` with each stream that a peer opens for `protocol`; the stream closes when it returns."""
-        if self._server is None:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(lambda: Pipe(self._accepted), self._socket)
         known = protocol in self._handlers
         self._handlers[protocol] = handler
         if not known:
-            await hand_streams_to(self._daemon, self._socket, protocol)
+            await self._have_streams_of(protocol)
+
+    async def answer(self, protocol: str, answer: Answer) -> None:
+        """The same for questions of the DHT: each stream is one, and its answer."""
+        self._answers[protocol] = answer
+        await self._have_streams_of(protocol)
+
+    async def _have_streams_of(self, protocol: str) -> None:
+        if self._server is None:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(lambda: Pipe(self._accepted), self._socket)
+        await hand_streams_to(self._daemon, self._socket, protocol)
 
     async def close(self) -> None:
         """Listen no more, and end the handlers that still run."""
@@ -59,9 +75,24 @@ class Incoming:
     async def _handle(self, pipe: Pipe) -> None:
         try:
             peer, address, protocol = await read_stream_info(pipe)
+            if (answer := self._answers.get(protocol)) is not None:
+                await self._border.hear(peer, lambda: self._answer(pipe, peer, answer), address)
+                return
             with self._stream_over(peer, pipe, address) as stream:
                 await self._border.hear(peer, lambda: self._handlers[protocol](stream), address)
         except (EOFError, ConnectionError) as error:
             log.debug("a stream ended before it began: %s", error)
         finally:
             pipe.close()
+
+    async def _answer(self, pipe: Pipe, peer: str, answer: Answer) -> None:
+        if self._asking[peer] >= MAX_QUESTIONS_A_PEER:
+            log.debug("closed a question of peer %s unheard", peer[-8:])
+            return
+        self._asking[peer] += 1
+        try:
+            await answer_one(pipe, peer, answer)
+        finally:
+            self._asking[peer] -= 1
+            if not self._asking[peer]:
+                del self._asking[peer]

@@ -32,6 +32,7 @@ from dipaco_swarm.swarm.libp2p.dht import DhtRecords
 from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
 from dipaco_swarm.swarm.libp2p.incoming import Incoming
 from dipaco_swarm.swarm.libp2p.pipe import Pipe
+from dipaco_swarm.swarm.libp2p.questions import Answer
 from dipaco_swarm.swarm.libp2p.rate_limit import RateLimit
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.libp2p.stream import PipeStream
@@ -108,6 +109,10 @@ class Node:
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         """Call `handler` with each stream that a peer opens for `protocol`; the stream closes when it returns."""
         await self._incoming.serve(protocol, handler)
+
+    async def answer(self, protocol: str, answer: Answer) -> None:
+        """The same for questions of the DHT: each stream is one, and its answer."""
+        await self._incoming.answer(protocol, answer)
 
     @contextlib.asynccontextmanager
     async def dial(self, peer: str, protocol: str, *, timeout: float | None = None) -> AsyncIterator[Stream]:

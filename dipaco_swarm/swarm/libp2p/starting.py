@@ -161,6 +161,7 @@ async def _limit_seen_by_a_visitor(node: Node, places: Sequence[str]) -> int | N
 
 async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
     bound_requests()
+    node.p2p.answer = node.answer  # for BoundedProtocol, which hivemind makes, and gives nothing else of ours
     try:
         dht = await DHTNode.create(
             node.p2p,
