@@ -18,6 +18,7 @@ from dipaco_swarm.gateway.asked import Writer
 from dipaco_swarm.gateway.gateway import Gateway
 from dipaco_swarm.gateway.live import LiveGateway, gateway_of
 from dipaco_swarm.gateway.own_paths import OwnPaths
+from dipaco_swarm.page.impatient import ImpatientProtocol
 from dipaco_swarm.page.serving import bound
 from dipaco_swarm.settings import Web
 from dipaco_swarm.training.chat import template_from
@@ -63,6 +64,7 @@ def serve(source: Source, opening: Opening, tell: Tell) -> None:
         server = uvicorn.Server(
             uvicorn.Config(
                 app,
+                http=ImpatientProtocol,
                 log_level="warning",
                 access_log=False,
                 lifespan="off",

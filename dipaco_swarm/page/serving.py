@@ -57,12 +57,14 @@ def serving(watch: Watch, web: Web) -> Iterator[PageServed]:
     from uvicorn import Config, Server  # with the extra alone
 
     from dipaco_swarm.page.app import Application
+    from dipaco_swarm.page.impatient import ImpatientProtocol
 
     opened = bound(web)
     port = opened.getsockname()[1]
     server = Server(
         Config(
             Application(watch).asgi(),
+            http=ImpatientProtocol,
             log_config=None,
             access_log=False,
             lifespan="off",
