@@ -35,11 +35,11 @@ class Terms(Event):
     @property
     def whole(self) -> str:
         """All of it, for who is asked whether to take part."""
-        who = "anybody may take part, unchecked" if self.admission == "open" else "the operator has invited all of them"
+        who = "anybody, unchecked" if self.admission == "open" else "only peers that the operator has invited"
         return (
             f"this run reads {self.reads}{PASSED_ON if self.passes_on else ''}; "
             f"a path has {count(self.parameters)} parameters: up to {size(self.memory)} of memory, "
-            f"{size(self.disk)} of disk, {size(self.sends)} sent in a round, to who trains the same; {who}"
+            f"{size(self.disk)} of disk, {size(self.sends)} sent in a round, to peers that train the same modules; who takes part: {who}"
         )
 
 

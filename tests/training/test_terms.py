@@ -65,7 +65,7 @@ def test_it_is_said_when_texts_go_to_other_peers() -> None:
 
 
 def test_an_open_run_says_what_that_means() -> None:
-    assert "anybody may take part, unchecked" in told(DataConfig(source="python")).whole
+    assert "who takes part: anybody, unchecked" in told(DataConfig(source="python")).whole
     assert "invited" in told(DataConfig(source="python"), admission=AdmissionConfig(kind="invited")).whole
 
 

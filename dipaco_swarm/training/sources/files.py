@@ -179,7 +179,12 @@ def _range(
     documents_in: DocumentsIn, data: SourceConfig, domain: str, file: str, start: int, end: int | None
 ) -> Iterator[Document]:
     with worded(data, *UNREADABLE):
-        yield from documents_in(data, domain, Lines(file, start, end))
+        try:
+            yield from documents_in(data, domain, Lines(file, start, end))
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{file} is not UTF-8 text (byte 0x{error.object[error.start]:02x}); convert it, or leave it out"
+            ) from None
 
 
 def _text_in(data: SourceConfig, domain: str, lines: Lines) -> Iterator[Document]:
