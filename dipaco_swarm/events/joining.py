@@ -39,7 +39,8 @@ class Terms(Event):
         return (
             f"this run reads {self.reads}{PASSED_ON if self.passes_on else ''}; "
             f"a path has {count(self.parameters)} parameters: up to {size(self.memory)} of memory, "
-            f"{size(self.disk)} of disk, {size(self.sends)} sent in a round, to peers that train the same modules; who takes part: {who}"
+            f"{size(self.disk)} of disk, {size(self.sends)} sent in a round, to peers that train the same "
+            f"modules; who takes part: {who}"
         )
 
 
