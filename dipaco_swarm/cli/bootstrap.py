@@ -1,6 +1,7 @@
 """dipaco-bootstrap: write a run file, and serve it."""
 
 import re
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -202,6 +203,7 @@ def invite(
 ) -> None:
     """Print run addresses with an invitation in them, one a line, for a run with `[admission] kind = "invited"`."""
     with worded_failures():
+        from dipaco_swarm.errors import ManifestError
         from dipaco_swarm.run.orders import Invite
         from dipaco_swarm.run.register import digest_of, new_code
 
@@ -210,6 +212,10 @@ def invite(
         node.order(Invite(digests=tuple(map(digest_of, codes))))
         for code in codes:
             typer.echo(str(address.with_invitation(code)))
+        with suppress(ManifestError):  # which is the node's to say
+            manifest = node.manifest_of_own()
+            if manifest is not None and manifest.config.admission.kind == "open":
+                typer.echo("this run is open to all: nobody needs an invitation", err=True)
 
 
 @app.command()

@@ -1,6 +1,5 @@
 """dipaco-peer: train one path of a run until Ctrl+C."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +12,7 @@ from dipaco_swarm.cli.peer_home import app as besides
 from dipaco_swarm.cli.words import (
     ANSWERS,
     answers_choice,
+    ask_hub_as_nobody,
     compile_choice,
     devices_choice,
     gpu_power_choice,
@@ -299,8 +299,7 @@ def _ask_once(settings: "PeerSettings") -> None:
 
 
 def main() -> None:
-    # else what the run's operator names is read with this person's own login at the hub, private data sets as well
-    os.environ.setdefault("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")
+    ask_hub_as_nobody()
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         besides(prog_name="dipaco-peer")
     else:

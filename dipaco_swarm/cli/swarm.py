@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dipaco_swarm.cli.words import EXIT_INTERRUPTED, new_app, screen_choice, worded_failures
+from dipaco_swarm.cli.words import EXIT_INTERRUPTED, ask_hub_as_nobody, new_app, screen_choice, worded_failures
 
 if TYPE_CHECKING:  # only for signatures that typer never reads
     from collections.abc import Iterator
@@ -153,6 +153,8 @@ def evaluate(
         _check_evaluation(lm_eval, data=data, reroute=reroute, path=path, limit=limit)
         if ask_peers:
             _check_peers_can_score(source, best=best, reroute=reroute, lm_eval=lm_eval)
+        if data is None and lm_eval is None:
+            ask_hub_as_nobody()
         if lm_eval is not None:
             harness = _harness()
             found = harness.run_tasks(source, [name.strip() for name in lm_eval.split(",")], path, limit, best=best)
