@@ -4,7 +4,6 @@ uvicorn waits for a request without end, and refuses requests where there are ma
 sends half of a header on each of some hundred keeps everybody else out, and the program from opening files.
 """
 
-import asyncio
 from typing import Any
 
 import h11
@@ -21,9 +20,9 @@ class ImpatientProtocol(H11Protocol):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self._giving_up: asyncio.TimerHandle | None = None
+        self._giving_up: Any = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._await_request()
         if len(self.connections) > MOST_OPEN:
