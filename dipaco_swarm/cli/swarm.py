@@ -153,8 +153,6 @@ def evaluate(
         _check_evaluation(lm_eval, data=data, reroute=reroute, path=path, limit=limit)
         if ask_peers:
             _check_peers_can_score(source, best=best, reroute=reroute, lm_eval=lm_eval)
-        if data is None and lm_eval is None:
-            ask_hub_as_nobody()
         if lm_eval is not None:
             harness = _harness()
             found = harness.run_tasks(source, [name.strip() for name in lm_eval.split(",")], path, limit, best=best)
@@ -163,6 +161,8 @@ def evaluate(
             else:
                 _print(found)
             return
+        if data is None:
+            ask_hub_as_nobody()
         from dipaco_swarm.dashboard.drawing import draw
 
         if ask_peers and not isinstance(source, Path):

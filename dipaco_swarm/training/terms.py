@@ -31,8 +31,9 @@ def vocabulary_in(manifest: Manifest, fetch: Callable[[str], bytes]) -> int:
 def terms_of(manifest: Manifest, fetch: Callable[[str], bytes], device: str, helpers: int = 0) -> Terms:
     """What a path asks of this machine. `fetch`: blobs by digest. `helpers`: devices beside the first. Raises
     what `fetch` raises, and DataError or ManifestError for a tokenizer or model that is none."""
-    config, parameters = manifest.rules, sum(sizes_in(manifest, fetch))
-    needs, buffers = PathNeeds.of(parameters), buffer_bytes(config.model, vocabulary_in(manifest, fetch))
+    config, vocabulary = manifest.rules, vocabulary_in(manifest, fetch)
+    parameters = sum(level_sizes(config.model, config.levels, vocabulary))
+    needs, buffers = PathNeeds.of(parameters), buffer_bytes(config.model, vocabulary)
     return Terms(
         source=printable(config.data.called) + (", split by path" if config.data.prepared is not None else ""),
         reads=_read_by(config.data),

@@ -1,5 +1,6 @@
 """Who may take part: invitations, admitting by name, bans; the real programs in one process."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
@@ -13,7 +14,7 @@ from dipaco_swarm.run.orders import Admit, Ban, Forgive, Invite, Order
 from dipaco_swarm.run.register import digest_of, new_code
 from tests.hub import until
 
-from .world import FOUR_PATHS, MakeWorld, World
+from .world import FOUR_PATHS, Events, MakeWorld, World
 
 INVITED = f'[admission]\nkind = "invited"\n\n{FOUR_PATHS}'
 
@@ -28,6 +29,17 @@ def order(world: World, what: Order) -> None:
     """Order it, and wait until the node has done it."""
     world.kept.order(what)
     until(lambda: not world.kept.orders())
+
+
+def two_in_an_open_run(make_world: MakeWorld) -> tuple[World, Events, Events, Callable[[], None]]:
+    """The world, its operator, and ada, with how she leaves: she has made rounds with ben, who may be shut out."""
+    world = make_world(FOUR_PATHS)
+    operator = world.operator()
+    operator.until(Serving)
+    ada, leave = world.peer("ada", 0)
+    ben, _ = world.peer("ben", 0, may_fail=True)
+    ben.until(Round, round=2)
+    return world, operator, ada, leave
 
 
 def test_a_run_of_invited_peers_takes_an_invitation_once_and_nobody_else(make_world: MakeWorld) -> None:
@@ -85,12 +97,7 @@ def test_a_peer_is_admitted_by_name_banned_and_forgiven(make_world: MakeWorld) -
 def test_a_run_that_is_closed_to_who_is_not_invited_is_so_at_once_and_opened_again_as_well(
     make_world: MakeWorld,
 ) -> None:
-    world = make_world(FOUR_PATHS)
-    operator = world.operator()
-    operator.until(Serving)
-    ada, leave = world.peer("ada", 0)
-    ben, _ = world.peer("ben", 0, may_fail=True)
-    ben.until(Round, round=2)
+    world, _, ada, leave = two_in_an_open_run(make_world)
     order(world, Admit(name="ada"))
     config = world.config
     closed = config.model_copy(update={"admission": config.admission.model_copy(update={"kind": "invited"})})
@@ -118,12 +125,7 @@ def test_a_run_that_is_closed_to_who_is_not_invited_is_so_at_once_and_opened_aga
 
 
 def test_whom_the_operator_has_banned_nobody_listens_to(make_world: MakeWorld) -> None:
-    world = make_world(FOUR_PATHS)
-    operator = world.operator()
-    operator.until(Serving)
-    ada, leave = world.peer("ada", 0)
-    ben, _ = world.peer("ben", 0, may_fail=True)
-    ben.until(Round, round=2)
+    world, operator, ada, leave = two_in_an_open_run(make_world)
     order(world, Ban(name="ben"))
     operator.until(PeerBanned, peer="ben")
     assert isinstance(error_of(world), UsageError)

@@ -10,6 +10,7 @@ everybody finds near every key.
 """
 
 import asyncio
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -64,7 +65,7 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         response = dht_pb2.FindResponse(results=[], peer=self.node_info)
-        if len(request.keys) > MAX_QUESTIONS or any(len(key) != DHTID.HASH_NBYTES for key in request.keys):
+        if not _may_be_asked(request.keys):
             return response
         size = 0
         for key in request.keys:
@@ -78,12 +79,10 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         return response
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
-        # whole dictionaries come from nobody: each writer repeats its own records. Of a longer key hivemind takes the
-        # end, and what was signed for it, readers would refuse
-        is_odd = self.IS_DICTIONARY in request.subkeys or any(len(key) != DHTID.HASH_NBYTES for key in request.keys)
         parts = (request.subkeys, request.values, request.expiration_time, request.in_cache)
-        is_odd = is_odd or any(len(part) != len(request.keys) for part in parts)
-        if is_odd or len(request.keys) > MAX_QUESTIONS:
+        is_whole = all(len(part) == len(request.keys) for part in parts)
+        # whole dictionaries come from nobody: each writer repeats its own records
+        if not (is_whole and _may_be_asked(request.keys)) or self.IS_DICTIONARY in request.subkeys:
             return dht_pb2.StoreResponse(store_ok=[], peer=self.node_info)
         return await super().rpc_store(request, context)
 
@@ -147,6 +146,12 @@ class _Asked:
                 raise ValueError(f"answers with type {result.type}, which our nodes do not have")
             only_real_neighbours(result, self._neighbours)
         return response
+
+
+def _may_be_asked(keys: Sequence[bytes]) -> bool:
+    """Whether these are keys, and few enough. Of a longer one hivemind takes the end, and readers would refuse what was
+    signed for it."""
+    return len(keys) <= MAX_QUESTIONS and all(len(key) == DHTID.HASH_NBYTES for key in keys)
 
 
 def only_real_neighbours(result: dht_pb2.FindResult, most: int) -> None:

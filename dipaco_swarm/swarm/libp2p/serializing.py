@@ -36,7 +36,7 @@ class RecordSerializer(MSGPackSerializer):  # type: ignore[misc]  # hivemind is 
 
 def _dictionary(raw: bytes) -> DictionaryDHTValue:
     """Raises ValueError when it is not one of ours."""
-    said = msgpack.unpackb(raw, raw=False, ext_hook=_refuse, max_array_len=max(3, MAX_WRITERS_A_KEY), max_map_len=0)
+    said = msgpack.unpackb(raw, raw=False, ext_hook=_refuse, max_array_len=MAX_WRITERS_A_KEY, max_map_len=0)
     if not isinstance(said, list) or len(said) != 3 or not isinstance(said[2], list):
         raise ValueError("not a dictionary of records")
     read = DictionaryDHTValue()
