@@ -80,15 +80,13 @@ def patience(peer: PathInTraining, module: ModuleId, training_seconds: float) ->
     the median member has STEPS_WAITED of its own, however soon after the last version the round is.
     """
     pace, progress = peer.paces.get(module, Pace(0.0)), peer.progress[module]
-    a_round = peer.rules.round_tokens(progress.version)
-    if peer.rules.rounds.overlaps and module in peer.paces:
+    a_round, speed = peer.rules.round_tokens(progress.version), peer.tokens_per_second or math.inf
+    if module not in peer.paces:
+        training_seconds = max(training_seconds, min(progress.tokens, a_round) / speed)
+    elif peer.rules.rounds.overlaps:
         training_seconds = peer.swarm.clock.monotonic() - pace.since
-    if peer.tokens_per_second:
-        if module not in peer.paces:
-            training_seconds = max(training_seconds, min(progress.tokens, a_round) / peer.tokens_per_second)
-        training_seconds += min(pace.too_late, a_round) / peer.tokens_per_second
-        training_seconds = max(training_seconds, STEPS_WAITED * peer.rules.tokens_per_step / peer.tokens_per_second)
-    return pacing_of_run(peer).patience(training_seconds)
+    training_seconds += min(pace.too_late, a_round) / speed
+    return pacing_of_run(peer).patience(max(training_seconds, STEPS_WAITED * peer.rules.tokens_per_step / speed))
 
 
 def note_pace(peer: PathInTraining, module: ModuleId, *, alone: bool) -> None:

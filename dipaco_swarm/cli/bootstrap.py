@@ -1,7 +1,6 @@
 """dipaco-bootstrap: write a run file, and serve it."""
 
 import re
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -203,19 +202,37 @@ def invite(
 ) -> None:
     """Print run addresses with an invitation in them, one a line, for a run with `[admission] kind = "invited"`."""
     with worded_failures():
-        from dipaco_swarm.errors import ManifestError
-        from dipaco_swarm.run.orders import Invite
-        from dipaco_swarm.run.register import digest_of, new_code
+        from dipaco_swarm.cli.admitting import print_invitations
 
-        node = _node_of(run_file, home)
-        address, codes = node.address(), [new_code() for _ in range(count)]
-        node.order(Invite(digests=tuple(map(digest_of, codes))))
-        for code in codes:
-            typer.echo(str(address.with_invitation(code)))
-        with suppress(ManifestError):  # which is the node's to say
-            manifest = node.manifest_of_own()
-            if manifest is not None and manifest.config.admission.kind == "open":
-                typer.echo("this run is open to all: nobody needs an invitation", err=True)
+        print_invitations(_node_of(run_file, home), count)
+
+
+@app.command()
+def withdraw(
+    run_file: RunFileArgument,
+    addresses: Annotated[list[str] | None, typer.Argument(metavar="[ADDRESS]...", help="As `invite` printed.")] = None,
+    unused: Annotated[bool, typer.Option("--all", help="All that nobody has used.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Take back invitations. Whom one has admitted stays admitted: that ends with `ban`."""
+    with worded_failures():
+        from dipaco_swarm.cli.admitting import withdraw as take_back
+
+        take_back(_node_of(run_file, home), addresses or [], unused=unused)
+        typer.echo(TOLD)
+
+
+@app.command()
+def admitted(
+    run: RunOrFolderArgument,
+    home: HomeOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """List who is admitted, by you or by an invitation, a name a line."""
+    with worded_failures():
+        from dipaco_swarm.cli.admitting import list_admitted
+
+        list_admitted(run, home, as_json=as_json)
 
 
 @app.command()

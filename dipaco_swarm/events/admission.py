@@ -17,6 +17,16 @@ class PeerAdmitted(Event):
 
 
 @dataclass(frozen=True)
+class InvitationsWithdrawn(Event):
+    number: int
+    """That nobody had used."""
+
+    @property
+    def line(self) -> str:
+        return f"took back {counted(self.number, 'invitation')}; whom others have admitted stays admitted"
+
+
+@dataclass(frozen=True)
 class PeerBanned(Event):
     peer: str
     why: str

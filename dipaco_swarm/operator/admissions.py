@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from dipaco_swarm.events.admission import PeerAdmitted, PeerBanned, PeerForgiven, RegisterFull
+from dipaco_swarm.events.admission import InvitationsWithdrawn, PeerAdmitted, PeerBanned, PeerForgiven, RegisterFull
 from dipaco_swarm.files import remove
 from dipaco_swarm.operator.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.run.orders import Admit, Appoint, Ban, Extend, Forgive, Invite, Order, Rollback
+from dipaco_swarm.run.orders import Admit, Appoint, Ban, Extend, Forgive, Invite, Order, Rollback, Withdraw
 from dipaco_swarm.run.register import MAX_INVITATIONS, MAX_NAMES, Register
 from dipaco_swarm.swarm.door import Admission
 
@@ -64,12 +64,16 @@ class Admissions:
         self._obeying.clear()
 
     def _obeyed(self, register: Register, invitations: list[str], order: Order) -> Register:
-        """The register after an order; invitations are added to the list."""
+        """The register after an order; invitations are added to the list, or taken from it."""
         event = self._around.screen.event
         match order:
             case Invite(digests=digests):
                 invitations += [digest for digest in digests if digest not in invitations]
                 del invitations[MAX_INVITATIONS:]
+            case Withdraw(digests=digests):
+                left = [digest for digest in invitations if digests and digest not in digests]
+                event(InvitationsWithdrawn(len(invitations) - len(left)))
+                invitations[:] = left
             case Admit(name=name):
                 return self._with_admitted(register, name, invited=False)
             case Ban(name=name, why=why):

@@ -22,6 +22,13 @@ class Invite(Frozen):
     digests: tuple[Digest, ...] = Field(min_length=1, max_length=MAX_INVITATIONS)
 
 
+class Withdraw(Frozen):
+    """Expect these invitations no more: of all that nobody has used, where none is named."""
+
+    order: Literal["withdraw"] = "withdraw"
+    digests: tuple[Digest, ...] = Field(default=(), max_length=MAX_INVITATIONS)
+
+
 class Admit(Frozen):
     order: Literal["admit"] = "admit"
     name: Name
@@ -63,7 +70,7 @@ class Rollback(Frozen):
     """Only with these; none: with all."""
 
 
-Order = Invite | Admit | Ban | Forgive | Extend | Appoint | Rollback
+Order = Invite | Withdraw | Admit | Ban | Forgive | Extend | Appoint | Rollback
 _ORDERS: TypeAdapter[Order] = TypeAdapter(Annotated[Order, Field(discriminator="order")])
 _count = itertools.count()
 

@@ -62,7 +62,7 @@ class Border:
         if self._open[peer] >= MAX_STREAMS_A_PEER or self._is_crowded(site) or self.shuns(peer):
             log.debug("closed a stream of peer %s unheard", peer[-8:])
             return
-        with _counted(self._open, peer), _counted(self._of_strangers, site), self.guard(peer, "ignored a peer"):
+        with counted(self._open, peer), counted(self._of_strangers, site), self.guard(peer, "ignored a peer"):
             await listen()
 
     def _is_crowded(self, site: str | None) -> bool:
@@ -130,7 +130,7 @@ class Border:
 
 
 @contextlib.contextmanager
-def _counted(counts: Counter[str], key: str | None) -> Iterator[None]:
+def counted(counts: Counter[str], key: str | None) -> Iterator[None]:
     """Meanwhile there is one more of that; None: of nothing."""
     if key is None:
         yield

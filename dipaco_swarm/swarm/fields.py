@@ -44,6 +44,7 @@ MAX_SPEED = 1e12
 """Bytes, or tokens, a second."""
 
 MIN_SPEED = 1e-3
+"""The same; who is slower is said to stand still."""
 
 MAX_SECONDS = 1e6
 """Twelve days of patience."""

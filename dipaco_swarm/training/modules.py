@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from dipaco_swarm.algorithm.eager import Way, pieces_of
-from dipaco_swarm.errors import ManifestError
+from dipaco_swarm.errors import ManifestError, printable
 from dipaco_swarm.machine.memory import take_large_pages
 from dipaco_swarm.run.config import LevelConfig, ModelConfig
 
@@ -87,6 +87,11 @@ def _bare_network(model: ModelConfig, vocab_size: int) -> PreTrainedModel:
         raise ManifestError(
             f'model.model_type="{model.model_type}" is not a causal language model; use a Llama-style one such as '
             '"llama", "mistral" or "qwen2"'
+        ) from None
+    except Exception as error:  # noqa: BLE001  # the fields of a run file reach any code of transformers
+        what = printable(f"{type(error).__name__}: {error}")
+        raise ManifestError(
+            f'transformers cannot build "{model.model_type}" with these fields of model ({what}); check model.extra'
         ) from None
     _Parts.of(network, model.model_type)
     return network

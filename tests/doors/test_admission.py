@@ -10,7 +10,7 @@ from dipaco_swarm.cli.bootstrap import app
 from dipaco_swarm.errors import AddressError, HomeError, ManifestError
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.run.address import RunAddress
-from dipaco_swarm.run.orders import Admit, Ban, Forgive, Invite, Order, left
+from dipaco_swarm.run.orders import Admit, Ban, Forgive, Invite, Order, Withdraw, left
 from dipaco_swarm.run.register import Register, digest_of, new_code
 
 NAME = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
@@ -91,6 +91,21 @@ def test_the_commands_leave_orders_and_print_addresses(tmp_path: Path) -> None:
         Ban(name=SOMEBODY, why="noise"),
         Forgive(name=SOMEBODY),
     ]
+
+
+def test_invitations_are_taken_back_by_address_or_all_at_once(tmp_path: Path) -> None:
+    run_file, home, runner = tmp_path / "run.toml", tmp_path / "home", CliRunner()
+    assert runner.invoke(app, ["init", str(run_file)]).exit_code == 0
+    home.mkdir()
+    (home / "manifest.json").write_bytes(b"")
+    (home / "address.txt").write_text(f"{ADDRESS}\n")
+    code, there = new_code(), [str(run_file), "--home", str(home)]
+    for bad in ([], [f"{ADDRESS}#{code}", "--all"], [ADDRESS]):
+        assert runner.invoke(app, ["withdraw", *there[:1], *bad, *there[1:]]).exit_code == 2
+    assert runner.invoke(app, ["withdraw", *there[:1], f"{ADDRESS}#{code}", *there[1:]]).exit_code == 0
+    assert runner.invoke(app, ["withdraw", *there, "--all"]).exit_code == 0
+    said = [order for _, order in OperatorHome(home).orders()]
+    assert said == [Withdraw(digests=(digest_of(code),)), Withdraw()]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives files away")

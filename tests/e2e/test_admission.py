@@ -1,16 +1,20 @@
 """Who may take part: invitations, admitting by name, bans; the real programs in one process."""
 
+import json
 from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
+from typer.testing import CliRunner
 
+from dipaco_swarm.cli.bootstrap import app
 from dipaco_swarm.errors import UsageError
-from dipaco_swarm.events.admission import PeerAdmitted, PeerBanned
+from dipaco_swarm.events.admission import InvitationsWithdrawn, PeerAdmitted, PeerBanned, RegisterFull
 from dipaco_swarm.events.operator import Serving
 from dipaco_swarm.events.training import Round
+from dipaco_swarm.operator import admissions
 from dipaco_swarm.peer import admittance
-from dipaco_swarm.run.orders import Admit, Ban, Forgive, Invite, Order
+from dipaco_swarm.run.orders import Admit, Ban, Forgive, Invite, Order, Withdraw
 from dipaco_swarm.run.register import digest_of, new_code
 from tests.hub import until
 
@@ -69,6 +73,18 @@ def test_a_run_of_invited_peers_takes_an_invitation_once_and_nobody_else(make_wo
     assert isinstance(error, UsageError)
     assert "does not take the invitation" in str(error)
 
+    codes = [new_code() for _ in range(3)]
+    order(world, Invite(digests=tuple(map(digest_of, codes))))
+    order(world, Withdraw(digests=(digest_of(codes[0]),)))
+    assert world.kept.invitations() == [digest_of(code) for code in codes[1:]]
+    world.peer("late", 1, invitation=codes[0], may_fail=True)
+    assert "does not take the invitation" in str(error_of(world))
+    order(world, Withdraw())
+    assert world.kept.invitations() == []
+    assert operator.until(InvitationsWithdrawn, times=2).number == 2
+    listed = CliRunner().invoke(app, ["admitted", str(world.kept.folder), "--json"])
+    assert json.loads(listed.output) == {"kind": "invited", "admitted": ["invited"], "unused_invitations": 0}
+
 
 def test_a_peer_is_admitted_by_name_banned_and_forgiven(make_world: MakeWorld) -> None:
     world = make_world(INVITED)
@@ -92,6 +108,21 @@ def test_a_peer_is_admitted_by_name_banned_and_forgiven(make_world: MakeWorld) -
     ada, leave = world.peer("ada", 0)
     ada.until(Round, round=1)
     leave()
+
+
+def test_a_full_register_takes_nobody_more_and_says_so(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admissions, "MAX_NAMES", 1)
+    world = make_world(INVITED)
+    operator = world.operator()
+    operator.until(Serving)
+    for name in ("ada", "ben"):
+        order(world, Admit(name=name))
+        order(world, Ban(name=f"not-{name}"))
+    assert [said.peer for said in operator.reported(RegisterFull)] == ["ben", "not-ben"]
+    order(world, Forgive(name="not-ada"))
+    order(world, Ban(name="ada"))
+    order(world, Admit(name="ben"))
+    operator.until(PeerAdmitted, peer="ben", invited=False)
 
 
 def test_a_run_that_is_closed_to_who_is_not_invited_is_so_at_once_and_opened_again_as_well(

@@ -63,6 +63,14 @@ class Asker:
         return self.run(question(find.SerializeToString())) != [b""]
 
 
+def keep_a_long_answer(asker: Asker) -> bytes:
+    """3 MB stand under a key of who is asked; the question for it."""
+    key, host = DHTID.generate(source="long"), node_of(asker.asked)
+    for number in range(1500):
+        assert host.dht.protocol.storage.store_subkey(key, f"writer {number}", bytes(2000), get_dht_time() + 60)
+    return question(dht_pb2.FindRequest(keys=[key.to_bytes()]).SerializeToString())
+
+
 def test_a_question_is_answered_as_the_daemon_would(make_libp2p_swarms: MakeSwarms) -> None:
     asker = Asker(make_libp2p_swarms(2))
     assert asker.is_answered
@@ -103,10 +111,7 @@ def test_odd_places_and_keys_in_a_question_are_nothing_to_us(make_libp2p_swarms:
 def test_who_takes_no_answers_has_few_of_them(make_libp2p_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(questions, "ANSWER_SECONDS", 1.0)
     asker = Asker(make_libp2p_swarms(2))
-    key, host = DHTID.generate(source="long"), node_of(asker.asked)
-    for number in range(1500):
-        assert host.dht.protocol.storage.store_subkey(key, f"writer {number}", bytes(2000), get_dht_time() + 60)
-    large = question(dht_pb2.FindRequest(keys=[key.to_bytes()]).SerializeToString())
+    large = keep_a_long_answer(asker)
 
     async def ask_and_hold() -> int:
         """How many of 40 streams are still answered after none was read from."""
@@ -125,4 +130,33 @@ def test_who_takes_no_answers_has_few_of_them(make_libp2p_swarms: MakeSwarms, mo
         return began
 
     assert 1 <= asker.us._portal.run(ask_and_hold()) <= incoming.MAX_QUESTIONS_A_PEER
+    assert asker.is_answered
+
+
+def test_who_takes_an_answer_slowly_makes_room_for_who_comes_after_it(
+    make_libp2p_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "MAX_BYTES_UNDER_WAY", 1 << 22)
+    asker = Asker(make_libp2p_swarms(2))
+    whole = keep_a_long_answer(asker)
+
+    async def ask_and_hold() -> list[bool]:
+        """Of four streams, each asked on after the one before was answered in part: which come to their end."""
+        pipes = []
+        for _ in range(4):
+            pipes.append(await open_stream(node_of(asker.us).daemon.socket, asker.asked.peer, FIND))
+            await pipes[-1].write(whole)
+            await pipes[-1].read_exactly(1)
+        return [await comes_whole(pipe) for pipe in pipes]
+
+    async def comes_whole(pipe: Pipe) -> bool:
+        try:
+            await pipe.read_exactly(1500 * 2000)
+        except EOFError:
+            return False
+        finally:
+            pipe.close()
+        return True
+
+    assert asker.us._portal.run(ask_and_hold()) == [False, False, False, True]
     assert asker.is_answered

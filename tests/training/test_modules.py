@@ -176,6 +176,8 @@ def test_other_llama_style_architectures_can_be_cut_too(model_type: str) -> None
         ({"model_type": "gpt2"}, 'model.model_type="gpt2" builds GPT2LMHeadModel'),
         ({"extra": {"rms_norm_epps": 1e-5}}, "model.extra has rms_norm_epps"),
         ({"extra": {"rms_norm_eps": "small"}}, "rms_norm_eps"),
+        ({"extra": {"hidden_act": "none"}}, r"cannot build \"llama\" .*KeyError.*check model.extra"),
+        ({"extra": {"head_dim": 0}}, "ZeroDivisionError"),
         ({"extra": {"vocab_size": 7}}, "model.extra has vocab_size, which the run sets elsewhere"),
     ],
 )

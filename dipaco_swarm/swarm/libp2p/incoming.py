@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from dipaco_swarm.swarm.border import Border
+from dipaco_swarm.swarm.border import Border, counted
 from dipaco_swarm.swarm.libp2p.pipe import Pipe, hand_streams_to, read_stream_info
-from dipaco_swarm.swarm.libp2p.questions import Answer, answer_one
+from dipaco_swarm.swarm.libp2p.questions import Answer, Answering
 from dipaco_swarm.swarm.tasks import Tasks
 from dipaco_swarm.swarm.transport import Stream, StreamHandler
 
@@ -36,6 +36,7 @@ class Incoming:
         self._socket = f"{daemon}.in"
         self._handlers: dict[str, StreamHandler] = {}
         self._answers: dict[str, Answer] = {}
+        self._answering = Answering()
         self._asking = Counter[str]()
         """Questions of each peer that are being answered."""
         self._server: asyncio.Server | None = None
@@ -89,10 +90,5 @@ class Incoming:
         if self._asking[peer] >= MAX_QUESTIONS_A_PEER:
             log.debug("closed a question of peer %s unheard", peer[-8:])
             return
-        self._asking[peer] += 1
-        try:
-            await answer_one(pipe, peer, answer)
-        finally:
-            self._asking[peer] -= 1
-            if not self._asking[peer]:
-                del self._asking[peer]
+        with counted(self._asking, peer):
+            await self._answering.answer(pipe, peer, answer)

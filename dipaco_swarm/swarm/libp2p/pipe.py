@@ -155,9 +155,10 @@ class Pipe(asyncio.BufferedProtocol):
         """What was written is still sent, as long as the other side takes it within a while."""
         if self._transport is not None:
             self._transport.close()
-            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abort)
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self.abort)
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Close at once: what was not sent yet is forgotten."""
         if self._transport is not None:
             self._transport.abort()
 

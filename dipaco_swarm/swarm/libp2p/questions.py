@@ -6,7 +6,8 @@ these streams to us like all others. Whoever asks sees no difference: the framin
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 
 from google.protobuf.message import DecodeError
 from hivemind.proto import p2pd_pb2
@@ -24,21 +25,44 @@ QUESTION_SECONDS = 20.0
 """In which it has to be here..."""
 ANSWER_SECONDS = 20.0
 """... and the answer has to be taken: who asks waits for a quarter of that."""
+MAX_BYTES_UNDER_WAY = 1 << 26
+"""Of answers that are not taken yet: twenty of the largest ones. Whoever takes its own at 10 Mbit/s has it in 3 s."""
 AT_ONCE = 1 << 16
 """Bytes of it that are handed on: the rest is held once, and not in the buffers of a line that is full."""
 MAX_LENGTH_BYTES = 4
 """Of the number before it, seven bits in each."""
 
 
-async def answer_one(pipe: Pipe, peer: str, answer: Answer) -> None:
-    """Read a question, and send what there is to say. Raises RemoteDataError, EOFError, ConnectionError or TimeoutError
-    where the peer does not keep to that."""
-    async with asyncio.timeout(QUESTION_SECONDS):
-        asked = await _question(pipe, peer)
-    whole = memoryview(_framed(asked.callId, await answer(peer, asked.callUnary.data)))
-    async with asyncio.timeout(ANSWER_SECONDS):
-        for start in range(0, len(whole), AT_ONCE):
-            await pipe.write(whole[start : start + AT_ONCE])
+class Answering:
+    """Of all questions that are put to us at once."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[Pipe, int] = {}
+        """Bytes of each answer that is not taken yet, the oldest first."""
+
+    async def answer(self, pipe: Pipe, peer: str, answer: Answer) -> None:
+        """Read a question, and send what there is to say. Raises RemoteDataError, EOFError, ConnectionError or
+        TimeoutError where the peer does not keep to that, or is too slow for those who came after it."""
+        async with asyncio.timeout(QUESTION_SECONDS):
+            asked = await _question(pipe, peer)
+        whole = memoryview(_framed(asked.callId, await answer(peer, asked.callUnary.data)))
+        with self._making_room(pipe, len(whole)):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                for start in range(0, len(whole), AT_ONCE):
+                    await pipe.write(whole[start : start + AT_ONCE])
+
+    @contextlib.contextmanager
+    def _making_room(self, pipe: Pipe, size: int) -> Iterator[None]:
+        """Meanwhile there is an answer more. Where all are too much, those that take longest are given up."""
+        while self._under_way and sum(self._under_way.values()) + size > MAX_BYTES_UNDER_WAY:
+            oldest = next(iter(self._under_way))
+            del self._under_way[oldest]
+            oldest.abort()
+        self._under_way[pipe] = size
+        try:
+            yield
+        finally:
+            self._under_way.pop(pipe, None)
 
 
 def _framed(call: bytes, said: bytes) -> bytes:
