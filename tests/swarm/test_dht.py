@@ -313,6 +313,23 @@ def test_a_door_that_names_a_place_that_is_none_has_not_answered(
     assert swarm._portal.run(protocol.call_ping(PeerID(named(1)))) is None
 
 
+def test_who_asks_for_many_keys_at_once_is_answered_for_each(make_libp2p_swarms: MakeSwarms) -> None:
+    """More questions of one peer than a node hears at once are closed unheard, and whoever does so counts as gone."""
+    first, second = make_libp2p_swarms(2)
+    keys = [f"key {number}" for number in range(40)]
+
+    async def store() -> list[bool]:
+        return await asyncio.gather(*(node_of(first).records.store(key, statement(b"x"), 60.0) for key in keys))
+
+    async def read() -> list[int]:
+        return [len(found) for found in await asyncio.gather(*map(node_of(second).records.read, keys))]
+
+    assert all(first._portal.run(store()))
+    assert second._portal.run(read()) == [1] * len(keys)
+    for node in map(node_of, (first, second)):
+        assert not node.records._silent
+
+
 def test_a_name_is_one_node_and_those_without_a_place_are_forgotten(make_libp2p_swarms: MakeSwarms) -> None:
     (swarm,) = make_libp2p_swarms(1)
     protocol = node_of(swarm).dht.protocol

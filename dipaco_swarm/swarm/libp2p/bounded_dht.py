@@ -10,9 +10,10 @@ everybody finds near every key.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import hivemind.dht.node
 from google.protobuf.message import DecodeError
@@ -28,6 +29,8 @@ from dipaco_swarm.swarm.libp2p.together import MAX_QUESTIONS
 
 MAX_NAME_BYTES = 64
 """Of a peer, as a hash of its key."""
+AT_ONCE = 4
+"""Questions of ours to one node: half of what it hears (`incoming.py`)."""
 MAX_ANSWER_BYTES = 1 << 20
 """After which the rest of the keys are not looked up; one alone may have more. We ask for less at once."""
 
@@ -36,6 +39,11 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
     """`DHTProtocol` under the same name on the network."""
 
     serializer = RecordSerializer
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self._lines: WeakValueDictionary[PeerID, asyncio.Semaphore] = WeakValueDictionary()
+        """Of questions to each node that we ask now."""
 
     @classmethod
     def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
@@ -97,7 +105,8 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
     def get_stub(self, peer: PeerID) -> Any:
         """What asks another node; what it answers is looked at before hivemind does anything with it."""
-        return _Asked(super().get_stub(peer), self.bucket_size)
+        line = self._lines.setdefault(peer, asyncio.Semaphore(AT_ONCE))
+        return _Asked(_InTurn(super().get_stub(peer), line), self.bucket_size)
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
         """Without a look at all records for what a new node should have: they are repeated within seconds."""
@@ -118,6 +127,20 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
         bucket = table.buckets[table.get_bucket_index(node_id)]
         for oldest in list(bucket.replacement_nodes)[: -bucket.size]:
             del table[oldest]
+
+
+class _InTurn:
+    """Another node, which would not hear more questions at once."""
+
+    def __init__(self, stub: Any, line: asyncio.Semaphore) -> None:
+        self._line = line
+        self.rpc_ping = partial(self._ask, stub.rpc_ping)
+        self.rpc_find = partial(self._ask, stub.rpc_find)
+        self.rpc_store = partial(self._ask, stub.rpc_store)
+
+    async def _ask(self, rpc: Callable[..., Awaitable[Any]], request: Any, **how: Any) -> Any:
+        async with self._line:
+            return await rpc(request, **how)
 
 
 class _Asked:
