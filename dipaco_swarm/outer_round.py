@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.outer import OuterGradient
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.algorithm.plan import CatchUp, Claim
+from dipaco_swarm.algorithm.plan import CatchUp
 from dipaco_swarm.algorithm.progress import ModuleProgress, Part, adopted, merged, rebased
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.machine.sparing import Sparing
@@ -269,7 +269,7 @@ def catch_ups(peer: PathInTraining) -> tuple[CatchUp, ...]:
         if module in peer.in_flight or module in peer.fetching:
             continue  # its round tells, or it is coming
         members = peer.swarm.members(peer.stage, module)
-        others = [Claim.of(m) for m in members if m.peer != peer.swarm.peer]  # who has just moved on holds it still
+        others = [m for m in members if m.peer != peer.swarm.peer]  # who has just moved on holds it still
         better = peer.newest.better(peer.stage, module, peer.progress[module].claim, others)
         if better is not None:
             found.append(CatchUp(module, better))

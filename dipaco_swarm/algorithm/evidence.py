@@ -8,6 +8,7 @@ the operator's node has had it                   yes
 somebody whom we know has had it                 yes
 somebody whom we know is there                   no      also one that has had no version yet: a stage begins so
 the operator's node has had another version      no      it will have had it, if its members have
+somebody whom we know trained it lately          no      gone without a word, it may be back with what it has
 somebody whom we know was in the run lately      no      unless nothing has been believed for long
 strangers have had a version of the module:
   more than half of them, and of us, had it      yes     a newcomer, a guest, a new run: nobody is known
@@ -38,6 +39,8 @@ class Evidence:
     known: Votes = Votes()
     """Asked: all that are there and have not left it for another one, whether they have had a version of the module and
     have answered or not."""
+    known_here: bool = False
+    """Whether somebody whom we know has trained the module not long ago, and has not said goodbye."""
     known_elsewhere: bool = False
     """Whether somebody whom we know has trained any module not long ago."""
     strangers: Votes = Votes()
@@ -52,7 +55,7 @@ def is_believed(seen: Evidence) -> bool:
     """The table at the top of this file."""
     if seen.root or seen.known.for_it:
         return True
-    if seen.root is not None or seen.known.asked:
+    if seen.root is not None or seen.known.asked or seen.known_here:
         return False
     if seen.known_elsewhere and not seen.for_long:
         return False

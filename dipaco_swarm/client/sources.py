@@ -109,9 +109,8 @@ def _state_in_swarm(swarm: Swarm, manifest: Manifest, module: ModuleId, paramete
     stage = manifest.stage.index
     swarm.look_up(stage, [module], timeout=LOOK_UP_SECONDS)  # what was heard a minute ago has expired
     members = swarm.members(stage, module)
-    claims = [Claim.of(said) for said in members]
     newest = NewestStates(swarm, give_up_after=0.0)  # each state once, the newest first
-    while (claim := newest.better(stage, module, NOTHING, claims, timeout=LOOK_UP_SECONDS)) is not None:
+    while (claim := newest.better(stage, module, NOTHING, members, timeout=LOOK_UP_SECONDS)) is not None:
         state = newest.fetch(stage, module, claim, parameters=parameters)
         if state is not None:
             return state

@@ -194,8 +194,7 @@ class Keeping:
         """
         held, swarm = self._states[module], self._around.swarm
         members = [s for s in swarm.members(stage.index, module) if s.peer != swarm.peer]
-        claims = [Claim.of(said) for said in members]
-        better = self._newest.better(stage.index, module, Claim.of(held), claims, timeout=timeout)
+        better = self._newest.better(stage.index, module, Claim.of(held), members, timeout=timeout)
         if better is None:
             return None
         # who trains it will have it a moment from now as well; who has stopped training may be about to leave

@@ -67,14 +67,14 @@ class NewestOnEntering:
         while not around.stop():
             around.swarm.look_up(stage.index, [module], timeout=around.swarm.timing.look_up)
             members = around.swarm.members(stage.index, module)
-            others = [Claim.of(said) for said in members if said.peer != around.swarm.peer]
+            others = [said for said in members if said.peer != around.swarm.peer]
             better = newest.better(stage.index, module, had, others, timeout=2 * around.swarm.timing.answer)
             if better is None and is_taken_back:
                 around.notices.failing(f"state of {module}", RestoredNotThere(module=str(module)))
                 around.stop.wait(STATE_PAUSE_SECONDS)
                 continue
             if better is None:
-                if trains_on or better_claim(had, others) is None or clock.monotonic() > confirmed_by:
+                if trains_on or better_claim(had, [*map(Claim.of, others)]) is None or clock.monotonic() > confirmed_by:
                     return self.start(module) if ours is None else ours
                 around.stop.wait(around.swarm.timing.ask_again)  # who can confirm it may have it in a moment
                 continue

@@ -1,18 +1,34 @@
-"""The newest state of a module that others announce: which one to ask for, and what to do when nobody sends it."""
+"""The newest state of a module that others announce: which one to ask for, and what to do when nobody sends it.
+
+Whoever is known may announce a state that it never sends, a new one each time, or sends so slowly that it never is
+there; meanwhile the module goes no further. So it counts who has announced what came to nothing, and for how long: what
+others announce is asked for before that, though it is not as new.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
 from dipaco_swarm.swarm.fetching import FetchUnderWay, Follow, Older
-from dipaco_swarm.swarm.interface import Swarm
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Swarm
 
 STATE_SECONDS = 600.0
 """A holder that has not sent a state by then is not sending it."""
+SOON_SECONDS = 5.0
+"""Who could not send a state any more, because its group has gone on, says so by then."""
+REST_SECONDS = 10.0
+"""Whoever has announced such a one is asked after others for so long."""
+REST = 10.0
+"""Whoever has kept us waiting for longer is not asked for so many times as long, while others are there of whom that is
+not so: it takes a tenth of a module's time at most."""
+MOST_NAMES = 4096
+LONGER = 16
+"""Times the first pause before a state is asked for again, at most."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +37,40 @@ class InVain:
 
     first: float
     last: float
+    times: int = 1
+
+
+class Trust(IntEnum):
+    """Of who announces a state, that it will come."""
+
+    NONE = 0
+    LESS = 1
+    FULL = 2
+
+
+class InVainBy:
+    """Who has announced states that did not come, lately. Times are of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._rests: dict[PeerName, tuple[float, Trust]] = {}
+        """Until when it is trusted how."""
+
+    def note(self, peers: Collection[PeerName], seconds: float, now: float) -> None:
+        """Nothing came of what these have announced, after so many seconds."""
+        was_soon = seconds <= SOON_SECONDS
+        rest = (now + REST_SECONDS, Trust.LESS) if was_soon else (now + REST * seconds, Trust.NONE)
+        for peer in peers:
+            self._rests[peer] = max(rest, self._rests.pop(peer, rest))
+        for oldest in list(self._rests)[:-MOST_NAMES]:
+            del self._rests[oldest]
+
+    def trust(self, peers: Collection[PeerName], now: float) -> Trust:
+        """The most of all who announce the same."""
+        return max((self._trust_in(peer, now) for peer in peers), default=Trust.FULL)
+
+    def _trust_in(self, peer: PeerName, now: float) -> Trust:
+        until, trust = self._rests.get(peer, (now, Trust.FULL))
+        return trust if now < until else Trust.FULL
 
 
 class NewestStates:
@@ -36,7 +86,8 @@ class NewestStates:
     ) -> None:
         """`follow`: the outer steps of each module; None: states are fetched whole, never made of averages.
 
-        `again_after`: seconds in which a state that nobody sent is not asked for again. `give_up_after`: seconds after
+        `again_after`: seconds in which a state that nobody sent is not asked for again, twice as many each time that it
+        is not. `give_up_after`: seconds after
         which a state that nobody sends is not believed to exist; 0: it is asked for once.
         """
         self._swarm = swarm
@@ -45,19 +96,30 @@ class NewestStates:
         self._give_up_after = give_up_after
         self._unsent: dict[ModuleId, dict[Claim, InVain]] = {}
         """States that nobody sent, by module."""
+        self._by = InVainBy()
+        self._said: dict[ModuleId, dict[Claim, set[PeerName]]] = {}
+        """What was announced when we looked last, and by whom."""
+        self._begun: dict[tuple[ModuleId, Claim], tuple[float, Collection[PeerName]]] = {}
+        """When a state was asked for, and who had announced it."""
 
     def better(
-        self, stage: int, module: ModuleId, ours: Claim, others: Sequence[Claim], *, timeout: float = 0.0
+        self, stage: int, module: ModuleId, ours: Claim, others: Sequence[Announcement], *, timeout: float = 0.0
     ) -> Claim | None:
         """The state that we should have instead of ours, and can ask for now; None when there is none.
 
-        `timeout`: seconds to wait for others to confirm what we hear.
+        `others`: without ourselves. `timeout`: seconds to wait for others to confirm what we hear.
         """
         now = self._swarm.clock.monotonic()
-        sent = [claim for claim in others if self._may_be_sent(module, claim, now)]
+        said = self._said[module] = _by_claim(others)
+        sent = [claim for claim in said if self._may_be_sent(module, claim, now)]
         if better_claim(ours, sent) is None:
             return None
-        return better_claim(ours, self._swarm.believed(stage, module, ours, sent, timeout=timeout))
+        believed = self._swarm.believed(stage, module, ours, sent, timeout=timeout)
+        trust = {claim: self._by.trust(peers, now) for claim, peers in said.items()}
+        most = max((trust[claim] for claim in believed), default=Trust.NONE)
+        if most is Trust.NONE and Trust.FULL in trust.values():
+            return None  # where nobody is trusted, it may have been our line
+        return better_claim(ours, [claim for claim in believed if trust[claim] is most])
 
     def fetch(
         self,
@@ -88,6 +150,8 @@ class NewestStates:
         older = None
         if self._follow is not None and ours is not None and claim.version - ours.version <= MAX_CHAIN:
             older = Older(ours, self._follow(module))
+        said = self._said.get(module, {}).get(claim, ())
+        self._begun[module, claim] = self._swarm.clock.monotonic(), said
         return self._swarm.begin_fetch(
             stage, module, claim.digest, timeout=STATE_SECONDS, parameters=parameters, older=older
         )
@@ -95,14 +159,26 @@ class NewestStates:
     def take(self, module: ModuleId, claim: Claim, under_way: FetchUnderWay) -> ModuleState | None:
         """What came of it, once it is over; None when nobody sent it."""
         state = under_way.state()
-        unsent = self._unsent.setdefault(module, {})
+        unsent, now = self._unsent.setdefault(module, {}), self._swarm.clock.monotonic()
+        begun, announced_by = self._begun.pop((module, claim), (now, ()))
         if state is None:
-            now = self._swarm.clock.monotonic()
-            unsent[claim] = InVain(unsent[claim].first if claim in unsent else now, now)
+            self._by.note(announced_by, now - begun, now)
+            before = unsent.get(claim, InVain(now, now, times=0))
+            unsent[claim] = InVain(before.first, now, before.times + 1)
         else:
             self._unsent[module] = {other: times for other, times in unsent.items() if other.beats(claim)}
         return state
 
     def _may_be_sent(self, module: ModuleId, claim: Claim, now: float) -> bool:
         asked = self._unsent.get(module, {}).get(claim)
-        return asked is None or (now - asked.last >= self._again_after and now - asked.first < self._give_up_after)
+        if asked is None:
+            return True
+        pause = self._again_after * min(2 ** (asked.times - 1), LONGER)
+        return now - asked.last >= pause and now - asked.first < self._give_up_after
+
+
+def _by_claim(members: Sequence[Announcement]) -> dict[Claim, set[PeerName]]:
+    said: dict[Claim, set[PeerName]] = {}
+    for member in members:
+        said.setdefault(Claim.of(member), set()).add(member.peer)
+    return said

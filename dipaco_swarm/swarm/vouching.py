@@ -22,6 +22,7 @@ from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.circle import Circle
 from dipaco_swarm.swarm.directory import Directory
+from dipaco_swarm.swarm.familiar import Familiar
 from dipaco_swarm.swarm.fields import MAX_CLAIMS, MAX_NAMES
 from dipaco_swarm.swarm.had import HadStates, Place
 from dipaco_swarm.swarm.interface import Announcement
@@ -48,8 +49,8 @@ class Question:
     pause: float = 0.0
     """Until we ask again."""
     open_since: float | None = None
-    """Since when nothing was believed; once that is for long, until we have taken something: the next version may come
-    before that, and would have to wait as long again."""
+    """Since when nothing was believed, and nobody could say that it is wrong; once that is for long, until we have
+    taken something: the next version may come before that, and would have to wait as long again."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Vouching:
         self._makers: dict[tuple[Place, Claim], tuple[str, ...]] = {}
         """Claims that are believed and not taken yet -> who has contributed to the state, as others say."""
         self._questions: dict[Place, Question] = {}
+        self._familiar = Familiar(transport, directory, circle)
         self._tasks = Tasks()
 
     async def stop(self) -> None:
@@ -112,7 +114,7 @@ class Vouching:
         made = (self.had.makers(state.digest) for state, is_ours in zip(asked.states, had, strict=True) if is_ours)
         known = tuple(self._who_stand_for(self._directory.members(stage, module))) if self.is_root else ()
         makers, begun = next(filter(None, made), ()), self.had.begun(stage, module)
-        lately = self.is_root and self._knows_somebody_lately()
+        lately = self.is_root and self._familiar.somewhere()
         return HadAre(had=had, begun=begun, makers=makers, known=known[:MAX_NAMES], known_elsewhere=lately)
 
     def took(self, stage: int, module: ModuleId, claim: Claim, *, made_from: str | None = None) -> None:
@@ -146,7 +148,9 @@ class Vouching:
     def _announced(self, stage: int, module: ModuleId) -> frozenset[Claim]:
         """What the operator's node, or somebody whom we know, announces: its own word that it has the state."""
         heard = self._directory.heard_ourselves(stage, module)
-        return frozenset(Claim.of(said) for said in heard if said.peer in self.roots or self._is_known(said.peer))
+        return frozenset(
+            Claim.of(said) for said in heard if said.peer in self.roots or self._familiar.is_known(said.peer)
+        )
 
     # --------------------------------------------------------------------------------------------------------- asking
 
@@ -193,17 +197,20 @@ class Vouching:
             question.task = self._tasks.start(self._ask_about(stage, module, claims, question))
 
     async def _ask_about(self, stage: int, module: ModuleId, claims: Sequence[Claim], question: Question) -> None:
-        now = question.asked
+        now, told = question.asked, False
         for_long = question.open_since is not None and now - question.open_since >= self._timing.undecided
         try:
             members = [said for said in self._directory.members(stage, module) if said.peer != self._transport.peer]
             claims = self._likeliest(claims, members)
             ask = AskHad(stage=stage, module=str(module), states=tuple(map(_said, claims)))
             said = await self._answers(ask, members)
+            known_here = self._familiar.there(stage, module)
+            told = known_here or bool(said.friends or said.roots)
             for at, claim in enumerate(claims):
                 seen = Evidence(
                     root=any(answer.had[at] for answer in said.roots) if said.roots else None,
                     known=Votes(len(said.friends), sum(answer.had[at] for answer in said.known)),
+                    known_here=known_here,
                     known_elsewhere=said.known_elsewhere,
                     strangers=Votes(len(said.strangers), sum(answer.had[at] for answer in said.strangers)),
                     made_here=self.had.made(stage, module),
@@ -218,8 +225,8 @@ class Vouching:
         finally:
             announced = self._announced(stage, module)
             settled = any(self.believes(stage, module, claim, announced) for claim in claims)
-            if not for_long:
-                question.open_since = None if settled else question.open_since or now
+            if told or not for_long:
+                question.open_since = None if told or settled else question.open_since or now
             floor = self._timing.ask_again
             question.pause = floor if settled else min(self._timing.heartbeat, max(floor, 2 * question.pause))
             question.task = None
@@ -229,7 +236,7 @@ class Vouching:
         operator's has had it. Where nobody whom we know there can tell, the node says whom it knows."""
         there = [said.peer for said in self._directory.members(stage, module)]
         ask = AskHad(stage=stage, module=str(module), states=(_said(claim),))
-        witnesses = [peer for peer in there if self._is_known(peer)]
+        witnesses = [peer for peer in there if self._familiar.is_known(peer)]
         if witnesses and not claim.version:
             return
         said = await self._ask_all(witnesses, ask, most=MAX_WITNESSES)
@@ -241,7 +248,7 @@ class Vouching:
     def _likeliest(self, claims: Sequence[Claim], members: Sequence[Announcement]) -> list[Claim]:
         """What is asked about first: what those announce whom we know, then what most announce."""
         said = Counter(Claim.of(member) for member in members)
-        by_known = Counter(Claim.of(member) for member in members if self._is_known(member.peer))
+        by_known = Counter(Claim.of(member) for member in members if self._familiar.is_known(member.peer))
         ranked = sorted(claims, key=lambda claim: (-by_known[claim], -said[claim], -claim.work, claim.digest))
         return ranked[:MAX_CLAIMS]
 
@@ -252,14 +259,14 @@ class Vouching:
         only come before us. A friend that has come before us says all the same that nobody need go by strangers.
         """
         others = [said.peer for said in members if said.peer not in self.roots]
-        witnesses = [peer for peer in others if self._is_known(peer)]
+        witnesses = [peer for peer in others if self._familiar.is_known(peer)]
         roots, known = await asyncio.gather(self._ask_all(self.roots, ask), self._ask_all(witnesses, ask))
         friends = self._who_stand_for(members)
         if not friends:
             named = {name for answer in roots for name in answer.known}
             friends = [peer for peer in others if peer in named]
             known += await self._ask_all(friends, ask)
-        elsewhere = self._knows_somebody_lately() or any(answer.known_elsewhere for answer in roots)
+        elsewhere = self._familiar.somewhere() or any(answer.known_elsewhere for answer in roots)
         roots = [answer for answer in roots if _can_tell(answer)]
         unknown = [] if roots or friends else [peer for peer in others if peer not in witnesses]
         strangers = await self._ask_all(unknown, ask)
@@ -287,14 +294,11 @@ class Vouching:
         while len(self._makers) > REMEMBERED_CLAIMS:
             del self._makers[next(iter(self._makers))]
 
-    def _knows_somebody_lately(self) -> bool:
-        return any(map(self._is_known, self._directory.trained_lately()))
-
     def _who_stand_for(self, members: Sequence[Announcement]) -> list[str]:
         """Whom we know of those who are there: who trains the module, or pauses; not who trains another one instead and
         holds what it had."""
         moved = self._directory.training() - {said.peer for said in members if said.trains}
-        return [said.peer for said in members if self._is_known(said.peer) and said.peer not in moved]
+        return [said.peer for said in members if self._familiar.is_known(said.peer) and said.peer not in moved]
 
     def knows(self, peer: str) -> bool:
         """Whether its word counts with us: it has contributed, or we have met nobody yet and must take all alike.
@@ -302,9 +306,6 @@ class Vouching:
         We ourselves too: who has contributed to nothing is a stranger to all the others. From any thread.
         """
         return peer in self.circle or not self.circle.has_others(self._transport.peer)
-
-    def _is_known(self, peer: str) -> bool:
-        return peer in self.circle and peer != self._transport.peer
 
 
 def _can_tell(answer: HadAre) -> bool:

@@ -20,6 +20,7 @@ from dipaco_swarm.algorithm.evidence import Evidence, Votes, is_believed
         (Evidence(root=False, known=Votes(5, 0)), False),
         (Evidence(known=Votes(1, 0), strangers=Votes(9, 9), for_long=True), False),
         # nobody whom we know there
+        (Evidence(strangers=Votes(9, 9), known_here=True, for_long=True), False),
         (Evidence(strangers=Votes(9, 9), known_elsewhere=True), False),
         (Evidence(strangers=Votes(9, 9), known_elsewhere=True, for_long=True), True),
         (Evidence(strangers=Votes(9, 4), known_elsewhere=True, for_long=True, made_here=True), False),
@@ -46,6 +47,7 @@ evidence = st.builds(
     Evidence,
     root=st.sampled_from([None, False]),
     known=ballots(),
+    known_here=st.booleans(),
     known_elsewhere=st.booleans(),
     strangers=ballots(),
     made_here=st.booleans(),

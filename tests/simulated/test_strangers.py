@@ -1,6 +1,7 @@
 """Strangers who know the run address: whatever they claim, nobody takes a state of theirs, and the others go on."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -117,6 +118,41 @@ def test_nor_where_a_stage_begins_and_nobody_has_a_version_yet(tmp_path: Path, f
     assert versions > 0
     assert not world.failures()
     assert not world.ledger.violations
+
+
+@pytest.mark.parametrize("case", cases((240, "up"), (10, "goes and comes back alone"), long=[(10, "up")]))
+def test_nor_while_all_members_are_away(tmp_path: Path, case: tuple[int, str]) -> None:
+    """A power cut takes them all, without a word. It has claimed its state before that for as long as strangers have to
+    where nobody can say that it is wrong."""
+    steps, node = case
+    chance, away = Random(node), 75.0
+    world = World(11, replace(PLAN, inner_steps=steps), tmp_path / "world")
+    stranger = Stranger(world, "stranger-0", Machine(), Claimer(hostile.takeover), path=0)
+
+    async def story(world: World) -> None:
+        for path in range(4):
+            world.start(f"peer-{path}", path, Machine(home_line(chance)))
+        await asyncio.sleep(320.0)
+        stranger.start()
+        await asyncio.sleep(150.0)
+        for peer in world.live_peers():
+            peer.kill()
+        if node != "up":
+            world.operator.kill()
+            await asyncio.sleep(away)
+            world.operator.start()
+        await asyncio.sleep(away)
+        assert not forged_states_taken(world, [stranger])
+        for path in range(4):
+            world.start(f"peer-{path}", path)
+        await asyncio.sleep(60.0)
+        taken = forged_states_taken(world, [stranger])
+        stranger.kill()
+        assert not taken
+
+    world.play(story)
+    assert forged_by(stranger)
+    assert not world.failures()
 
 
 @pytest.mark.parametrize("role", cases("answers", "holds", long=["gathers"]))

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from typing import cast
 
+import pytest
 import torch
 
-from dipaco_swarm.algorithm.paths import ModuleId
+from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
 from dipaco_swarm.swarm.fetching import Older
-from dipaco_swarm.swarm.interface import Swarm
+from dipaco_swarm.swarm.interface import Announcement, PeerName, Swarm
 from dipaco_swarm.swarm.newest import NewestStates
 from tests.fetches import Over
 
@@ -48,10 +49,19 @@ class Holders:
         return NewestStates(cast(Swarm, self), again_after=again_after, give_up_after=give_up_after)
 
 
+def said(*claims: Claim, peers: str = "") -> list[Announcement]:
+    """One peer for each, or those whose names are these letters."""
+    names = peers or "abcdefgh"
+    return [
+        Announcement(PeerName(name), 0, MODULE, PathIndex(0), claim.version, claim.digest, claim.work)
+        for name, claim in zip(names, claims, strict=False)
+    ]
+
+
 def test_the_best_state_is_asked_for_and_ours_is_not() -> None:
     newest = Holders([NEWEST]).newest()
-    assert newest.better(0, MODULE, OURS, [NEWER, NEWEST, OURS]) == NEWEST
-    assert newest.better(0, MODULE, NEWEST, [NEWER, NEWEST]) is None
+    assert newest.better(0, MODULE, OURS, said(NEWER, NEWEST, OURS)) == NEWEST
+    assert newest.better(0, MODULE, NEWEST, said(NEWER, NEWEST)) is None
     assert newest.better(0, MODULE, OURS, []) is None
     assert newest.fetch(0, MODULE, NEWEST) is SEED
 
@@ -73,12 +83,12 @@ def test_a_state_that_nobody_sent_is_left_alone_for_a_while_and_others_are_not()
     newest = holders.newest(again_after=10)
     assert newest.fetch(0, MODULE, NEWEST) is None
     holders.now += 9.9
-    assert newest.better(0, MODULE, OURS, [NEWEST]) is None
-    assert newest.better(0, OTHER, OURS, [NEWEST]) == NEWEST
+    assert newest.better(0, MODULE, OURS, said(NEWEST)) is None
+    assert newest.better(0, OTHER, OURS, said(NEWEST)) == NEWEST
     further = Claim(3, "c" * 64, 300)  # the group has gone on, and holds the newest one
-    assert newest.better(0, MODULE, OURS, [NEWEST, further]) == further
+    assert newest.better(0, MODULE, OURS, said(NEWEST, further)) == further
     holders.now += 0.1
-    assert newest.better(0, MODULE, OURS, [NEWEST]) == NEWEST
+    assert newest.better(0, MODULE, OURS, said(NEWEST)) == NEWEST
 
 
 def test_a_state_that_nobody_sends_for_long_is_not_believed_any_more() -> None:
@@ -87,16 +97,53 @@ def test_a_state_that_nobody_sends_for_long_is_not_believed_any_more() -> None:
     newest.fetch(0, MODULE, NEWEST)
     holders.now += 29
     newest.fetch(0, MODULE, NEWEST)  # it counts from the first time
-    assert newest.better(0, MODULE, OURS, [NEWER, NEWEST]) == NEWEST
+    assert newest.better(0, MODULE, OURS, said(NEWER, NEWEST)) == NEWEST
     holders.now += 1
-    assert newest.better(0, MODULE, OURS, [NEWER, NEWEST]) == NEWER
+    assert newest.better(0, MODULE, OURS, said(NEWER, NEWEST)) == NEWER
 
 
 def test_a_guest_asks_once_for_each_state_the_best_first() -> None:
     newest = Holders([NEWER]).newest(give_up_after=0)
     asked = []
-    while (claim := newest.better(0, MODULE, Claim(-1, ""), [OURS, NEWER, NEWEST])) is not None:
+    while (claim := newest.better(0, MODULE, Claim(-1, ""), said(OURS, NEWER, NEWEST))) is not None:
         asked.append(claim)
         if newest.fetch(0, MODULE, claim) is not None:
             break
     assert asked == [NEWEST, NEWER]
+
+
+@pytest.mark.parametrize(("seconds", "rests"), [(1.0, 10.0), (60.0, 600.0)])
+def test_who_announces_what_does_not_come_is_asked_after_others_a_new_state_each_time(
+    seconds: float, rests: float
+) -> None:
+    holders = Holders([NEWER])
+    newest = holders.newest()
+    liar, others = "x", "ab"
+
+    def announced(number: int) -> list[Announcement]:
+        return [*said(Claim(9, f"{number:064x}", 900), peers=liar), *said(NEWER, OURS, peers=others)]
+
+    first = newest.better(0, MODULE, OURS, announced(1))
+    assert first is not None
+    begun = newest.begin(0, MODULE, first)
+    holders.now += seconds
+    assert newest.take(MODULE, first, begun) is None
+    assert newest.better(0, MODULE, OURS, announced(2)) == NEWER
+    is_asked = newest.better(0, MODULE, NEWER, announced(3)) is not None  # there is nothing else that we have not
+    assert is_asked == (seconds < 5.0)
+    holders.now += rests
+    assert newest.better(0, MODULE, NEWER, announced(4)) is not None
+
+
+def test_where_nothing_came_from_anybody_all_are_asked_again() -> None:
+    """It was our line."""
+    holders = Holders()
+    newest = holders.newest()
+    members = said(NEWEST, NEWEST)
+    assert newest.better(0, MODULE, OURS, members) == NEWEST
+    begun = newest.begin(0, MODULE, NEWEST)
+    holders.now += 60.0
+    assert newest.take(MODULE, NEWEST, begun) is None
+    assert newest.better(0, MODULE, OURS, members) == NEWEST
+    assert newest.better(0, MODULE, OURS, [*members, *said(OURS, peers="c")]) is None
+    assert newest.better(0, MODULE, OURS, [*members, *said(NEWEST, peers="c")]) == NEWEST
