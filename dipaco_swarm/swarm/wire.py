@@ -132,6 +132,7 @@ class Roster(Message):
 
     kind: Literal["roster"] = "roster"
     round_id: RoundId
+    """Follows from its members (`roster.round_id_of`): of each round its own."""
     members: tuple[RosterEntry, ...] = Field(min_length=1, max_length=MAX_MEMBERS)
     piece_parameters: Parameters
     owners: tuple[Index, ...] = Field(min_length=1, max_length=MAX_PIECES)

@@ -40,7 +40,7 @@ def join(laggards: Collection[str] = (), doubts: Collection[str] = (), parameter
 
 
 def roster(joins: Mapping[str, Join]) -> Roster:
-    return make_roster(joins, CLIP, bytes(16))
+    return make_roster(joins, CLIP)
 
 
 def said(**of: Collection[str]) -> frozenset[str]:
@@ -122,9 +122,20 @@ def test_our_word_is_in_the_roster() -> None:
         lambda made: {"laggards": (*made.laggards, made.laggards[0])},
         lambda made: {"doubts": (*made.doubts, Named(peer="cora", by=mask_of([3])))},
         lambda made: {"doubts": (*made.doubts, Named(peer="cora", by=b"\0"))},
+        lambda made: {"round_id": bytes(16)},
         lambda made: {"laggards": (*made.laggards, *(Named(peer=name(i), by=b"\6") for i in range(23)))},
     ],
-    ids=["leaves a laggard out", "a doubt", "adds a laggard", "a doubt", "twice", "by nobody", "by none", "too many"],
+    ids=[
+        "leaves a laggard out",
+        "a doubt",
+        "adds a laggard",
+        "a doubt",
+        "twice",
+        "by nobody",
+        "by none",
+        "names it as it likes",
+        "too many",
+    ],
 )
 def test_a_leader_that_bends_our_word_is_not_followed(bend: Callable[[Roster], dict[str, object]]) -> None:
     made = roster(JOINS)

@@ -51,7 +51,7 @@ class RunningRound:
         self._timing = transport.timing
         joins = {seat.channel.peer: seat.join for seat in seats}
         waived = frozenset() if self._whole else waived
-        self._roster = make_roster(joins, norm_clip, transport.random.randbytes(16), waived)
+        self._roster = make_roster(joins, norm_clip, waived)
         seat_of = {seat.channel.peer: seat for seat in seats}
         self._seats = [seat_of[member.peer] for member in self._roster.members]
         self._owners = list(self._roster.owners)

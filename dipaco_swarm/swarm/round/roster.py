@@ -1,5 +1,6 @@
 """The roster of a round: one rule that a leader makes it by, and that every member checks it by."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -71,9 +72,14 @@ def roster_of(joins: Mapping[str, Joined], norm_clip: float, waived: Collection[
     )
 
 
-def make_roster(
-    joins: Mapping[str, Join], norm_clip: float, round_id: bytes, waived: AbstractSet[str] = frozenset()
-) -> Roster:
+def round_id_of(members: Sequence[RosterEntry]) -> bytes:
+    """16 bytes. Who is in it is in no other round of that name: it has drawn its nonce for this one, and a leader that
+    chose the name itself could have it be that of another round."""
+    said = b"".join(member.nonce + member.peer.encode() + b"\0" for member in members)
+    return hashlib.sha256(b"dipaco round 1" + said).digest()[:16]
+
+
+def make_roster(joins: Mapping[str, Join], norm_clip: float, waived: AbstractSet[str] = frozenset()) -> Roster:
     """The roster of a new round, with a reducer for each piece. `joins`: peer -> its Join, all of one length.
 
     `waived`: nobody waits for these, unless they are more than half: then it may be us who is slow.
@@ -85,7 +91,7 @@ def make_roster(
     shares = reducer_shares({i: joins[members[i].peer].uplink for i in reducers}, len(members))
     size = piece_parameters(parameters, len(reducers))
     return Roster(
-        round_id=round_id,
+        round_id=round_id_of(members),
         members=members,
         piece_parameters=size,
         owners=piece_owners(parameters, size, shares),
@@ -127,6 +133,7 @@ def our_index(roster: Roster, join: Join, us: str, group: ModuleGroup, norm_clip
     if not (
         (me.path, me.tokens, me.norm, me.decay, me.nonce) == (join.path, join.tokens, join.norm, join.decay, join.nonce)
         and roster.members == roster_of(said, norm_clip, waived)
+        and roster.round_id == round_id_of(roster.members)
         and 2 * len(waived) <= len(said)
         and all(member.path in group.path_weights for member in roster.members)
         and roster.piece_parameters == piece_parameters(join.parameters, len(_reducers(roster.members)))
