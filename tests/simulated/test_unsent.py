@@ -46,8 +46,8 @@ def test_the_others_and_the_operator_s_node_go_on_where_states_are_announced_and
         directory = watched.as_networked()._directory
         say = directory.say
 
-        def lie(said: Sequence[Announcement]) -> None:
-            say([unsent(each) for one in said for each in (one, held(one))])
+        def lie(announcements: Sequence[Announcement]) -> None:
+            say([unsent(each) for one in announcements for each in (one, held(one))])
 
         directory.say = lie  # type: ignore[method-assign]
         kept = {module: state.version for module, state in world.operator.kept(0).items()}
