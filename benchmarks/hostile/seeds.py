@@ -36,8 +36,23 @@ BY_NAME = ("dipaco_swarm.algorithm", "dipaco_swarm.swarm.round")
 """Packages of which modules are imported by a name in a run file."""
 DRAWN = {f"dipaco_swarm.dashboard.{name}" for name in ("drawing", "fitting", "peer_drawing", "shapes")}
 """Nobody looks at a screen there."""
-SILENT = {"dipaco_swarm.training.bending"}
-"""A trial of contributions asks a real model: the trainer there (`testing/training.py`) says nothing of a loss."""
+SILENT = (
+    "dipaco_swarm.operator.scores",
+    "dipaco_swarm.operator.snapshots",
+    "dipaco_swarm.peer.answering",
+    "dipaco_swarm.peer.shares",
+    "dipaco_swarm.peer.snapshots",
+    "dipaco_swarm.run.checking",
+    "dipaco_swarm.run.growth",
+    "dipaco_swarm.run.problems",
+    "dipaco_swarm.run.reach",
+    "dipaco_swarm.snapshots",
+    *(f"dipaco_swarm.training.{name}" for name in ("bending", "dipaco_model", "documents", "encoding", "evaluation")),
+    *(f"dipaco_swarm.training.{name}" for name in ("inference", "inner", "modules", "packing", "pieces", "scoring")),
+    *(f"dipaco_swarm.training.{name}" for name in ("tokenizer", "writing", "reading", "sources")),
+)
+"""Modules and packages of which nothing runs there, as a test finds: neither documents nor a real model are in it. The
+trainer (`testing/training.py`) says nothing of a loss, so contributions are not tried either."""
 
 
 def plan(roles: Sequence[str], sizes: Sequence[int]) -> list[Row]:
@@ -146,15 +161,20 @@ def _seen(said: Mapping[str, Any]) -> Seen:
 def digest_of_code() -> str:
     """Of all code that a seed's story follows from; words for people are none of it."""
     graph = grimp.build_graph("dipaco_swarm", "benchmarks")
-    modules = {STORIES, *graph.find_upstream_modules(STORIES)} - {JUDGES} - DRAWN - SILENT
+    modules = {STORIES, *graph.find_upstream_modules(STORIES)} - {JUDGES} - DRAWN
     for package in BY_NAME:
         modules |= {package, *graph.find_descendants(package)}
+    modules = {module for module in modules if not is_silent(module)}
     whole = hashlib.sha256()
     for module in sorted(modules):
         file = ROOT / module.replace(".", "/")
         file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
         whole.update(f"{module}\n{without_words(file.read_text())}\n".encode())
     return whole.hexdigest()[:16]
+
+
+def is_silent(module: str) -> bool:
+    return f"{module}.".startswith(tuple(f"{silent}." for silent in SILENT))
 
 
 def without_words(code: str) -> str:

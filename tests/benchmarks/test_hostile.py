@@ -2,10 +2,13 @@
 
 import gc
 import logging
+import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -298,3 +301,30 @@ def test_words_for_people_make_no_other_story() -> None:
     )
     assert seeds.without_words(code) != seeds.without_words(code.replace("+ 1", "+ 2"))
     assert seeds.without_words(code) != seeds.without_words(code.replace("x + 1", '"Adds one."'))
+
+
+@pytest.mark.parametrize("role", cases("equivocator", long=["takeover", "flip", "tarpit", "mute"]))
+def test_what_counts_as_silent_does_nothing_in_a_story(role: str) -> None:
+    """A seed that was played counts although that has changed."""
+    files = {code for module, code in _files_of_the_package().items() if seeds.is_silent(module)}
+    ran = set[str]()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        ran.add(frame.f_code.co_filename if frame.f_code.co_name != "<module>" else "")
+
+    virtual.play(role, 2, 0)  # what runs when a module is imported is no story
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        virtual.play(role, 2, 0)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    of_package = {*_files_of_the_package().values()} & ran
+    assert len(of_package) > 100, "of a whole swarm"
+    assert not files & ran
+
+
+def _files_of_the_package() -> dict[str, str]:
+    loaded = ((name, getattr(module, "__file__", None)) for name, module in [*sys.modules.items()])
+    return {name: file for name, file in loaded if file is not None and name.startswith("dipaco_swarm.")}
