@@ -65,6 +65,7 @@ def serve(source: Source, opening: Opening, tell: Tell) -> None:
             uvicorn.Config(
                 app,
                 http=ImpatientProtocol,
+                ws="none",
                 log_level="warning",
                 access_log=False,
                 lifespan="off",

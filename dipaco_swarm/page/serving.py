@@ -65,6 +65,7 @@ def serving(watch: Watch, web: Web) -> Iterator[PageServed]:
         Config(
             Application(watch).asgi(),
             http=ImpatientProtocol,
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
