@@ -29,7 +29,7 @@ from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.gateway.app import build_app
-from dipaco_swarm.gateway.asked import Asked, Origin, Piece, SilentError, Task, Writer
+from dipaco_swarm.gateway.asked import Asked, Origin, Over, Piece, SilentError, Task, Writer
 from dipaco_swarm.gateway.gateway import Gateway
 from dipaco_swarm.gateway.own_paths import OwnPaths
 from dipaco_swarm.gateway.program import on_this_machine
@@ -165,7 +165,9 @@ class Breaking:
         yield from islice(self._own.write(task), self._after)
         raise SilentError("it was killed")
 
-    def think(self, path: PathIndex, text: Sequence[int], alternatives: int) -> tuple[list[Written], Origin]:
+    def think(
+        self, path: PathIndex, text: Sequence[int], alternatives: int, over: Over = lambda: False
+    ) -> tuple[list[Written], Origin]:
         raise SilentError("it was killed")
 
 
