@@ -40,6 +40,7 @@ from dipaco_swarm.gateway.dialect import (
 )
 from dipaco_swarm.gateway.gateway import Gateway
 from dipaco_swarm.page.statics import Guarded, files_of
+from dipaco_swarm.settings import Web
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +54,6 @@ READ_SECONDS = 30.0
 """For a request to come, and for whoever is told something to take it: places are few."""
 LOOK_SECONDS = 0.5
 """So often it is looked whether somebody still waits for an answer."""
-HOSTS = ("localhost", "127.0.0.1", "[::1]", "testserver")
-"""How a browser may call a door that is open to this machine alone: a page elsewhere cannot pretend to be there."""
 EVENTS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 SHARED = ("base.css", "format.js", "icon.svg", "theme.js")
 """What this page has in common with the page of a run."""
@@ -160,7 +159,7 @@ def build_app(
     *,
     template: Template | None = None,
     api_key: str | None = None,
-    hosts: Sequence[str] = HOSTS,
+    hosts: Sequence[str] = Web("127.0.0.1", 0).names,
     asks_peers: bool = False,
     over: Over = lambda: False,
 ) -> Starlette:

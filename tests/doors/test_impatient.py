@@ -69,7 +69,7 @@ def test_half_a_request_is_let_go(port: int) -> None:
 
 
 def test_half_of_a_second_request_as_well(port: int) -> None:
-    with connected(port, b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n") as client:
+    with connected(port, b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n") as client:
         assert client.recv(1 << 16).startswith(b"HTTP/1.1 404")
         client.sendall(HALF)
         while client.recv(1 << 16):
@@ -87,7 +87,7 @@ def test_only_so_many_are_connected_at_once(port: int, monkeypatch: pytest.Monke
 
 
 def test_the_rest_of_a_request_that_has_its_answer_is_not_waited_for(port: int) -> None:
-    with connected(port, b"GET /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n") as client:
+    with connected(port, b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n") as client:
         assert client.recv(1 << 16).startswith(b"HTTP/1.1 404")
         client.sendall(b"x")
         while client.recv(1 << 16):
@@ -95,9 +95,9 @@ def test_the_rest_of_a_request_that_has_its_answer_is_not_waited_for(port: int) 
 
 
 def test_who_sends_that_rest_in_time_is_answered_again(port: int) -> None:
-    with connected(port, b"GET /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n") as client:
+    with connected(port, b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n") as client:
         assert client.recv(1 << 16).startswith(b"HTTP/1.1 404")
-        client.sendall(b"xGET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        client.sendall(b"xGET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         said = b""
         while more := client.recv(1 << 16):
             said += more
@@ -170,13 +170,13 @@ def long(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, uvicorn.Server]
 
 def test_an_answer_that_nobody_takes_is_not_kept(long: tuple[int, uvicorn.Server]) -> None:
     port, server = long
-    with connected(port, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") as client:
+    with connected(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n") as client:
         assert client.recv(10) == b"HTTP/1.1 2"
         until(lambda: not server.server_state.connections)
 
 
 def test_who_takes_it_slowly_gets_all_of_it(long: tuple[int, uvicorn.Server]) -> None:
-    with connected(long[0], b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n") as client:
+    with connected(long[0], b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") as client:
         got = 0
         while more := client.recv(1 << 20):
             got += len(more)

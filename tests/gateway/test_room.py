@@ -235,6 +235,12 @@ def test_this_machine_judges_a_text_in_parts_until_it_is_over() -> None:
     assert len(looks) == 3
 
 
+def test_a_door_of_this_machine_is_called_by_its_names() -> None:
+    with served(lambda gateway: build_app(lambda: gateway), Script("abcd")) as url:
+        for name, status in (("localhost:80", 200), ("elsewhere.example", 400), ("testserver", 400)):
+            assert httpx.get(f"{url}health", headers={"host": name}).status_code == status
+
+
 def test_by_no_name_of_the_host_a_door_opens_that_wants_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Request, "url", URL("http://localhost/health"))  # starlette once made that of Host: x/health?
     script = Script("abcd")
