@@ -51,6 +51,12 @@ class Web:
         return f"{host}:{self.port}"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """How a browser may call it; `*`: anyhow. Of a door that is open to this machine alone a page elsewhere could
+        otherwise say that it is that page's own, by a name of its own that leads here."""
+        return ("*",) if self.is_public else ("localhost", "127.0.0.1", "[::1]", self.host)
+
+    @property
     def is_public(self) -> bool:
         """Whether other machines can open it."""
         try:

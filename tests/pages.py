@@ -28,6 +28,10 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
+HERE = "http://localhost"
+"""Of a door that is open to this machine alone."""
+
+
 def sources_of(client: TestClient) -> list[str]:
     """The files of the page at "/", which has no script and no style in itself, and nothing of elsewhere."""
     page = Tags()

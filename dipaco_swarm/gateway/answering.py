@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.gateway.asked import Asked, Origin, SilentError
+from dipaco_swarm.gateway.asked import Asked, Origin, Over, go_on_unless
 from dipaco_swarm.gateway.dialect import (
+    LONGEST_TEXT,
+    MOST_IN_ALL,
     ChatRequest,
     CompletionRequest,
     Frame,
+    Prompt,
     RefusedError,
     path_in,
     signature,
@@ -103,26 +106,29 @@ class Kind(Protocol):
 class Completion:
     """POST /v1/completions"""
 
-    def __init__(self, gateway: Gateway, request: CompletionRequest) -> None:
-        """Raises RefusedError; SilentError when the prompt is to be judged and nobody can."""
+    def __init__(self, gateway: Gateway, request: CompletionRequest, over: Over) -> None:
+        """Raises RefusedError; SilentError when the prompt is to be judged and nobody can, or it is over."""
         self.frame = Frame("cmpl", "text_completion", request.model)
         self._gateway = gateway
         self._request = request
         self._echoes: list[str] = []
         self.answers: list[Answer] = []
-        self.prompt_tokens = 0
         path, seed = _path_and_seed(gateway, request)
+        echoes = _echoes(gateway, request)  # before a long text is cut into tokens
+        prompts = []
         for prompt in request.prompt:
-            ids = gateway.ids_of(prompt) if isinstance(prompt, str) else prompt
-            _check(gateway, ids)
-            self.prompt_tokens += len(ids)
+            go_on_unless(over)
+            prompts.append(_ids_of(gateway, prompt))
+        self.prompt_tokens = sum(map(len, prompts))
+        if request.judges_prompts:
+            _check_judged(self.prompt_tokens, request.n)
+        for ids, echo in zip(prompts, echoes, strict=True):
             before: tuple[Written, ...] = ()
-            if request.echo and request.alternatives is not None:
-                before = tuple(gateway.think(ids, request.alternatives, path)[0])
+            if request.judges_prompts:
+                before = tuple(gateway.think(ids, request.alternatives or 0, path, over)[0])
             for asked in _each(request, ids, path, seed):
                 self.answers.append(Answer(gateway, asked, request.stops, before))
-                text = prompt if isinstance(prompt, str) else gateway.tokenizer.decode(list(prompt))
-                self._echoes.append(text if request.echo else "")
+                self._echoes.append(echo)
 
     def whole(self, index: int, deltas: list[Delta]) -> Json:
         text = self._echoes[index] + "".join(delta.text for delta in deltas)
@@ -160,8 +166,7 @@ class Chat:
         self._gateway = gateway
         self._thinks = request.alternatives is not None
         path, seed = _path_and_seed(gateway, request)
-        ids = gateway.ids_of(template(texts_of(request.messages)))
-        _check(gateway, ids)
+        ids = _ids_of(gateway, template(texts_of(request.messages)))
         self.prompt_tokens = len(ids)
         self.answers = [Answer(gateway, asked, request.stops) for asked in _each(request, ids, path, seed)]
 
@@ -204,10 +209,6 @@ class Chat:
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
-Over = Callable[[], bool]
-"""Whether this program is being ended, and answers nobody to the end any more."""
-
-
 def at_once(kind: Kind, over: Over) -> Json:
     """The whole answer. Raises SilentError."""
     choices = [kind.whole(index, list(_unless(over, answer))) for index, answer in enumerate(kind.answers)]
@@ -241,8 +242,8 @@ def _unless(over: Over, answer: Answer) -> Iterator[Delta]:
     with closing(answer.deltas()) as deltas:  # type: ignore[type-var]
         for delta in deltas:
             yield delta
-            if over() and delta.finish is None:
-                raise SilentError("this gateway is being ended; ask again in a minute")
+            if delta.finish is None:
+                go_on_unless(over)
 
 
 def _used(kind: Kind) -> Json:
@@ -251,6 +252,33 @@ def _used(kind: Kind) -> Json:
 
 def _signed(kind: Kind) -> list[Json]:
     return [signature(answer.origins, answer.seed) for answer in kind.answers]
+
+
+def _echoes(gateway: Gateway, request: CompletionRequest) -> list[str]:
+    """What is given back of each prompt. Raises RefusedError where that is too much for one request."""
+    if not request.echo:
+        return [""] * len(request.prompt)
+    found = [
+        each if isinstance(each, str) else gateway.tokenizer.decode(list(_ids_of(gateway, each)))
+        for each in request.prompt
+    ]
+    if sum(map(len, found)) * request.n > LONGEST_TEXT:
+        raise RefusedError(
+            f"echo: prompts and answers are so many that more than {LONGEST_TEXT:,} characters would be given back; "
+            "leave it out, or ask for fewer at a time",
+            param="echo",
+        )
+    return found
+
+
+def _check_judged(tokens: int, answers: int) -> None:
+    """Raises RefusedError where that is too much for one request."""
+    if tokens * answers > MOST_IN_ALL:
+        raise RefusedError(
+            f"echo: prompts of {tokens:,} tokens, {answers} answers each, are more than {MOST_IN_ALL:,} tokens "
+            "of which to say the logprobs; ask for fewer at a time",
+            param="echo",
+        )
 
 
 def _each(
@@ -273,7 +301,9 @@ def _path_and_seed(gateway: Gateway, request: CompletionRequest | ChatRequest) -
     return None if path is None else PathIndex(path), seed
 
 
-def _check(gateway: Gateway, ids: tuple[int, ...]) -> None:
+def _ids_of(gateway: Gateway, prompt: Prompt) -> tuple[int, ...]:
+    """A prompt as tokens that there are. Raises RefusedError."""
+    ids = gateway.ids_of(prompt) if isinstance(prompt, str) else prompt
     if not ids:
         raise RefusedError("prompt: it is empty; give some text to go on from", param="prompt")
     if (largest := max(ids)) >= gateway.vocabulary:
@@ -281,6 +311,7 @@ def _check(gateway: Gateway, ids: tuple[int, ...]) -> None:
             f"prompt: the token {largest} does not exist; this model has tokens 0 to {gateway.vocabulary - 1}",
             param="prompt",
         )
+    return ids
 
 
 def _by_text(say: Callable[[int], str], written: Written) -> dict[str, float] | None:

@@ -10,11 +10,11 @@ import hmac
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from threading import BoundedSemaphore
-from typing import Any
+from typing import Any, TypeVar
 
 from anyio import fail_after, from_thread
 from starlette.applications import Starlette
@@ -27,8 +27,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from dipaco_swarm.errors import SwarmError
-from dipaco_swarm.gateway.answering import Chat, Completion, Json, Kind, Over, Part, Template, at_once, in_parts
-from dipaco_swarm.gateway.asked import SilentError
+from dipaco_swarm.gateway.answering import Chat, Completion, Json, Kind, Part, Template, at_once, in_parts
+from dipaco_swarm.gateway.asked import Over, SilentError
 from dipaco_swarm.gateway.dialect import (
     ChatRequest,
     CompletionRequest,
@@ -40,6 +40,7 @@ from dipaco_swarm.gateway.dialect import (
 )
 from dipaco_swarm.gateway.gateway import Gateway
 from dipaco_swarm.page.statics import Guarded, files_of
+from dipaco_swarm.settings import Web
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +48,17 @@ AT_ONCE = 32
 """Requests that are answered at the same time; each keeps a thread, of which the server has forty."""
 MOST_BYTES = 8 << 20
 """Of a request."""
+PIECE = 1 << 16
+"""Bytes of an answer that are sent together: the next ones wait until these are on their way."""
 READ_SECONDS = 30.0
 """For a request to come, and for whoever is told something to take it: places are few."""
 LOOK_SECONDS = 0.5
 """So often it is looked whether somebody still waits for an answer."""
-HOSTS = ("localhost", "127.0.0.1", "[::1]", "testserver")
-"""How a browser may call a door that is open to this machine alone: a page elsewhere cannot pretend to be there."""
+EVENTS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 SHARED = ("base.css", "format.js", "icon.svg", "theme.js")
 """What this page has in common with the page of a run."""
+
+Words = TypeVar("Words", CompletionRequest, ChatRequest)
 
 
 class Doors:
@@ -101,22 +105,21 @@ class Doors:
         return JSONResponse({"id": name, "object": "model", "created": self._since, "owned_by": "dipaco-swarm"})
 
     async def completions(self, request: Request) -> Response:
-        asked: CompletionRequest = parsed(CompletionRequest, await _body(request))
-        return await self._answered(lambda: Completion(self._gateway(), asked), asked, request)
+        return await self._answered(
+            request, CompletionRequest, lambda asked, over: Completion(self._gateway(), asked, over)
+        )
 
     async def chat(self, request: Request) -> Response:
-        asked: ChatRequest = parsed(ChatRequest, await _body(request))
         template = self._template
         if template is None:
             raise RefusedError(
                 "this run's tokenizer has no chat template: its model goes on with texts and was not taught to chat; "
                 "use /v1/completions, or start the gateway with --chat-template FILE"
             )
-        return await self._answered(lambda: Chat(self._gateway(), asked, template), asked, request)
+        return await self._answered(request, ChatRequest, lambda asked, over: Chat(self._gateway(), asked, template))
 
-    async def _answered(
-        self, make: Callable[[], Kind], asked: CompletionRequest | ChatRequest, request: Request
-    ) -> Response:
+    async def _answered(self, request: Request, words: type[Words], make: Callable[[Words, Over], Kind]) -> Response:
+        """Who has a place sends what is asked, has it read, and answered; all but the first in a thread."""
         if not self._room.acquire(blocking=False):
             raise RefusedError(
                 f"this gateway answers {AT_ONCE} requests at once; ask again soon",
@@ -125,18 +128,26 @@ class Doors:
             )
         with ExitStack() as room:
             room.callback(self._room.release)
-            kind = await run_in_threadpool(make)
+            body, has_gone = await _body(request), _has_gone(request)
+
+            def over() -> bool:
+                return self._over() or has_gone()
+
+            def begun() -> tuple[Words, Kind]:
+                asked: Words = parsed(words, body)
+                return asked, make(asked, over)
+
+            asked, kind = await run_in_threadpool(begun)
             if not asked.stream:
-                has_gone = _has_gone(request)
-                over = lambda: self._over() or has_gone()  # noqa: E731
-                return JSONResponse(await run_in_threadpool(at_once, kind, over))
+                whole = await run_in_threadpool(lambda: JSONResponse(at_once(kind, over)))
+                return InTime(_pieces(bytes(whole.body)), room, whole.headers, "application/json")
             parts = in_parts(kind, self._over, tells_usage=asked.tells_usage)
             first = await run_in_threadpool(next, parts)  # what fails before the first token is an ordinary error
-            return Stream(_events(first, parts), room.pop_all())
+            return InTime(_events(first, parts), room, EVENTS, "text/event-stream")
 
     def admit(self, request: Request) -> None:
         """Raises RefusedError for who may not ask."""
-        if self._api_key is None or request.url.path == "/health":
+        if self._api_key is None or request.scope["path"] == "/health":
             return
         shown = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(shown.encode(), self._api_key.encode()):
@@ -148,7 +159,7 @@ def build_app(
     *,
     template: Template | None = None,
     api_key: str | None = None,
-    hosts: Sequence[str] = HOSTS,
+    hosts: Sequence[str] = Web("127.0.0.1", 0).names,
     asks_peers: bool = False,
     over: Over = lambda: False,
 ) -> Starlette:
@@ -188,13 +199,14 @@ def build_app(
     )
 
 
-class Stream(StreamingResponse):
-    """Server-sent events; it takes room until its last one is sent, or nobody listens."""
+class InTime(StreamingResponse):
+    """An answer in pieces; it takes room until its last one is sent, or nobody listens."""
 
-    def __init__(self, events: Iterator[str], room: ExitStack) -> None:
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(events, media_type="text/event-stream", headers=headers)
-        self._room = room
+    def __init__(
+        self, pieces: Iterator[str] | AsyncIterator[bytes], room: ExitStack, headers: Mapping[str, str], kind: str
+    ) -> None:
+        super().__init__(pieces, media_type=kind, headers=headers)
+        self._room = room.pop_all()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def in_time(message: Message) -> None:
@@ -207,14 +219,13 @@ class Stream(StreamingResponse):
 
 def _has_gone(request: Request) -> Over:
     """Whether nobody waits for the answer any more; asked now and then in the thread that makes it."""
-    looked = time.monotonic()
+    looked, gone = time.monotonic(), False
 
     def has_gone() -> bool:
-        nonlocal looked
-        if time.monotonic() - looked < LOOK_SECONDS:
-            return False
-        looked = time.monotonic()
-        return from_thread.run(request.is_disconnected)
+        nonlocal looked, gone
+        if not gone and time.monotonic() - looked >= LOOK_SECONDS:
+            looked, gone = time.monotonic(), from_thread.run(request.is_disconnected)
+        return gone
 
     return has_gone
 
@@ -235,6 +246,11 @@ async def _body(request: Request) -> bytes:
     except ClientDisconnect:
         raise RefusedError("the request broke off") from None
     return bytes(found)
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), PIECE):
+        yield data[start : start + PIECE]
 
 
 def _events(first: Part, parts: Iterator[Part]) -> Iterator[str]:

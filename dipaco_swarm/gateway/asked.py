@@ -1,12 +1,15 @@
 """What is asked of a model, and what comes back, as values."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.training.inference import Sampling
 from dipaco_swarm.training.writing import Written
+
+Over = Callable[[], bool]
+"""Whether nobody is answered any more: the program is being ended, or who has asked has gone."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ class SilentError(Exception):
     """A writer has stopped in the middle, or did not begin. Somebody else may go on."""
 
 
+def go_on_unless(over: Over) -> None:
+    """Raises SilentError."""
+    if over():
+        raise SilentError("this gateway is being ended; ask again in a minute")
+
+
 class Writer(Protocol):
     """Who can write for a path: a peer that trains it, or this machine."""
 
@@ -73,6 +82,8 @@ class Writer(Protocol):
         """The next tokens, at most `most_tokens`, fewer where the text ends. Raises SilentError."""
         ...
 
-    def think(self, path: PathIndex, text: Sequence[int], alternatives: int) -> tuple[list[Written], Origin]:
+    def think(
+        self, path: PathIndex, text: Sequence[int], alternatives: int, over: Over = lambda: False
+    ) -> tuple[list[Written], Origin]:
         """What the path thinks of each token of a text. Raises SilentError."""
         ...

@@ -5,6 +5,7 @@ passed over. `top_k` and `reroute` are ours; `dipaco` in an answer says who wrot
 on from there.
 """
 
+import re
 import secrets
 import time
 from collections.abc import Iterable, Sequence
@@ -19,12 +20,15 @@ from dipaco_swarm.training.inference import Sampling
 MOST_TOKENS = 8192
 """Of one answer."""
 LONGEST_TEXT = 1 << 20
-"""Characters, or tokens, of one prompt."""
+"""Characters, or tokens, of one prompt; and characters of all that are given back (`echo`)."""
 MOST_PROMPTS = 64
 MOST_ANSWERS = 16
 """Of one prompt."""
 MOST_IN_ALL = 4 * MOST_TOKENS
-"""Tokens of all answers of one request: it keeps one of the gateway's places until the last one."""
+"""Tokens of all answers of one request, with those of prompts that are judged: it keeps one of the gateway's places
+until the last one."""
+MOST_LISTS = 10_000
+"""Lists and objects in one request: each costs a thousand times what it took to send."""
 
 Prompt = str | tuple[int, ...]
 """A text, or its tokens."""
@@ -33,6 +37,9 @@ StopWord = Annotated[str, Field(min_length=1, max_length=200)]
 UNCHANGED: tuple[object, ...] = (0, 0.0, None, False, {}, [], "")
 """Values that ask for nothing."""
 NOT_HERE = ("presence_penalty", "frequency_penalty", "logit_bias", "suffix", "tools", "functions", "response_format")
+
+
+_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\Z)', re.DOTALL)
 
 
 class RefusedError(SwarmError):
@@ -84,7 +91,7 @@ class StreamOptions(BaseModel):
 class _Request(BaseModel):
     """What both kinds of request have."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(protected_namespaces=())
 
     model: Annotated[str, Field(max_length=200)]
     temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
@@ -97,13 +104,26 @@ class _Request(BaseModel):
     stream: bool = False
     stream_options: StreamOptions | None = None
     reroute: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    logit_bias: Any = None
+    suffix: Any = None
+    tools: Any = None
+    functions: Any = None
+    response_format: Any = None
 
     @model_validator(mode="after")
     def _asks_for_nothing_else(self) -> "_Request":
         for name in NOT_HERE:
-            value = (self.model_extra or {}).get(name)
+            value = getattr(self, name)
             if value not in UNCHANGED and value != {"type": "text"}:
                 raise ValueError(f"{name} is not supported here; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_seed_for_each(self) -> "_Request":
+        if self.seed is not None and self.seed + self.n > 2**63:
+            raise ValueError(f"seed is too large for {self.n} answers: each has one more than the one before")
         return self
 
     def _fits(self, prompts: int, tokens: int) -> None:
@@ -149,6 +169,11 @@ class CompletionRequest(_Request):
         return None if self.logprobs is None or self.logprobs is False else int(self.logprobs)
 
     @property
+    def judges_prompts(self) -> bool:
+        """Whether it is said what a path thinks of them."""
+        return self.echo and self.alternatives is not None
+
+    @property
     def most_tokens(self) -> int:
         return 16 if self.max_tokens is None else self.max_tokens
 
@@ -162,7 +187,7 @@ class Part(BaseModel):
 
 class ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | list[Part]
+    content: Text | Annotated[list[Part], Field(max_length=1000, fail_fast=True)]
 
     @property
     def text(self) -> str:
@@ -194,6 +219,8 @@ class ChatRequest(_Request):
 
 def parsed(kind: type[BaseModel], body: bytes) -> Any:
     """A request. Raises RefusedError, which names the key."""
+    if _has_many_lists(body):
+        raise RefusedError(f"the request has more than {MOST_LISTS:,} lists and objects")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
@@ -201,6 +228,15 @@ def parsed(kind: type[BaseModel], body: bytes) -> Any:
         where = ".".join(str(part) for part in first["loc"]) or None
         what = str(first["msg"]).removeprefix("Value error, ")
         raise RefusedError(f"{where}: {what}" if where else what, param=where) from None
+
+
+def _has_many_lists(body: bytes) -> bool:
+    """Texts may have as many brackets as they like."""
+
+    def brackets(text: bytes) -> int:
+        return text.count(b"[") + text.count(b"{")
+
+    return brackets(body) > MOST_LISTS and brackets(_QUOTED.sub(b"", body)) > MOST_LISTS
 
 
 # ------------------------------------------------------------------------------------------------------------- answers
@@ -258,7 +294,7 @@ def path_in(model: str, name: str, num_paths: int) -> int | None:
     if model == name:
         return None
     rest = model.removeprefix(f"{name}:path-")
-    if rest != model and rest.isascii() and rest.isdecimal() and int(rest) < num_paths:
+    if rest != model and rest.isascii() and rest.isdecimal() and len(rest) < 10 and int(rest) < num_paths:
         return int(rest)
     there = f"{name}, and {name}:path-0 to {name}:path-{num_paths - 1}" if num_paths > 1 else name
     raise RefusedError(

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.errors import UsageError
-from dipaco_swarm.gateway.asked import Asked, Origin, Piece, SilentError, Task, Writer
+from dipaco_swarm.gateway.asked import Asked, Origin, Over, Piece, SilentError, Task, Writer, go_on_unless
 from dipaco_swarm.swarm.questions import MAX_NEW
 from dipaco_swarm.training.routed import Routing
 from dipaco_swarm.training.tokenizer import begin_of_text_ids, prompt_ids, vocabulary_size
@@ -91,13 +91,16 @@ class Gateway:
             if chosen != path:
                 path, begun = chosen, len(text) - len(asked.ids)
 
-    def think(self, ids: Sequence[int], alternatives: int, path: PathIndex | None) -> tuple[list[Written], Origin]:
-        """What its path thinks of each token of a text. Raises SilentError when nobody can say."""
+    def think(
+        self, ids: Sequence[int], alternatives: int, path: PathIndex | None, over: Over = lambda: False
+    ) -> tuple[list[Written], Origin]:
+        """What its path thinks of each token of a text. Raises SilentError when nobody can say, or it is over."""
         path = self.path_of(ids) if path is None else path
         why = ""
         for writer in self._writers(path):
+            go_on_unless(over)
             try:
-                return writer.think(path, ids, alternatives)
+                return writer.think(path, ids, alternatives, over)
             except SilentError as error:
                 why = str(error)
         raise SilentError(_nobody(path, why))

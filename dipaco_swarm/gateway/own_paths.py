@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.errors import CheckpointError, UnreachableError
-from dipaco_swarm.gateway.asked import Origin, Piece, SilentError, Task
+from dipaco_swarm.gateway.asked import Origin, Over, Piece, SilentError, Task, go_on_unless
 from dipaco_swarm.gateway.scribe import Scribe
 from dipaco_swarm.training.tokenizer import end_of_text_id
-from dipaco_swarm.training.writing import Text, Written, think
+from dipaco_swarm.training.writing import Text, Written, thoughts
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ class _Loaded:
         self.network = network
         self.origin = origin
         self.scribe = Scribe(network)
+        self.thinking = Lock()
+        """For one part of a text: of each of its tokens there is a number for every token that there is."""
 
 
 class OwnPaths:
@@ -72,9 +74,16 @@ class OwnPaths:
             for written, more in tokens:
                 yield Piece(written, loaded.origin, more)
 
-    def think(self, path: PathIndex, text: Sequence[int], alternatives: int) -> tuple[list[Written], Origin]:
-        loaded = self.begin(path).result()
-        return think(loaded.network, text, alternatives), loaded.origin
+    def think(
+        self, path: PathIndex, text: Sequence[int], alternatives: int, over: Over = lambda: False
+    ) -> tuple[list[Written], Origin]:
+        loaded, found = self.begin(path).result(), list[Written]()
+        parts = thoughts(loaded.network, text, alternatives)
+        while len(found) < len(text):
+            go_on_unless(over)
+            with loaded.thinking:
+                found += next(parts)
+        return found, loaded.origin
 
     def _work(self, path: PathIndex, coming: "Future[_Loaded]") -> None:
         try:

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
-from dipaco_swarm.gateway.asked import Origin, Piece, SilentError, Task
+from dipaco_swarm.gateway.asked import Origin, Over, Piece, SilentError, Task, go_on_unless
 from dipaco_swarm.swarm.askers import QUESTIONS_OF_ONE
 from dipaco_swarm.swarm.asking import UnansweredError
 from dipaco_swarm.swarm.interface import PeerName, Swarm
@@ -179,11 +179,17 @@ class PeerWriter:
         )
         yield from self._asked(question)
 
-    def think(self, path: PathIndex, text: Sequence[int], alternatives: int) -> tuple[list[Written], Origin]:
+    def think(
+        self, path: PathIndex, text: Sequence[int], alternatives: int, over: Over = lambda: False
+    ) -> tuple[list[Written], Origin]:
         if len(text) > MAX_TEXT:
             raise SilentError(f"a text of {len(text):,} tokens is too long for peers")
         question = AskText(stage=self._stage, path=path, text=tuple(text), most_tokens=0, alternatives=alternatives)
-        pieces = list(self._asked(question))
+        pieces = []
+        with closing(self._asked(question)) as said:  # type: ignore[type-var]
+            for piece in said:
+                pieces.append(piece)
+                go_on_unless(over)
         if [piece.written.token for piece in pieces] != list(text):
             self._note(self.name, None, 0.0)
             raise SilentError("judged another text")

@@ -13,7 +13,7 @@ from dipaco_swarm.algorithm.paths import PathIndex
 from dipaco_swarm.client.sources import Source, open_run, visit
 from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.client.visits import Tell
-from dipaco_swarm.gateway.app import HOSTS, build_app
+from dipaco_swarm.gateway.app import build_app
 from dipaco_swarm.gateway.asked import Writer
 from dipaco_swarm.gateway.gateway import Gateway
 from dipaco_swarm.gateway.live import LiveGateway, gateway_of
@@ -44,7 +44,6 @@ class Opening:
 def serve(source: Source, opening: Opening, tell: Tell) -> None:
     """Answer until asked to stop. Raises SwarmError when the run or the port cannot be had."""
     template, web = None if opening.chat_template is None else template_from(opening.chat_template), opening.web
-    hosts = ("*",) if web.is_public else (*HOSTS, web.host)
     if web.is_public and opening.api_key is None:
         tell(f"anybody who reaches {web.host} can ask this gateway; --api-key keeps others out")
     with bound(web) as door, opened(source, opening, tell) as gateway:
@@ -53,7 +52,7 @@ def serve(source: Source, opening: Opening, tell: Tell) -> None:
             gateway,
             template=template,
             api_key=opening.api_key,
-            hosts=hosts,
+            hosts=web.names,
             asks_peers=peers,
             over=lambda: server.should_exit,
         )
@@ -65,6 +64,7 @@ def serve(source: Source, opening: Opening, tell: Tell) -> None:
             uvicorn.Config(
                 app,
                 http=ImpatientProtocol,
+                ws="none",
                 log_level="warning",
                 access_log=False,
                 lifespan="off",

@@ -3,7 +3,7 @@
     /                       the page; it does the rest by itself
     /api/events             server-sent events: the whole picture, then what changes
     /api/status             what `dipaco-swarm status --json` says
-    /api/history            curves: ?seconds=86400 back from now; all of it without
+    /api/history            curves: ?seconds=86400 back from now, or the next of `RANGES`; all of it without
     /api/paths/3            one path: its curve, and who trains it
     /api/peers              everybody who was ever seen: ?start=0&count=50&find=text&sort=counted
     /api/peers/12D3...      one peer
@@ -14,17 +14,18 @@ Paths in the page are relative, so it can be served below any prefix.
 
 import math
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -32,8 +33,10 @@ from starlette.routing import Route
 from dipaco_swarm.dashboard.views import MemberStatus
 from dipaco_swarm.page.board import to_bytes
 from dipaco_swarm.page.history import MEANS, TIERS, Sample, thinned, tier_of
+from dipaco_swarm.page.kept import Kept
 from dipaco_swarm.page.metrics import RunCollector
 from dipaco_swarm.page.picture import contributor_row, rounded
+from dipaco_swarm.page.sites import site_of
 from dipaco_swarm.page.statics import Guarded, files_of
 from dipaco_swarm.page.watch import Seen, Watch
 
@@ -43,20 +46,26 @@ CURVES_EACH = 16
 """So many paths have a curve each; of more there is the middle, and what the best and the worst tenth are beyond."""
 MOST_ROWS = 200
 MOST_VIEWERS = 2000
+MOST_OF_ONE = 32
+"""Viewers of one client (`site_of`)."""
 HEARTBEAT_SECONDS = 20.0
 """After so long without news something is sent all the same, so that nobody between us takes the line for dead."""
-FRESH_SECONDS = 5.0
-"""An answer about the whole run is made once in so long, whoever asks."""
-MOST_ANSWERS = 64
+RANGES = (3600, 86400, 604800)
+"""Seconds back from now that curves begin, besides the beginning: those that the page asks for. Whoever asks for others
+gets the next longer one, so that there are few to make."""
 SORTS = ("counted", "offered", "last", "name")
 
 
 class Application:
     """The routes over one watch."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, hosts: Sequence[str] = ("*",)) -> None:
+        """`hosts`: by which names it may be called."""
         self._watch = watch
-        self._answers: dict[str, tuple[float, bytes]] = {}
+        self._hosts = list(hosts)
+        self._kept = Kept()
+        self._viewers = Counter[str]()
+        """By where they are."""
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(RunCollector(watch))
 
@@ -65,23 +74,34 @@ class Application:
             Route("/api/events", self.events),
             Route("/api/status", self.status),
             Route("/api/history", self.history),
-            Route("/api/paths/{index:int}", self.path),
+            Route("/api/paths/{index}", self.path),
             Route("/api/peers", self.peers),
             Route("/api/peers/{peer}", self.peer),
             Route("/metrics", self.metrics),
             *(Route(place, file) for place, file in files_of("dipaco_swarm.page")),
         ]
-        return Starlette(routes=routes, middleware=[Middleware(Guarded), Middleware(GZipMiddleware, minimum_size=1000)])
+        return Starlette(
+            routes=routes,
+            middleware=[
+                Middleware(Guarded),
+                Middleware(TrustedHostMiddleware, allowed_hosts=self._hosts, www_redirect=False),
+                Middleware(GZipMiddleware, minimum_size=1000),
+            ],
+        )
 
     async def events(self, request: Request) -> Response:
         if self._watch.board.viewers >= MOST_VIEWERS:
             raise HTTPException(503, f"{MOST_VIEWERS} look at this page already; try again in some minutes")
+        site = None if request.client is None else site_of(request.client.host)
+        if site is not None and self._viewers[site] >= MOST_OF_ONE:
+            raise HTTPException(429, f"{MOST_OF_ONE} look at this page from where you are; close some of them")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self._stream(site), media_type="text/event-stream", headers=headers)
 
-    async def _stream(self) -> AsyncIterator[bytes]:
+    async def _stream(self, site: str | None) -> AsyncIterator[bytes]:
         board, number = self._watch.board, 0
         board.viewers += 1
+        self._viewers.update([site] if site is not None else [])
         try:
             yield b"retry: 3000\n\n"
             while not board.closed:
@@ -89,21 +109,22 @@ class Application:
                 yield data or b": still here\n\n"
         finally:
             board.viewers -= 1
+            self._viewers -= Counter([site] if site is not None else [])
 
     async def status(self, request: Request) -> Response:
         seen = self._seen()
         return await self._answer("status", lambda: seen.status.to_json().encode())
 
     async def history(self, request: Request) -> Response:
-        seconds = _number(request, "seconds", 0, 0, 10**9)
+        seconds = _range(request)
         return await self._answer(f"history {seconds}", lambda: to_bytes(self._curves(seconds)))
 
     async def path(self, request: Request) -> Response:
-        index = request.path_params["index"]
-        seen = self._seen()
-        if not any(path.index == index for path in seen.status.paths):
-            raise HTTPException(404, f"there is no path {index} that is trained in this stage")
-        seconds = _number(request, "seconds", 0, 0, 10**9)
+        name, seen = request.path_params["index"], self._seen()
+        index = next((path.index for path in seen.status.paths if str(path.index) == name), None)
+        if index is None:
+            raise HTTPException(404, f"there is no path {name[:20]} that is trained in this stage")
+        seconds = _range(request)
         return await self._answer(f"path {index} {seconds}", lambda: to_bytes(self._path(seen, index, seconds)))
 
     async def peers(self, request: Request) -> Response:
@@ -125,8 +146,12 @@ class Application:
         return _json(to_bytes(found))
 
     async def metrics(self, request: Request) -> Response:
-        encode, kind = choose_encoder(request.headers.get("accept", ""))
-        return Response(await run_in_threadpool(encode, self._registry), headers={"content-type": kind})
+        try:
+            encode, kind = choose_encoder(request.headers.get("accept", ""))
+        except (TypeError, ValueError):  # it does not understand all that may stand there
+            encode, kind = choose_encoder("")
+        data = await self._kept.get(f"metrics {kind}", lambda: encode(self._registry))
+        return Response(data, headers={"content-type": kind})
 
     # --------------------------------------------------------------------------------------------------- what is told
 
@@ -135,15 +160,8 @@ class Application:
             raise HTTPException(503, "nothing of the run was seen yet; try again in some seconds")
         return self._watch.seen
 
-    async def _answer(self, key: str, make: Any) -> Response:
-        """JSON that is made once in some seconds for whoever asks the same."""
-        made, now = self._answers.get(key), time.monotonic()
-        if made is None or now - made[0] > FRESH_SECONDS:
-            self._answers = {k: each for k, each in self._answers.items() if now - each[0] <= FRESH_SECONDS}
-            while len(self._answers) >= MOST_ANSWERS:
-                del self._answers[next(iter(self._answers))]
-            made = self._answers[key] = now, await run_in_threadpool(make)
-        return _json(made[1])
+    async def _answer(self, key: str, make: Callable[[], bytes]) -> Response:
+        return _json(await self._kept.get(key, make))
 
     def _samples(self, seconds: int) -> list[Sample]:
         history, now = self._watch.history, time.time()
@@ -226,6 +244,12 @@ class Application:
 
 def _json(data: bytes) -> Response:
     return Response(data, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def _range(request: Request) -> int:
+    """0: from the beginning."""
+    seconds = _number(request, "seconds", 0, 0, 10**9)
+    return next((each for each in RANGES if 0 < seconds <= each), 0)
 
 
 def _number(request: Request, name: str, default: int, least: int, most: int) -> int:

@@ -63,8 +63,9 @@ def serving(watch: Watch, web: Web) -> Iterator[PageServed]:
     port = opened.getsockname()[1]
     server = Server(
         Config(
-            Application(watch).asgi(),
+            Application(watch, web.names).asgi(),
             http=ImpatientProtocol,
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -47,6 +47,8 @@ MOST_SHARE = 0.03
 """Of a core, for looking and telling: where it would be more, it is done less often."""
 VIEWER_SECONDS = 0.0002
 """Of a core, to tell one viewer what has changed."""
+MOST_COUNTED = 200
+"""Viewers for whom it is done less often: a crowd, which costs nothing to be, does not hold the others' page back."""
 SAMPLE_SECONDS = 5.0
 LEDGER_SECONDS = 5.0
 MANY = 5
@@ -168,7 +170,7 @@ class Watch:
 
     def pause(self) -> float:
         """Seconds until the next look."""
-        viewers = self.board.viewers
+        viewers = min(self.board.viewers, MOST_COUNTED)
         usual = LOOK_SECONDS if viewers or self.seen is None else ALONE_SECONDS
         return max(usual, (self._cost + viewers * VIEWER_SECONDS) / MOST_SHARE)
 

@@ -5,11 +5,14 @@ import json
 import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
@@ -21,10 +24,12 @@ from dipaco_swarm.dashboard.views import MemberStatus, SwarmStatus
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.events.operator import StageOpened
 from dipaco_swarm.events.volunteer import BestSnapshot
+from dipaco_swarm.page import app as page_app
 from dipaco_swarm.page.app import Application
 from dipaco_swarm.page.board import Board
 from dipaco_swarm.page.credit import Ledger
 from dipaco_swarm.page.history import Contributor, History, Sample
+from dipaco_swarm.page.kept import THREADS, Kept
 from dipaco_swarm.page.pace import PaceMeter
 from dipaco_swarm.page.serving import bound, serving
 from dipaco_swarm.page.statics import SECURITY
@@ -32,6 +37,7 @@ from dipaco_swarm.page.watch import Watch
 from dipaco_swarm.settings import Web
 from dipaco_swarm.swarm.timing import Timing
 from tests.doors.examples_of_views import small_status
+from tests.hub import until
 from tests.pages import addresses_in, sources_of
 
 NOW = 1_800_000_000.0
@@ -108,6 +114,8 @@ def test_markup_in_a_name_stays_text(client: TestClient, watch: Watch) -> None:
         ("/api/peers?start=-1", 400),
         ("/api/peers?count=100000", 400),
         ("/api/peers?sort=__class__", 400),
+        ("/api/paths/" + "1" * 5000, 404),
+        ("/api/paths/01", 404),
         ("/api/history?seconds=1e9", 400),
         ("/api/history?seconds=²", 400),
         ("/api/paths/99", 404),
@@ -395,3 +403,88 @@ def test_a_guest_asks_for_everybody_once_and_then_for_some_each_second() -> None
     assert len(swarm.modules) == 32
     look_up(swarm, manifest.model_copy(update={"stages": manifest.stages[:1]}))  # type: ignore[arg-type]
     assert swarm.asked[-1] == (2, True)
+
+
+# ------------------------------------------------------------------------------------------------------------- bounds
+
+
+def test_a_page_of_this_machine_is_called_by_its_names(watch: Watch) -> None:
+    for host, name, status in (
+        ("127.0.0.1", "localhost:8080", 200),
+        ("127.0.0.1", "elsewhere.example:8080", 400),
+        ("::1", "[::1]", 200),
+        ("0.0.0.0", "run.example", 200),
+    ):
+        with serving(watch, Web(host, 0)) as served:
+            place = served.url.replace("0.0.0.0", "127.0.0.1")
+            assert httpx.get(place, headers={"host": name}).status_code == status
+
+
+def test_what_prometheus_does_not_understand_is_answered_as_if_nothing_was_said(client: TestClient) -> None:
+    odd = "application/openmetrics-text; version=abc; escaping=allow-utf-8"
+    assert "dipaco_peers" in client.get("/metrics", headers={"accept": odd}).text
+
+
+def test_curves_begin_at_few_places(client: TestClient, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def samples(self: Application, seconds: int) -> list[Sample]:
+        made.append(seconds)
+        return []
+
+    monkeypatch.setattr(Application, "_samples", samples)
+    for seconds in (1, 2, 3600, 3601, 86400, 604800, 604801, 10**9, 0):
+        assert client.get(f"/api/history?seconds={seconds}").status_code == 200
+    assert made == [3600, 86400, 604800, 0]
+
+
+def test_an_answer_is_made_once_for_all_who_ask_and_few_at_a_time(watch: Watch) -> None:
+    made: list[str] = []
+    under_way: list[int] = [0]
+
+    def make(name: str) -> bytes:
+        made.append(name)
+        under_way.append(under_way[-1] + 1)
+        threading.Event().wait(0.2)
+        under_way.append(under_way[-1] - 1)
+        return name.encode()
+
+    async def ask() -> None:
+        kept = Kept()
+        names = [str(number % 4) for number in range(20)]
+        assert await asyncio.gather(*(kept.get(name, partial(make, name)) for name in names)) == [
+            name.encode() for name in names
+        ]
+
+    asyncio.run(ask())
+    assert sorted(made) == ["0", "1", "2", "3"]
+    assert max(under_way) == THREADS
+
+
+def test_viewers_of_one_place_keep_nobody_out(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_app, "MOST_OF_ONE", 2)
+    with serving(watch, Web("127.0.0.1", 0)) as served, ExitStack() as held, httpx.Client(timeout=10) as client:
+        events = f"{served.url}api/events"
+        heard: list[Iterator[bytes]] = []
+
+        def look(at: str) -> int:
+            """As a proxy on this machine says who looks."""
+            said = held.enter_context(client.stream("GET", events, headers={"x-forwarded-for": at}))
+            if said.status_code == 200:
+                heard.append(said.iter_raw())
+                next(heard[-1])
+            return said.status_code
+
+        assert [look("8.8.8.8") for _ in range(3)] == [200, 200, 429]
+        assert look("8.8.4.4") == 200
+        assert [look("127.0.0.1") for _ in range(3)] == [200] * 3
+        held.close()
+        until(lambda: watch.board.viewers == 0)
+        assert look("8.8.8.8") == 200
+
+
+def test_a_crowd_does_not_hold_back_what_others_see(watch: Watch) -> None:
+    watch.board.viewers = 200
+    pause = watch.pause()
+    watch.board.viewers = 2000
+    assert watch.pause() == pause

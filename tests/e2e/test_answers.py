@@ -49,6 +49,7 @@ from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.questions import MAX_NEW, AskText, Begins, NotNow, TextEnds, Tokens, Waits
 from dipaco_swarm.training.inference import Sampling
 from tests.hub import Hub, until
+from tests.pages import HERE
 
 from .conftest import Commands, write_run_file
 
@@ -424,7 +425,7 @@ def test_no_log_has_a_prompt(
     answerers.add("broken", path, broken)
     with caplog.at_level(logging.DEBUG):
         live = answerers.gateway()
-        client = TestClient(build_app(live))
+        client = TestClient(build_app(live), base_url=HERE)
         for asked in ({"prompt": prompt}, {"prompt": prompt, "max_tokens": -1}, {"prompt": prompt, "reroute": 3}):
             for _ in range(3):
                 client.post("/v1/completions", json={"model": "small", "max_tokens": 4, **asked})

@@ -29,7 +29,7 @@ from dipaco_swarm.client.sources import open_run
 from dipaco_swarm.client.trained_run import TrainedRun
 from dipaco_swarm.errors import UsageError
 from dipaco_swarm.gateway.app import build_app
-from dipaco_swarm.gateway.asked import Asked, Origin, Piece, SilentError, Task, Writer
+from dipaco_swarm.gateway.asked import Asked, Origin, Over, Piece, SilentError, Task, Writer
 from dipaco_swarm.gateway.gateway import Gateway
 from dipaco_swarm.gateway.own_paths import OwnPaths
 from dipaco_swarm.gateway.program import on_this_machine
@@ -38,6 +38,7 @@ from dipaco_swarm.simulate import simulate
 from dipaco_swarm.training.chat import template_from
 from dipaco_swarm.training.inference import Sampling
 from dipaco_swarm.training.writing import Written
+from tests.pages import HERE
 from tests.programs import Program, start
 
 from .conftest import write_run_file
@@ -75,7 +76,7 @@ def gateway(run: TrainedRun) -> Gateway:
 def client(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
     template = tmp_path_factory.mktemp("template") / "chat.jinja"
     template.write_text(TEMPLATE)
-    return TestClient(build_app(lambda: gateway, template=template_from(template)))
+    return TestClient(build_app(lambda: gateway, template=template_from(template)), base_url=HERE)
 
 
 Ask = Callable[..., dict[str, Any]]
@@ -165,7 +166,9 @@ class Breaking:
         yield from islice(self._own.write(task), self._after)
         raise SilentError("it was killed")
 
-    def think(self, path: PathIndex, text: Sequence[int], alternatives: int) -> tuple[list[Written], Origin]:
+    def think(
+        self, path: PathIndex, text: Sequence[int], alternatives: int, over: Over = lambda: False
+    ) -> tuple[list[Written], Origin]:
         raise SilentError("it was killed")
 
 
@@ -209,7 +212,7 @@ def test_a_stream_that_breaks_off_ends_with_an_error_and_not_as_if_it_were_whole
 ) -> None:
     own = OwnPaths(run)
     broken = Gateway(gateway.name, 4, 32, run.routing(), None, lambda path: iter([Breaking(own, 2)]))
-    client = TestClient(build_app(lambda: broken))
+    client = TestClient(build_app(lambda: broken), base_url=HERE)
     asked = {"model": "small", "prompt": "x", "max_tokens": 5}
     refused = client.post("/v1/completions", json=asked)
     assert refused.status_code == 503
@@ -237,7 +240,7 @@ def test_conversations_become_prompts_by_the_template(client: TestClient, comple
 
 def test_without_a_template_there_is_no_chat_and_it_says_so(gateway: Gateway, tmp_path: Path) -> None:
     asked = {"model": "small", "messages": [{"role": "user", "content": "x"}]}
-    said = TestClient(build_app(lambda: gateway)).post("/v1/chat/completions", json=asked)
+    said = TestClient(build_app(lambda: gateway), base_url=HERE).post("/v1/chat/completions", json=asked)
     assert said.status_code == 400
     assert "--chat-template" in said.json()["error"]["message"]
     for wrong in ("{% for %}", "{{ raise_exception('no') }}"):
@@ -270,10 +273,11 @@ def test_what_cannot_be_answered_is_an_error_of_the_dialect(
 
 
 def test_a_page_elsewhere_cannot_ask(gateway: Gateway) -> None:
-    client = TestClient(build_app(lambda: gateway))
+    client = TestClient(build_app(lambda: gateway), base_url=HERE)
     asked = json.dumps({"model": "small", "prompt": "x"})
     assert client.post("/v1/completions", content=asked, headers={"content-type": "text/plain"}).status_code == 415
-    assert client.get("/health", headers={"host": "elsewhere.example"}).status_code == 400
+    for elsewhere in ("elsewhere.example", "testserver"):
+        assert client.get("/health", headers={"host": elsewhere}).status_code == 400
     assert client.post("/v1/completions", content=b"x" * (9 << 20), headers=JSON).status_code == 413
     assert client.get("/v1/completions").status_code == 405
 
@@ -282,7 +286,7 @@ JSON = {"content-type": "application/json"}
 
 
 def test_who_has_no_key_is_told_so(gateway: Gateway) -> None:
-    client = TestClient(build_app(lambda: gateway, api_key="open sesame"))
+    client = TestClient(build_app(lambda: gateway, api_key="open sesame"), base_url=HERE)
     assert client.get("/v1/models").json()["error"]["code"] == "no_key"
     assert client.get("/v1/models", headers={"authorization": "Bearer open"}).status_code == 401
     assert client.get("/v1/models", headers={"authorization": "Bearer open sesame"}).status_code == 200

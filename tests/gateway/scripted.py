@@ -10,7 +10,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from dipaco_swarm.algorithm.paths import PathIndex
-from dipaco_swarm.gateway.asked import Origin, Piece, SilentError, Task
+from dipaco_swarm.gateway.asked import Origin, Over, Piece, SilentError, Task
 from dipaco_swarm.gateway.gateway import Gateway
 from dipaco_swarm.page.serving import bound
 from dipaco_swarm.settings import Web
@@ -53,7 +53,9 @@ class Script:
             yield Piece(Written(token, None), origin_of(task.path))
             self.gate.wait(20)
 
-    def think(self, path: PathIndex, text: Sequence[int], alternatives: int) -> tuple[list[Written], Origin]:
+    def think(
+        self, path: PathIndex, text: Sequence[int], alternatives: int, over: Over = lambda: False
+    ) -> tuple[list[Written], Origin]:
         raise SilentError("it judges nothing")
 
     # a window router

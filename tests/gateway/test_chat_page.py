@@ -16,7 +16,7 @@ from dipaco_swarm.gateway.gateway import Gateway
 from dipaco_swarm.page.statics import SECURITY
 from dipaco_swarm.training.chat import template_of
 from tests.gateway.scripted import Script, gateway_of, served
-from tests.pages import OpenPage, addresses_in, barriers, chromium, in_a_browser, sources_of
+from tests.pages import HERE, OpenPage, addresses_in, barriers, chromium, in_a_browser, sources_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,7 +33,7 @@ def app_of(gateway: Gateway, **how: Any) -> Starlette:
 
 
 def test_the_page_is_of_this_address_alone_and_has_no_script_of_its_own() -> None:
-    client = TestClient(app_of(gateway_of(Script())))
+    client = TestClient(app_of(gateway_of(Script())), base_url=HERE)
     sources = sources_of(client)
     for source in (*sources, *SHARED):
         assert client.get(f"/{source}").status_code == 200, source
@@ -49,7 +49,9 @@ def test_its_scripts_put_no_markup_into_the_page_and_ask_nobody_else(file: str) 
 
 
 def test_what_it_has_to_know_needs_the_key_and_its_files_do_not() -> None:
-    client = TestClient(app_of(gateway_of(Script()), api_key="sesame", asks_peers=True, template=TEMPLATE))
+    client = TestClient(
+        app_of(gateway_of(Script()), api_key="sesame", asks_peers=True, template=TEMPLATE), base_url=HERE
+    )
     assert client.get("/").status_code == 200
     assert client.get("/chat.js").status_code == 200
     assert client.get("/about").status_code == 401
@@ -60,7 +62,7 @@ def test_what_it_has_to_know_needs_the_key_and_its_files_do_not() -> None:
 def test_a_stream_says_who_writes_from_where_on() -> None:
     script = Script(text="abcdef", turns=[3, 3, 0])
     script.gate.set()
-    client = TestClient(app_of(gateway_of(script)))
+    client = TestClient(app_of(gateway_of(script)), base_url=HERE)
     asked = {"model": "small", "prompt": "0123456789", "max_tokens": 6, "reroute": 2, "stream": True}
     lines = client.post("/v1/completions", json=asked).text.split("\n\n")
     parts = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]

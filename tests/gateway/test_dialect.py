@@ -1,11 +1,13 @@
 """Requests: what is taken, and what is refused by name."""
 
 import json
+import time
 from typing import Any
 
 import pytest
 
 from dipaco_swarm.gateway.dialect import (
+    MOST_LISTS,
     MOST_PROMPTS,
     ChatRequest,
     CompletionRequest,
@@ -75,6 +77,7 @@ def test_a_prompt_is_a_text_or_tokens_or_several(prompt: object, prompts: list[o
         ("suffix", "end"),
         ("model", 7),
         ("stream", "perhaps"),
+        ("tools", [1]),
     ],
 )
 def test_what_cannot_be_given_is_refused_by_name(key: str, value: object) -> None:
@@ -89,6 +92,30 @@ def test_keys_that_ask_for_nothing_are_passed_over() -> None:
     assert asked.most_tokens == 16
     assert asked.sampling.temperature == 1.0
     assert asked.sampling.top_k is None
+    assert not hasattr(asked, "metadata")
+
+
+def test_a_request_has_so_many_lists_and_a_text_as_many_brackets_as_it_likes() -> None:
+    with pytest.raises(RefusedError, match="lists and objects"):
+        completion(user=[[]] * (MOST_LISTS + 1))
+    with pytest.raises(RefusedError, match="JSON"):
+        parsed(CompletionRequest, b'{"model": "' + b'\\"[' * (MOST_LISTS + 1))
+    code = '[{"a": "\\\\"}, "' * MOST_LISTS
+    assert completion(prompt=code).prompt == [code]
+
+
+def test_a_message_of_millions_of_wrong_parts_is_not_read_to_the_end() -> None:
+    began = time.process_time()
+    with pytest.raises(RefusedError, match="content"):
+        parsed(ChatRequest, json.dumps({**CHAT, "messages": [{"role": "user", "content": [0] * 1_000_000}]}).encode())
+    assert time.process_time() - began < 3
+
+
+def test_each_answer_has_a_seed_that_peers_take() -> None:
+    assert completion(seed=2**63 - 1).seed == 2**63 - 1
+    assert completion(seed=2**63 - 2, n=2).n == 2
+    with pytest.raises(RefusedError, match="seed is too large"):
+        completion(seed=2**63 - 1, n=2)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +139,16 @@ def test_a_conversation_is_texts(changed: dict[str, Any]) -> None:
 def test_a_path_has_a_name_of_its_own() -> None:
     assert path_in("run", "run", 4) is None
     assert path_in("run:path-3", "run", 4) == 3
-    for wrong in ("run:path-4", "run:path-", "run:path--1", "run:path-\u0663", "other", "", "run:3"):
+    for wrong in (
+        "run:path-4",
+        "run:path-",
+        "run:path--1",
+        "run:path-" + "1" * 5000,
+        "run:path-\u0663",
+        "other",
+        "",
+        "run:3",
+    ):
         with pytest.raises(RefusedError, match="does not exist") as refused:
             path_in(wrong, "run", 4)
         assert refused.value.status == 404
