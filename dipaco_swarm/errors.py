@@ -114,9 +114,23 @@ class RemoteDataError(Exception):
 
 
 SHOWN_CHARACTERS = 200
+OBEYED = {code: "?" for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))} | {
+    ord("\n"): "\n",
+    ord("\t"): "\t",
+    ord("\r"): "",
+}
+"""Control characters, which a terminal obeys, and those that turn the direction of writing; what becomes of them."""
 
 
 def printable(text: str) -> str:
     """A text of others as it may be shown: no control characters, which a terminal would obey, and short."""
     shown = "".join(char if char.isprintable() else "?" for char in text[:SHOWN_CHARACTERS])
     return shown if len(text) <= SHOWN_CHARACTERS else f"{shown}…"
+
+
+def tamed(text: str) -> str:
+    """A text of any length, or a piece of one, as a terminal may write it: nothing in it is obeyed but ends of lines.
+
+    What only some scripts need (joiners, wide blanks) stays as it is.
+    """
+    return text.translate(OBEYED)

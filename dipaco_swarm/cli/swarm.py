@@ -5,10 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dipaco_swarm.cli.words import EXIT_INTERRUPTED, ask_hub_as_nobody, new_app, screen_choice, worded_failures
+from dipaco_swarm.cli.words import (
+    EXIT_INTERRUPTED,
+    ask_hub_as_nobody,
+    new_app,
+    screen_choice,
+    worded_failures,
+    write_text,
+)
 
 if TYPE_CHECKING:  # only for signatures that typer never reads
-    from collections.abc import Iterator
     from types import ModuleType
 
     from dipaco_swarm.dashboard.views import SwarmStatus
@@ -246,23 +252,14 @@ def generate(
                 best=best,
                 tell=_tell,
             )
-            _write(prompt, pieces)
+            write_text(prompt, pieces)
             return
         from dipaco_swarm.gateway.once import once
         from dipaco_swarm.training.inference import Sampling
 
         sampling = Sampling(temperature, top_k or None)
         with once(source, reroute, _tell) as asked:  # at its end what was written is checked
-            _write(prompt, asked.text(prompt, tokens=tokens, sampling=sampling, seed=seed, window=reroute))
-
-
-def _write(prompt: str, pieces: "Iterator[str]") -> None:
-    """A text as it comes."""
-    first = next(pieces, "")  # what can fail has failed before anything is written
-    typer.echo(prompt + first, nl=False)
-    for piece in pieces:
-        typer.echo(piece, nl=False)
-    typer.echo()
+            write_text(prompt, asked.text(prompt, tokens=tokens, sampling=sampling, seed=seed, window=reroute))
 
 
 @app.command()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from dipaco_swarm.errors import NotWholeError, SwarmError, UsageError
+from dipaco_swarm.errors import NotWholeError, SwarmError, UsageError, tamed
 from dipaco_swarm.machine.others import ASKING
 
 if TYPE_CHECKING:
@@ -56,8 +56,18 @@ def worded_failures(*, ctrl_c_is_ordinary: bool = False) -> Iterator[None]:
 
 
 def one_line(text: str) -> str:
-    """A message without line breaks, whatever it quotes."""
-    return " ".join(text.split())
+    """A message without line breaks, and without what a terminal obeys, whatever it quotes."""
+    return tamed(" ".join(text.split()))
+
+
+def write_text(prompt: str, pieces: Iterator[str]) -> None:
+    """A text as it comes; on a terminal without what that would obey, as strangers have written it."""
+    shown = tamed if sys.stdout.isatty() else str
+    first = next(pieces, "")  # what can fail has failed before anything is written
+    typer.echo(shown(prompt + first), nl=False)
+    for piece in pieces:
+        typer.echo(shown(piece), nl=False)
+    typer.echo()
 
 
 def path_choice(text: str) -> int | None:

@@ -155,7 +155,7 @@ def _path_table(paths: Sequence[PathStatus], most: int) -> Table:
     for path in sorted(wanted, key=lambda path: path.index):
         table.add_row(
             str(path.index),
-            " ".join(path.modules),
+            Text(" ".join(path.modules)),
             Text(str(path.peers), GOOD) if path.peers else Text("none", WARN),
             f"{path.share:.0%}",
             version_range(path.version_min, path.version_max),
@@ -174,7 +174,7 @@ def _holder_table(status: SwarmStatus, modules: Sequence[ModuleStatus]) -> Table
             others = f" ({module.keepers} {plural(module.keepers, 'keeper')})"
             held.append(" (keepers only)" if module.keepers == module.holders else others, QUIET)
         table.add_row(
-            module.name,
+            Text(module.name),
             str(module.version),
             f"{module.peers} {plural(module.peers, 'peer')}",
             held,
@@ -194,7 +194,7 @@ def _safety(status: SwarmStatus) -> Text:
 
 
 def _target(status: SwarmStatus) -> RenderableType:
-    if status.target_version is None:
+    if not status.target_version:
         return Text("this stage has no set end", QUIET)
     return Bar(status.version_min / status.target_version, f"of {status.target_version}")
 

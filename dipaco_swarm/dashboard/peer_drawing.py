@@ -135,7 +135,7 @@ def _module_table(modules: Sequence[ModuleView], most: int) -> Table:
             shared = Text(f"{peers} of this path" if module.peers > 1 else "this path alone")
         if module.peers <= 1:
             shared.stylize(QUIET)
-        table.add_row(module.name, str(module.version), shared, _agreement(module), _on_its_way(module))
+        table.add_row(Text(module.name), str(module.version), shared, _agreement(module), _on_its_way(module))
     return table
 
 

@@ -81,7 +81,7 @@ def comparison_table(comparison: Comparison) -> Table:
         if name == "all":
             table.add_section()
         table.add_row(
-            name,
+            Text(name),
             f"{dense.tokens:,}",
             f"{dense.perplexity:.2f}",
             f"{routed.perplexity:.2f}",

@@ -51,7 +51,7 @@ class Report:
         table.add_column()
         signs = {"ok": Text("✓", "green"), "note": Text("•", "yellow"), "bad": Text("✗", "red")}
         for check in self.checks:
-            table.add_row(signs[check.verdict], check.name, check.seen)
+            table.add_row(signs[check.verdict], check.name, Text(check.seen))
             if check.advice:
                 table.add_row("", "", Text(check.advice, "yellow" if check.verdict == "note" else "red"))
         table.add_row()

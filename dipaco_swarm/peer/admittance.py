@@ -6,7 +6,7 @@ from dipaco_swarm.errors import NotAdmittedError, UnreachableError
 from dipaco_swarm.events.volunteer import AwaitingAdmission
 from dipaco_swarm.machine.stopping import Stopped
 from dipaco_swarm.path_in_training import PathInTraining
-from dipaco_swarm.peer.manifest_watch import ManifestWatch
+from dipaco_swarm.peer.manifest_watch import ManifestWatch, newer
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.register import MAX_REGISTER_BYTES, Register
@@ -39,12 +39,12 @@ class Admittance:
 
     def seen(self, ours: Manifest) -> Manifest:
         """The newest manifest, in the middle of something: nobody goes by its register yet."""
-        return self._watch.newest or ours
+        return newer(ours, self._watch.newest)
 
     def newest(self, ours: Manifest) -> Manifest:
         """The newest manifest, whose register we go by from now on. Raises NotAdmittedError when we may not take part
         any more."""
-        manifest = self._watch.newest or ours
+        manifest = newer(ours, self._watch.newest)
         self.follow(manifest)
         if not self._door.admission.allows(self._around.swarm.peer):
             raise NotAdmittedError(

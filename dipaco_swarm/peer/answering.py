@@ -304,16 +304,23 @@ class AnswerDesk:
             self._end(question, TextEnds())
             return
         question.began = self._clock.monotonic()
-        text = _text_of(asked, loaded)
-        while text.pass_over():
-            yield
+        yield from self._first(question, loaded, _text_of(asked, loaded))
+
+    def _first(self, question: _Question, loaded: _Loaded, text: Text) -> Iterator[None]:
+        """Read a text, which goes on with the others then."""
+        word = yield from loaded.batch.reading(text)
         loaded.leave(question)
         question.text = text
         loaded.going[text] = question
-        self._take(question, loaded.batch.read(text))
+        self._take(question, word)
 
     def _go_on(self, loaded: _Loaded) -> None:
-        """Write a token of each text."""
+        """Write a token of each text; one whose context is cut now is read before it goes on."""
+        for text in loaded.batch.take_full():
+            question = loaded.going.pop(text)
+            loaded.read.append(question)
+            question.tell()
+            question.text, question.reading = None, self._first(question, loaded, text)
         for text, written in loaded.batch.go_on():
             self._take(loaded.going[text], written)
 

@@ -11,13 +11,15 @@ from torch import Tensor
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.progress import Part
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.errors import DamagedError, HomeError
+from dipaco_swarm.errors import DamagedError, HomeError, ManifestError
 from dipaco_swarm.events.training import MemoryDamaged
 from dipaco_swarm.events.volunteer import CannotWrite, CheckpointDamaged, Recovered
 from dipaco_swarm.files import set_aside, write_whole
 from dipaco_swarm.outer_round import adopt
 from dipaco_swarm.path_in_training import PathInTraining
 from dipaco_swarm.peer.surroundings import Surroundings
+from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.signature import open_manifest
 from dipaco_swarm.swarm.states.shelf import Shelf
 from dipaco_swarm.training import checkpoint as checkpoints
 from dipaco_swarm.training.checkpoint import Checkpoint
@@ -43,6 +45,16 @@ MENDING_SECONDS = 60.0
 def has_been_in_run(home: Path) -> bool:
     """Whether the volunteer of this home was in its run before: whatever nobody answers now, the address was right."""
     return (home / MANIFEST_FILE).exists()
+
+
+def kept_manifest(home: Path, found: Manifest, fingerprint: str) -> Manifest | None:
+    """What the volunteer of this home went by last, where it is of the same run as what was found, and can be read."""
+    try:
+        kept = open_manifest((home / MANIFEST_FILE).read_bytes(), fingerprint)
+    except (OSError, ManifestError):
+        return None
+    is_same = kept.config.name == found.config.name and kept.stages[0].seeds == found.stages[0].seeds
+    return kept if is_same else None  # a run that was begun anew, with the same key, begins with revision 0
 
 
 class Keeping:
@@ -72,13 +84,18 @@ class Keeping:
         return self._damaged
 
     def keep_manifest(self) -> None:
-        """Keep the manifest beside the checkpoints, so that they can be used without the swarm."""
-        swarm = self._around.swarm
+        """Keep the manifest beside the checkpoints, so that they can be used without the swarm; never an older one."""
+        swarm, home = self._around.swarm, self._around.settings.home
+        fingerprint = self._around.settings.address.fingerprint
         signed = swarm.known_manifest() or swarm.newest_manifest(timeout=MANIFEST_SECONDS)
         if signed is None:
             return
+        manifest = open_manifest(signed, fingerprint)
+        kept = kept_manifest(home, manifest, fingerprint)
+        if kept is not None and kept.revision > manifest.revision:
+            return
         try:
-            write_whole(self._around.settings.home / MANIFEST_FILE, signed, durable=True)
+            write_whole(home / MANIFEST_FILE, signed, durable=True)
         except HomeError as error:
             self._around.screen.event(CannotWrite(error=str(error)))
 

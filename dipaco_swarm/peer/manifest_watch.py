@@ -7,7 +7,7 @@ from dipaco_swarm.dashboard.screens import Screen
 from dipaco_swarm.errors import ManifestError, UnreachableError
 from dipaco_swarm.events.volunteer import AwaitingManifest, ForgedManifest
 from dipaco_swarm.machine.notices import Notices
-from dipaco_swarm.peer.keeping import MANIFEST_SECONDS, has_been_in_run
+from dipaco_swarm.peer.keeping import MANIFEST_SECONDS, has_been_in_run, kept_manifest
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
 from dipaco_swarm.run.signature import open_manifest
@@ -20,7 +20,7 @@ MANIFEST_PAUSES = (2, 4, 8, 16, 30)
 
 
 def first_manifest(around: Surroundings) -> Manifest | None:
-    """The run's manifest. None when asked to stop.
+    """The run's manifest: what is found, or what is kept here where that is newer. None when asked to stop.
 
     Raises, for who has never been in the run, UnreachableError when nobody here knows it, ManifestError when all that
     there is is not its operator's. Who has been waits: a node that comes back reads all modules first.
@@ -37,12 +37,18 @@ def first_manifest(around: Surroundings) -> Manifest | None:
         except ManifestError as error:
             signed, refused = None, error  # anybody may answer: others may come who have the right one
         if signed is not None:
-            return open_manifest(signed, address.fingerprint)
+            found = open_manifest(signed, address.fingerprint)
+            return newer(found, kept_manifest(around.settings.home, found, address.fingerprint))
         if pause is not None:
             around.screen.event(AwaitingManifest(pause))
         if around.stop.wait(pause or 0):
             return None
     raise refused or UnreachableError(address.nobody_knows_it)
+
+
+def newer(ours: Manifest, other: Manifest | None) -> Manifest:
+    """The one with the higher revision: nobody goes back, whatever is said to be the newest."""
+    return other if other is not None and other.revision > ours.revision else ours
 
 
 class ManifestWatch:

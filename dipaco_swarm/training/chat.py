@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from dipaco_swarm.errors import UsageError
+from dipaco_swarm.errors import UsageError, printable
 
 Messages = list[dict[str, str]]
 """Each with `role` and `content`."""
@@ -35,8 +34,9 @@ def template_of(source: str, special: Sequence[tuple[str, Any]] = ()) -> Callabl
             rendered, _ = render_jinja_template(
                 [messages], chat_template=source, add_generation_prompt=True, **dict(special)
             )
-        except TemplateError as error:
-            raise UsageError(f"the chat template cannot be used for these messages: {error}") from None
+        except Exception as error:  # noqa: BLE001  # a template is a program, and may divide by zero as any other
+            what = printable(f"{type(error).__name__}: {error}")
+            raise UsageError(f"the chat template cannot be used for these messages: {what}") from None
         text: str = rendered[0]
         return text
 

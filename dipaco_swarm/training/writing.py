@@ -6,7 +6,7 @@ written side by side, a token of each in one pass of the network.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, DynamicLayer, PreTrainedModel
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
 from dipaco_swarm.training.dipaco_model import Context
 from dipaco_swarm.training.inference import Sampling
 
 PASSED_OVER = 256
 """Draws of others that are passed over at once: a tenth or two of a second."""
+PART = 256
+"""Tokens that are read at once: about a second of a path of 135 million parameters on two cores, where a long text is a
+minute. In between others are answered, and who does not listen any more is read no further."""
+PART_LOGITS = 1 << 23
+"""Logits of tokens that are judged at once: 32 MB, and as much again for their logarithms."""
 
 
 @dataclass(frozen=True)
@@ -119,14 +125,29 @@ class Batch:
     def __len__(self) -> int:
         return sum(len(rows.texts) for rows in self._rows)
 
-    @torch.inference_mode()
     def read(self, text: Text) -> Written | None:
         """Read a text, and write its next token; it stays in the batch. None: it is over, and does not."""
+        reading = self.reading(text)
+        while True:
+            try:
+                next(reading)
+            except StopIteration as end:
+                word: Written | None = end.value
+                return word
+
+    @torch.inference_mode()
+    def reading(self, text: Text) -> Generator[None, None, Written | None]:
+        """The same, a part of the text at a time; it is in the batch at the end."""
         while text.pass_over():
-            pass
+            yield
         if text.context.is_full:
             text.context.cut()
-        logits, cache = self._pass([text.context.fresh], None)
+        left, cache = text.context.fresh, _empty_cache(self._network)
+        while cache is not None and len(left) > PART:
+            _, cache = self._pass([left[:PART]], cache)
+            left = left[PART:]
+            yield
+        logits, cache = self._pass([left], cache)
         word = text.take(logits[0])
         if word is not None:
             self._join(_Rows([text], cache))
@@ -135,11 +156,16 @@ class Batch:
     @torch.inference_mode()
     def go_on(self) -> list[tuple[Text, Written | None]]:
         """A token of each; None, and it leaves: it is over."""
+        full = self.take_full()
+        found = [each for rows in list(self._rows) for each in self._next(rows)]
+        return found + [(text, self.read(text)) for text in full]
+
+    def take_full(self) -> list[Text]:
+        """Take out those whose context is full: to go on with one it is cut, and read anew."""
         full = [text for rows in self._rows for text in rows.texts if text.context.is_full]
         for text in full:
             self.remove(text)
-        found = [each for rows in list(self._rows) for each in self._next(rows)]
-        return found + [(text, self.read(text)) for text in full]
+        return full
 
     def remove(self, text: Text) -> None:
         """It is not written any further; one that is not here is passed over."""
@@ -232,7 +258,8 @@ def think(network: PreTrainedModel, text: Sequence[int], alternatives: int = 0) 
 
 
 def thoughts(network: PreTrainedModel, text: Sequence[int], alternatives: int = 0) -> Iterator[list[Written]]:
-    """The same, a part of the text at a time; of one longer than the network's positions, half of them."""
+    """The same, a part of the text at a time; one longer than the network's positions is read in pieces, each of which
+    begins with half a piece of what comes before, of which nothing is thought again."""
     network.eval()
     positions: int = network.config.max_position_embeddings
     yield [Written(text[0], None)]
@@ -240,16 +267,39 @@ def thoughts(network: PreTrainedModel, text: Sequence[int], alternatives: int = 
     while done < len(text):
         start = 0 if done == 1 else max(0, done - positions // 2)
         piece = text[start : start + positions]
-        with torch.inference_mode():
-            inputs = torch.tensor([list(piece)], device=network.device)
-            logits = network(input_ids=inputs, use_cache=False).logits[0]
-            logprobs = logits.float().cpu().log_softmax(-1)
-            found = []
-            for place in range(done - start, len(piece)):
-                row, token = logprobs[place - 1], piece[place]
-                found.append(Written(token, float(row[token]), _likeliest(row, alternatives)))
+        for before, logits in _logits(network, piece[:-1]):
+            first = max(start + before + 1, done)
+            rows = logits[first - start - before - 1 :].log_softmax(-1)
+            followed = text[first : first + len(rows)]
+            yield [
+                Written(token, float(row[token]), _likeliest(row, alternatives))
+                for token, row in zip(followed, rows, strict=True)
+            ]
         done = start + len(piece)
-        yield found
+
+
+@torch.inference_mode()
+def _logits(network: PreTrainedModel, text: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+    """After each token of a text, a part of it at a time: how many come before, and fp32 (tokens, vocabulary) on the
+    CPU. All at once they would be the largest tensor of all: 1.6 GB, for 8,192 tokens and a vocabulary of 49,152."""
+    cache = _empty_cache(network)
+    size = max(1, min(PART, PART_LOGITS // network.config.vocab_size))
+    for start in range(0, len(text), size):
+        part = text[start : start + size]
+        read = part if cache is not None else text[: start + size]  # what keeps nothing of a text reads it again
+        inputs = torch.tensor([list(read)], device=network.device)
+        how: dict[str, Any] = {"use_cache": False} if cache is None else {"past_key_values": cache, "use_cache": True}
+        yield start, network(input_ids=inputs, logits_to_keep=len(part), **how).logits[0].float().cpu()
+
+
+def _empty_cache(network: PreTrainedModel) -> DynamicCache | None:
+    """With it a text can be read in parts of any length. None: some layer keeps something else than keys and values,
+    and whether it goes on with more than one token at a time depends on the network."""
+    if "past_key_values" not in inspect.signature(network.forward).parameters:
+        return None
+    cache = DynamicCache(config=network.config)
+    known = all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in cache.layers)
+    return cache if known else None
 
 
 @torch.inference_mode()

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from dipaco_swarm.cli import bootstrap as bootstrap_cli
 from dipaco_swarm.cli import peer as peer_cli
 from dipaco_swarm.cli import swarm as swarm_cli
-from dipaco_swarm.cli.words import devices_choice
+from dipaco_swarm.cli.words import devices_choice, one_line, write_text
 from dipaco_swarm.client.exporting import Wanted
 from dipaco_swarm.dashboard.views import Evaluation, SwarmStatus
 from dipaco_swarm.errors import UnreachableError, UsageError
@@ -444,3 +444,25 @@ def test_the_wheel_holds_dipaco_swarm_alone(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names} == {"dipaco_swarm", "dipaco_swarm-0.1.0.dist-info"}
     assert "dipaco_swarm/cli/run_template.toml" in names
     assert "dipaco_swarm/py.typed" in names
+
+
+HOSTILE = (
+    "x\x1b]0;ow",
+    "ned\x07\x1b[2J\r\n\ttext \x9b31m\u202e",
+    "\u0645\u06cc\u200c\u062e\u3000\U0001f469\u200d\U0001f680",
+)
+
+
+def test_what_a_peer_writes_is_obeyed_by_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = "".join(HOSTILE).replace("\x1b[2J", "")  # that click takes out, and nothing else
+    write_text("Hello ", iter(HOSTILE))
+    assert capsys.readouterr().out == f"Hello {plain}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    write_text("Hello ", iter(HOSTILE))
+    assert capsys.readouterr().out == f"Hello x?]0;owned??[2J\n\ttext ?31m?{HOSTILE[2]}\n"
+
+
+def test_what_an_error_quotes_is_obeyed_by_no_terminal() -> None:
+    assert one_line("it says \x1b[2J\nor so") == "it says ?[2J or so"

@@ -11,14 +11,15 @@ import pytest
 from dipaco_swarm.errors import ManifestError, UnreachableError
 from dipaco_swarm.events.event import Event
 from dipaco_swarm.events.volunteer import AwaitingManifest
-from dipaco_swarm.peer.keeping import MANIFEST_FILE
-from dipaco_swarm.peer.manifest_watch import first_manifest
+from dipaco_swarm.peer.keeping import MANIFEST_FILE, Keeping
+from dipaco_swarm.peer.manifest_watch import first_manifest, newer
 from dipaco_swarm.peer.surroundings import Surroundings
 from dipaco_swarm.run.manifest import Manifest
-from dipaco_swarm.run.signature import sign_manifest
+from dipaco_swarm.run.signature import open_manifest, sign_manifest
 from dipaco_swarm.swarm.records import ManifestRecord
 from dipaco_swarm.swarm.states import manifests
-from tests.doors.test_manifest import FINGERPRINT, OPERATOR, manifest
+from tests.clocks import HandClock
+from tests.doors.test_manifest import FINGERPRINT, OPERATOR, STRANGER, deputy, manifest
 from tests.hub import Hub
 
 
@@ -107,7 +108,8 @@ class Around:
     def __init__(self, *found: bytes | Exception | None, home: Path = Path("nowhere")) -> None:
         self._found = list(found)
         self.said: list[Event] = []
-        self.swarm = SimpleNamespace(newest_manifest=self._newest)
+        self.swarm = SimpleNamespace(newest_manifest=self._newest, known_manifest=lambda: None)
+        self.clock = HandClock(0.0)
         self.stop = SimpleNamespace(wait=lambda seconds: False)
         self.screen = SimpleNamespace(event=self.said.append)
         self.settings = SimpleNamespace(
@@ -144,3 +146,61 @@ def test_who_has_been_in_the_run_waits_for_a_node_that_is_still_reading_its_modu
     around = Around(*nobody, sign_manifest(manifest(), OPERATOR), home=tmp_path)
     assert first(around) == manifest()
     assert len(around.said) == len(nobody)
+
+
+def revised(revision: int, **changes: object) -> Manifest:
+    return manifest().model_copy(update={"revision": revision, **changes})
+
+
+OLD, NEW = (sign_manifest(revised(revision), OPERATOR) for revision in (3, 10))
+
+
+def test_an_old_manifest_that_is_called_the_newest_is_believed_once_at_most() -> None:
+    """It is signed as well, and all four places of a look could be filled with it."""
+    with (
+        Hub(fingerprint=FINGERPRINT) as hub,
+        hub.open("honest") as honest,
+        hub.open("newcomer") as newcomer,
+    ):
+        for name in ("liar", "second", "third", "fourth"):
+            liar = hub.swarm(name)
+            record = ManifestRecord(revision=2**31 - 1, digest=liar._store.blobs.put(OLD))
+            liar._portal.run(liar._manifests.tell(record))
+        record = ManifestRecord(revision=10, digest=honest._store.blobs.put(NEW))
+        honest._portal.run(honest._manifests.tell(record))
+        assert newcomer._portal.run(newcomer._manifests.newest()) == OLD
+        assert newcomer._portal.run(newcomer._manifests.newest()) == NEW
+        liar._portal.run(liar._manifests.tell(ManifestRecord(revision=2**31 - 1, digest=record.digest)))
+        late = hub.swarm("who comes late")
+        assert late._portal.run(late._manifests.newest()) == OLD
+        assert late._portal.run(late._manifests.newest()) == NEW, "what is wrong is the record, not the manifest"
+
+
+def kept_after(found: bytes, kept: bytes, home: Path) -> tuple[Manifest | None, bytes]:
+    """What a volunteer goes by that had one manifest and finds another, and what it keeps then."""
+    (home / MANIFEST_FILE).write_bytes(kept)
+    around = Around(found, home=home)
+    gone_by = first(around)
+    Keeping(cast(Surroundings, around)).keep_manifest()
+    return gone_by, (home / MANIFEST_FILE).read_bytes()
+
+
+def test_who_comes_back_does_not_go_back(tmp_path: Path) -> None:
+    assert kept_after(OLD, NEW, tmp_path) == (revised(10), NEW)
+    assert kept_after(NEW, OLD, tmp_path) == (revised(10), NEW)
+    by_a_deputy = sign_manifest(revised(11), deputy())
+    assert kept_after(by_a_deputy, NEW, tmp_path) == (revised(11), by_a_deputy)
+    assert newer(revised(10), open_manifest(OLD, FINGERPRINT)) == newer(revised(10), None) == revised(10)
+
+
+def test_what_is_kept_of_another_run_or_cannot_be_read_counts_for_nothing(tmp_path: Path) -> None:
+    anew = manifest().stage.model_copy(update={"seeds": {"L0M0": "d" * 64, "L1M0": "e" * 64}})
+    others = (
+        sign_manifest(revised(10), STRANGER),
+        sign_manifest(revised(10, config=manifest().config.model_copy(update={"name": "other"})), OPERATOR),
+        sign_manifest(revised(10, stages=(anew,)), OPERATOR),
+        NEW[:-9],
+        b"",
+    )
+    for kept in others:
+        assert kept_after(OLD, kept, tmp_path) == (revised(3), OLD)

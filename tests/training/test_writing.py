@@ -8,9 +8,10 @@ import torch
 from transformers import PreTrainedModel
 
 from dipaco_swarm.run.config import ModelConfig
+from dipaco_swarm.training import writing
 from dipaco_swarm.training.inference import Sampling
 from dipaco_swarm.training.modules import build_network
-from dipaco_swarm.training.writing import Batch, Text, Written, write
+from dipaco_swarm.training.writing import Batch, Text, Written, think, thoughts, write
 
 VOCABULARY, POSITIONS, TOKENS = 60, 32, 40
 PROMPTS = ([3], [1, 4, 1, 5, 9], list(range(30)), [2, 7, 1, 8], list(range(50)))
@@ -100,3 +101,56 @@ def test_what_ends_leaves_the_others_as_they_are() -> None:
     assert len(batch) == 1
     words += [word for _ in range(5) for _, word in batch.go_on()]
     assert words == list(islice(write(network, Text(network, PROMPTS[1], Sampling(0.0), 0)), 11))
+
+
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {}),
+    ("mistral", {"sliding_window": 8}),
+    ("gemma2", {"sliding_window": 8, "head_dim": 8}),  # caps its logits
+    ("lfm2", {"layer_types": ["conv", "full_attention"]}),  # a layer keeps something else than keys and values
+]
+
+
+@pytest.mark.parametrize(("model_type", "extra"), KINDS)
+@pytest.mark.parametrize("length", [1, 2, 5, 6, 30, POSITIONS, 75])
+def test_what_is_thought_of_a_text_part_by_part_is_what_is_thought_of_it_at_once(
+    model_type: str, extra: dict[str, Any], length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, text = network_of(model_type, **extra), [(7 * i) % VOCABULARY for i in range(length)]
+    at_once = think(network, text, 2)
+    widths: list[int] = []
+    network.get_output_embeddings().register_forward_pre_hook(lambda _, args: widths.append(args[0].shape[1]))
+    monkeypatch.setattr(writing, "PART_LOGITS", 5 * VOCABULARY)
+    parts = list(thoughts(network, text, 2))
+    in_parts = [each for part in parts for each in part]
+    assert max([*widths, *map(len, parts)]) <= 5
+    assert [each.token for each in in_parts] == text
+    for ours, theirs in zip(in_parts[1:], at_once[1:], strict=True):
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+        assert [token for token, _ in ours.likeliest] == [token for token, _ in theirs.likeliest]
+    if length in (2, POSITIONS):
+        with torch.no_grad():
+            logprobs = network(input_ids=torch.tensor([text])).logits[0].log_softmax(-1)
+        assert [each.logprob for each in in_parts[1:]] == pytest.approx(
+            [float(row[token]) for row, token in zip(logprobs, text[1:], strict=False)], abs=1e-4
+        )
+
+
+@pytest.mark.parametrize(("model_type", "extra"), KINDS[:3])
+def test_a_text_that_is_read_part_by_part_goes_on_as_ever(
+    model_type: str, extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, prompt = network_of(model_type, **extra), PROMPTS[2]
+    whole = list(islice(write(network, Text(network, prompt, Sampling(0.0), 0)), TOKENS))
+    monkeypatch.setattr(writing, "PART", 7)
+    read: list[int] = []
+    network.register_forward_pre_hook(lambda _, args, how: read.append(how["input_ids"].shape[1]), with_kwargs=True)
+    batch = Batch(network)
+    reading, turns = batch.reading(Text(network, prompt, Sampling(0.0), 0)), 0
+    while next(reading, 1) is None:
+        turns += 1
+        assert not len(batch)
+    assert (turns, read) == (4, [7, 7, 7, 7, 2])
+    assert len(batch) == 1
+    assert list(islice(write(network, Text(network, prompt, Sampling(0.0), 0)), TOKENS)) == whole
+    assert max(read) == 7

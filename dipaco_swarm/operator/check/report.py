@@ -54,11 +54,11 @@ class Report:
         table.add_column(no_wrap=True, style="bold")
         table.add_column()
         for name, text in _lines(self):
-            table.add_row(name, text)
+            table.add_row(name, Text(text))
         for note in self.notes:
-            table.add_row(Text("note", "yellow"), note)
+            table.add_row(Text("note", "yellow"), Text(note))
         for problem in self.problems:
-            table.add_row(Text(problem.key, "red"), problem.what)
+            table.add_row(Text(problem.key, "red"), Text(problem.what))
         return table
 
 

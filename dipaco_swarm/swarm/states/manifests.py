@@ -26,7 +26,8 @@ FIRST_PEERS = 4
 """So many peers besides the bootstrap nodes are asked for the first manifest."""
 MOST_NAMED = 4
 """So many that the directory names are fetched at once."""
-MAX_WRONG = 1024
+MAX_SEEN = 1024
+NONE = -1
 
 
 class Manifests:
@@ -45,8 +46,9 @@ class Manifests:
         """Whether a bootstrap node had a manifest for us at the last look."""
         self._refused: ManifestError | None = None
         """Why the last look found none that counts."""
-        self._wrong: dict[str, None] = {}
-        """Digests of what was called a manifest in the directory and is none; the oldest first."""
+        self._seen: dict[str, int] = {}
+        """What was called a manifest in the directory: its revision by its digest, NONE where it is none. The oldest
+        first."""
         self._generations: tuple[bytes | None, dict[tuple[int, str], int]] = None, {}
         """A manifest, and how often the operator has gone back with modules by it."""
 
@@ -155,7 +157,7 @@ class Manifests:
         for signed in answers:
             try:
                 is_ours = signed == self._store.manifest
-                found[signed] = -1 if is_ours else open_manifest(signed, self._address.fingerprint).revision
+                found[signed] = -1 if is_ours else self._revision(signed)
             except ManifestError as error:
                 refused = error
         return found, refused
@@ -166,8 +168,11 @@ class Manifests:
         if not signed.keys() - {ours}:
             return ours
         best = max(signed, key=lambda manifest: signed[manifest])
-        revision = -1 if ours is None else open_manifest(ours, self._address.fingerprint).revision
+        revision = -1 if ours is None else self._revision(ours)
         return best if signed[best] > revision else ours
+
+    def _revision(self, signed: bytes) -> int:
+        return open_manifest(signed, self._address.fingerprint).revision
 
     async def _ask(self, peer: str) -> bytes | NotOfThisRun | None:
         try:
@@ -181,7 +186,8 @@ class Manifests:
     async def _from_directory(self) -> list[bytes]:
         """Of those that the directory names a few, which anybody may write there: the operator's nodes' words first.
 
-        Kept is what the operator has signed; what is no manifest is not fetched again, and leaves its turn to others.
+        Kept is what the operator has signed. What is no manifest, or has another revision than is said, is not fetched
+        again, and leaves its turn to others: old ones are signed as well.
         """
         found = await self._transport.records.read(records.manifest_key(self._address.fingerprint))
         said = {peer: records.decode(records.ManifestRecord, record.payload) for peer, record in found.items()}
@@ -189,7 +195,7 @@ class Manifests:
         named = [
             (peer not in nodes, -each.revision, peer, each.digest)
             for peer, each in said.items()
-            if each is not None and each.digest not in self._wrong
+            if each is not None and self._seen.get(each.digest, each.revision) == each.revision
         ]
         fetched = await asyncio.gather(*(self._fetch(peer, digest) for *_, peer, digest in sorted(named)[:MOST_NAMED]))
         answers = [data for data in fetched if data is not None]
@@ -197,8 +203,8 @@ class Manifests:
         for data in answers:
             if data in signed:
                 await self._store.keep(data)
-            else:
-                put_last(self._wrong, hashlib.sha256(data).hexdigest(), None, MAX_WRONG)
+            digest = hashlib.sha256(data).hexdigest()
+            put_last(self._seen, digest, self._revision(data) if data in signed else NONE, MAX_SEEN)
         return answers
 
     async def _fetch(self, peer: str, digest: str) -> bytes | None:
