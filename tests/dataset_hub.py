@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 
 NAME = "somebody/set"
 COMMIT = "1" * 40
+NOTHING: Mapping[str, str] = {}
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -38,10 +39,10 @@ class Answering(BaseHTTPRequestHandler):
 
     def log_message(self, *said: object) -> None: ...
 
-    def say(self, data: bytes, status: int = 200, size: int | None = None, **headers: str) -> None:
+    def say(self, data: bytes, status: int = 200, headers: Mapping[str, str] = NOTHING) -> None:
         self.send_response(status)
-        for key, value in {"Content-Length": str(len(data) if size is None else size), **headers}.items():
-            self.send_header(key.replace("_", "-"), value)
+        for key, value in ({"Content-Length": str(len(data))} | dict(headers)).items():
+            self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
@@ -66,11 +67,16 @@ class DatasetHub(Answering):
 
     def _file(self, name: str) -> None:
         if name not in self.files:
-            self.say(b"", 404, X_Error_Code="EntryNotFound")
+            self.say(b"", 404, {"X-Error-Code": "EntryNotFound"})
             return
         data = self.files[name]
-        tag = hashlib.sha1(data).hexdigest()
-        self.say(data, size=self.sizes.get(name), X_Repo_Commit=COMMIT, ETag=f'"{tag}"', Accept_Ranges="bytes")
+        about = {"X-Repo-Commit": COMMIT, "ETag": f'"{hashlib.sha1(data).hexdigest()}"', "Accept-Ranges": "bytes"}
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
+        if wanted is None:
+            self.say(data, 200, about | {"Content-Length": str(self.sizes.get(name, len(data)))})
+            return
+        start, end = int(wanted[1]), min(int(wanted[2]) + 1, len(data))
+        self.say(data[start:end], 206, about | {"Content-Range": f"bytes {start}-{end - 1}/{len(data)}"})
 
     def _listed(self, name: str) -> dict[str, object]:
         data = self.files[name]

@@ -150,7 +150,7 @@ def _in_folder(name: str, reach: Reach) -> str:
 
 
 def _on_hub(name: str) -> str:
-    """Its file in the cache. Asked for its size first: whoever writes the run file, or owns the data set, chooses it."""
+    """Its file in the cache. The hub is asked for its size first: whoever owns the data set chooses it."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     with suppress(*NO_ANSWER):  # what the cache has is taken where the hub does not answer
