@@ -1,6 +1,7 @@
 """The run file's word on documents: where they come from, how several sources are mixed, and how they are cut."""
 
 import string
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -12,6 +13,10 @@ from dipaco_swarm.strategies import SOURCES
 MIXTURE = "mixture"
 """`source` of a [data] that has several."""
 DEFAULT_COLUMN = "text"
+LONGEST_TEMPLATE = 4096
+"""Characters. It is made out for every row, so that a long one makes a small row as large as it likes."""
+MOST_FIELDS, MOST_TIMES = 64, 4
+"""Fields that a template names, and how often the same one."""
 
 
 class SourceConfig(Frozen):
@@ -28,7 +33,7 @@ class SourceConfig(Frozen):
     split: str = "train"
     column: str = DEFAULT_COLUMN
     """The field that holds a document's text."""
-    template: str | None = None
+    template: str | None = Field(default=None, max_length=LONGEST_TEMPLATE)
     """Instead of `column`: a text with names of fields in braces, as in "{title}\\n\\n{text}"."""
     domain: str | None = Field(default=None, min_length=1, max_length=100)
     """What the documents are called in reports; by default that comes of the names of their files."""
@@ -170,6 +175,9 @@ def _template_problem(template: str) -> str | None:
     if not names:
         return 'it names no field; write for example "{title}\\n\\n{text}"'
     for name, spec, conversion in names:
-        if not name or spec or conversion:
+        if not name or spec or conversion or set(name) & set(".["):
             return "between braces stands the name of a field and nothing else"
+    times = Counter(name for name, _, _ in names)
+    if len(times) > MOST_FIELDS or max(times.values()) > MOST_TIMES:
+        return f"it may name {MOST_FIELDS} fields, each {MOST_TIMES} times"
     return None

@@ -17,6 +17,8 @@ from dipaco_swarm.errors import DataError
 from dipaco_swarm.run.data import SourceConfig
 
 SCHEMES = ("https", "hf")
+DRIVE = "drive.google.com"
+OF_HUB = "hf://datasets/"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 """USER/NAME. A name by itself is, for `datasets`, a way of reading the files of the current folder as well: "text"."""
 BARE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -45,8 +47,7 @@ class Reach:
         pattern = os.path.normpath(os.path.join(self.base, os.path.expanduser(data.path)))
         if self.fenced:
             self._check_root(data)
-            fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]  # what no file can differ from
-            self._check_inside(data, os.path.realpath(fixed if fixed == pattern else os.path.dirname(fixed)))
+            self._check_inside(data, _fixed_part(pattern))
         return pattern
 
     def check_files(self, data: SourceConfig, files: Sequence[str]) -> None:
@@ -70,6 +71,22 @@ class Reach:
             )
         self._check_root(data)
         self._check_inside(data, os.path.realpath(os.path.expanduser(data.path)))
+
+    def check_pattern(self, data: SourceConfig, start: str, pattern: str) -> None:
+        """Whether files may be looked for so, from `start` on: a data set says itself where its files are."""
+        if not self.fenced:
+            return
+        place = pattern if pattern.startswith(OF_HUB) else os.path.join(start, pattern)
+        if pattern == data.path and "://" in pattern:
+            self._check_address(pattern)
+        elif _leads_away(place) or (_has_scheme(pattern) and not pattern.startswith(OF_HUB)):
+            raise DataError(
+                f'data.path="{data.path}" has its documents at {place[:200]}; of a data set a volunteer reads what is '
+                "in it. Ask the run's operator"
+            )
+        elif not place.startswith(OF_HUB):
+            self._check_root(data)
+            self._check_inside(data, _fixed_part(place))
 
     def check_parts(self, data: SourceConfig, files: Sequence[str]) -> None:
         """Whether these may be read, which a data set says that it is made of: that may be anything."""
@@ -110,15 +127,37 @@ class Reach:
             )
 
     def _check_address(self, address: str) -> None:
-        if not self.fenced:
-            return
-        scheme, rest = address.split("://", 1)
-        if scheme not in SCHEMES or "::" in rest:
-            raise DataError(
-                f'the run reads data.path="{address}"; of other machines a volunteer reads only https:// and hf://'
-            )
-        if scheme == "https" and _is_private(urlsplit(address).hostname or ""):
-            raise DataError(f'the run reads data.path="{address}", which is in your own network; ask its operator why')
+        if self.fenced and (why := why_not_read(address)) is not None:
+            raise DataError(f'the run reads data.path="{address}"{why}')
+
+
+def why_not_read(address: str) -> str | None:
+    """Why a volunteer reads no address like this one, as the end of a sentence; None: it does."""
+    scheme, _, rest = address.partition("://")
+    host = urlsplit(address).hostname or ""
+    if scheme not in SCHEMES or "::" in rest:
+        return "; of other machines a volunteer reads only https:// and hf://"
+    if scheme == "https" and _is_private(host):
+        return ", which is in your own network; ask its operator why"
+    if DRIVE in address and host != DRIVE:  # `datasets` asks it itself, and goes wherever it is sent
+        return f", which says {DRIVE} and is another server"
+    return None
+
+
+def _fixed_part(pattern: str) -> str:
+    """The folder that all files of a pattern are in, or the file, wherever links lead."""
+    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+    return os.path.realpath(fixed if fixed == pattern else os.path.dirname(fixed))
+
+
+def _leads_away(place: str) -> bool:
+    """Whether it is several addresses in one, or has a folder's parent in it."""
+    return place.count("://") > 1 or "::" in place or ".." in place.split("/")
+
+
+def _has_scheme(pattern: str) -> bool:
+    """Whether it is an address, however it is written: "file:/etc" is one, for fsspec."""
+    return "://" in pattern or urlsplit(pattern).scheme != ""
 
 
 def _is_private(host: str) -> bool:

@@ -136,13 +136,15 @@ def portions_of(data: SourceConfig, *, reach: Reach = ANYWHERE) -> Sequence[Port
 
 def cut(text: str, domain: str, longest: int = DOCUMENT_CHARACTERS) -> Iterator[Document]:
     """The text in pieces of at most `longest` characters, cut after a line where there is one."""
-    while text.strip():
+    start, last = 0, len(text.rstrip())
+    while start < last:  # by an index: a rest that is copied for each piece takes the square of the length
         end = len(text)
-        if end > longest:
-            end = text.rfind("\n", 0, longest) + 1 or longest
-        if not text[:end].isspace():
-            yield Document(text[:end], domain)
-        text = text[end:]
+        if end - start > longest:
+            end = text.rfind("\n", start, start + longest) + 1 or start + longest
+        piece = text[start:end]
+        if not piece.isspace():
+            yield Document(piece, domain)
+        start = end
 
 
 def in_turns(streams: Sequence[Iterator[T]]) -> Iterator[T]:

@@ -10,6 +10,7 @@ whose stage has the same router and tokenizer reads the files of its path as if 
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -127,7 +128,11 @@ def index_of(name: str, reach: Reach) -> Index:
     """Of the folder or data set that [data] prepared names. Raises DataError when there is none."""
     try:
         file = _on_hub(name) if reach.is_name_of_hub(name) else _in_folder(name, reach)
-        return Index.model_validate_json(Path(file).read_bytes()[:LARGEST_INDEX])
+        with open(file, "rb") as opened:
+            said = opened.read(LARGEST_INDEX + 1)
+        if len(said) > LARGEST_INDEX:
+            raise DataError(_too_large(name))
+        return Index.model_validate_json(said)
     except OSError as error:
         raise DataError(f"data.prepared={name!r} has no {INDEX}: {error.strerror or error}") from None
     except ValidationError as error:
@@ -145,13 +150,22 @@ def _in_folder(name: str, reach: Reach) -> str:
 
 
 def _on_hub(name: str) -> str:
-    from huggingface_hub import hf_hub_download
+    """Its file in the cache. The hub is asked for its size first: whoever owns the data set chooses it."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
+    with suppress(*NO_ANSWER):  # what the cache has is taken where the hub does not answer
+        size = get_hf_file_metadata(hf_hub_url(name, INDEX, repo_type="dataset")).size
+        if size is None or size > LARGEST_INDEX:
+            raise DataError(_too_large(name))
     try:
         return hf_hub_download(name, INDEX, repo_type="dataset")
     except NO_ANSWER as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise DataError(f"data.prepared={name!r}: the hub does not give its {INDEX}: {reason}") from None
+
+
+def _too_large(name: str) -> str:
+    return f"{INDEX} of data.prepared={name!r} is larger than {LARGEST_INDEX >> 20} MB, which no index of shards is"
 
 
 def folder_of(path: int) -> str:

@@ -74,6 +74,7 @@ def test_without_a_folder_no_file_is_read(root: Path, monkeypatch: pytest.Monkey
         ("https://0x7f.1/", "your own network"),
         ("https://router/", "your own network"),
         ("https://nas.local/", "your own network"),
+        ("https://example.org/drive.google.com", "is another server"),
         ("https://169.254.169.254/latest/meta-data", "your own network"),
     ],
 )
@@ -117,7 +118,7 @@ def test_a_data_set_is_made_of_nothing_that_a_volunteer_does_not_read(root: Path
 
     assert made_of("b.txt") == ["beta"]
     for files in (root.parent / "secret.txt", "../../secret.txt"):
-        with pytest.raises(DataError, match=r"secret\.txt .*outside of|cannot be read"):
+        with pytest.raises(DataError, match=r"secret\.txt .*outside of|reads what is in it"):
             made_of(files)
     parts = [f"hf://datasets/a/b@{'0' * 40}/c.parquet", "https://example.org/c.parquet"]
     reach, data = Reach(None, fenced=True), DataConfig(source="huggingface", path="a/b")
@@ -125,3 +126,31 @@ def test_a_data_set_is_made_of_nothing_that_a_volunteer_does_not_read(root: Path
     for part in ("https://192.168.1.1/x", "/etc/passwd"):
         with pytest.raises(DataError, match=r"your own network|reads files of your machine"):
             reach.check_parts(data, [*parts, part])
+
+
+@pytest.mark.parametrize(
+    ("start", "pattern"),
+    [
+        ("hf://datasets/a/b@0", "reference://*::http://192.168.1.1/x.json"),
+        ("hf://datasets/a/b@0", "http://192.168.1.1/x.jsonl"),
+        ("hf://datasets/a/b@0", "https://example.org/x.jsonl"),
+        ("hf://datasets/a/b@0", "hf://buckets/a/b/x.jsonl"),
+        ("hf://datasets/a/b@0", "file:/etc/passwd"),
+        ("hf://datasets/a/b@0", "../../c/d/*.jsonl"),
+        ("hf://datasets/a/b@0", "x.jsonl::hf://datasets/a/b/x"),
+        ("hf://datasets/a/b@0", "/etc/passwd"),
+        ("hf://datasets/a/b@0/..", "**"),
+        ("/etc", "**"),
+        ("http://192.168.1.1", "**"),
+    ],
+)
+def test_files_of_a_data_set_are_looked_for_in_it_alone(start: str, pattern: str) -> None:
+    reach, data = Reach(None, fenced=True), DataConfig(source="huggingface", path="a/b")
+    with pytest.raises(DataError, match=r"reads what is in it|reads files of your machine"):
+        reach.check_pattern(data, start, pattern)
+
+
+def test_files_of_a_data_set_are_found_in_it() -> None:
+    data = DataConfig(source="huggingface", path="a/b")
+    for pattern in ("**", "data/train-[0-9]*.parquet", "a b/c.jsonl", "hf://datasets/a/b@0/x.jsonl"):
+        Reach(None, fenced=True).check_pattern(data, "hf://datasets/a/b@0", pattern)

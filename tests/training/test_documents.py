@@ -1,16 +1,19 @@
 import gzip
 import json
+import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 import datasets
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.run.config import DataConfig
 from dipaco_swarm.run.reach import Reach
-from dipaco_swarm.training.documents import DOCUMENT_CHARACTERS, Document, portions_of, read_documents, split_of
+from dipaco_swarm.training.documents import DOCUMENT_CHARACTERS, Document, cut, portions_of, read_documents, split_of
 from dipaco_swarm.training.sources import files
 
 PYTHON = DataConfig(source="python")
@@ -46,6 +49,30 @@ def test_a_long_file_becomes_several_documents_and_nothing_is_lost(tmp_path: Pat
     assert "".join(parts) == book
     assert max(map(len, parts)) <= DOCUMENT_CHARACTERS
     assert parts[0].endswith("\n")
+
+
+def as_cut_before(text: str, longest: int) -> list[str]:
+    """What `cut` has to find, as it was first written: the rest is copied for each piece."""
+    pieces = []
+    while text.strip():
+        end = len(text)
+        if end > longest:
+            end = text.rfind("\n", 0, longest) + 1 or longest
+        if not text[:end].isspace():
+            pieces.append(text[:end])
+        text = text[end:]
+    return pieces
+
+
+@given(st.text(alphabet="ab \n\r\t\u2003\x1c\x85", max_size=60), st.integers(1, 9))
+def test_a_text_is_cut_where_it_always_was(text: str, longest: int) -> None:
+    assert [document.text for document in cut(text, "d", longest)] == as_cut_before(text, longest)
+
+
+def test_cutting_takes_time_in_proportion_to_the_text() -> None:
+    began = time.process_time()
+    assert sum(1 for _ in cut("a" * (16 << 20), "d", 256)) == 65536
+    assert time.process_time() - began < 10.0  # as many copies of the rest are a quarter of an hour
 
 
 def test_json_lines_and_parquet_give_their_column(tmp_path: Path) -> None:

@@ -164,8 +164,12 @@ def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("template", "says"),
-    [("no field", "names no field"), ("{}", "name of a field"), ("{a:>9}", "nothing else"), ("{a", "written twice")],
-)
+    [
+        ("no field", "names no field"), ("{}", "name of a field"), ("{a:>9}", "nothing else"), ("{a", "written twice"),
+        ("{a.__class__}", "nothing else"), ("{a[0]}", "nothing else"), ("{text}" * 10_000, "at most 4096 characters"),
+        ("{a}" * 5, "each 4 times"), ("".join(f"{{f{i}}}" for i in range(65)), "may name 64 fields"),
+    ],
+)  # fmt: skip
 def test_a_template_that_is_none_is_refused(template: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         DataConfig(source="jsonl", path="a", template=template)

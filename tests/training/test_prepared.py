@@ -22,6 +22,7 @@ from dipaco_swarm.training.encoding import encoder
 from dipaco_swarm.training.prepared import INDEX, Index, for_reading
 from dipaco_swarm.training.reading.cheap import CheapRouting
 from dipaco_swarm.training.routed import load_routing, shard_recipe
+from tests.dataset_hub import NAME, dataset_hub
 from tests.training.test_routed import Run
 
 LENGTH = 16
@@ -134,14 +135,30 @@ def test_the_folder_is_a_data_set_with_a_configuration_for_each_path(
     rows = datasets.load_dataset(str(tmp_path / "out"), name="path-002", split="train", streaming=True)
     here = [row["text"] for row in rows]
     assert len(here) == index.paths[2].texts
-    prepared = with_prepared(manifest, "somebody/shards")
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, **__: str(tmp_path / "out" / INDEX))
-    reading, why = for_reading(prepared, PathIndex(2), Reach(None, fenced=True))
+    prepared = with_prepared(manifest, NAME)
+    with dataset_hub(monkeypatch, tmp_path / "cache") as hub:
+        hub.files[INDEX] = (tmp_path / "out" / INDEX).read_bytes()
+        reading, why = for_reading(prepared, PathIndex(2), Reach(None, fenced=True))
+    assert for_reading(prepared, PathIndex(2), Reach(None, fenced=True)) == (reading, why), "it is known, without a hub"
     assert why is None
     data = reading.rules.data
-    assert (data.source, data.path, data.config) == ("huggingface", "somebody/shards", "path-002")
+    assert (data.source, data.path, data.config) == ("huggingface", NAME, "path-002")
     assert is_read_beside(reading.rules)
     assert shard_recipe(reading, reading.stage, PathIndex(2)) != shard_recipe(manifest, manifest.stage, PathIndex(2))
+
+
+def test_an_index_that_is_none_is_not_fetched(
+    run: Run, manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1.5 GB of blanks were, and stayed in the cache of the hub."""
+    with dataset_hub(monkeypatch, tmp_path / "cache") as hub:
+        hub.files[INDEX], hub.sizes[INDEX] = b" ", 1500 << 20
+        _, why = for_reading(with_prepared(manifest, NAME), PathIndex(0), Reach(fenced=True))
+    assert "is larger than 64 MB" in str(why)
+    assert not any(asked.startswith("GET") for asked in hub.asked)
+    monkeypatch.setattr("dipaco_swarm.training.prepared.LARGEST_INDEX", 100)
+    split(manifest, run, tmp_path / "out")
+    assert "is larger than" in str(for_reading(with_prepared(manifest, "out"), PathIndex(0), Reach(tmp_path))[1])
 
 
 def test_whoever_cannot_use_it_routes_documents_itself_and_is_told_why(

@@ -20,7 +20,7 @@ from dipaco_swarm.errors import DataError
 from dipaco_swarm.run.data import SourceConfig
 from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import Document, Portion, cut, in_turns
-from dipaco_swarm.training.sources.opening import COMPRESSED, UNREADABLE, Lines, beginning_of
+from dipaco_swarm.training.sources.opening import COMPRESSED, Lines, beginning_of
 from dipaco_swarm.training.sources.rows import rows_of, text_of, worded
 
 MOST_STREAMS = 16  # files of one folder that count as domains of their own
@@ -84,7 +84,7 @@ def _portions(data: SourceConfig, reach: Reach, builder: str, parts: Parts) -> S
             if _is_ours(data, file, builder):
                 found += (replace(part, name=f"{name} {part.name}".strip()) for part in parts(data, domain, file))
             else:
-                found.append(_Part(name, None, partial(_through_datasets, data, domain, builder, file)))
+                found.append(_Part(name, None, partial(_through_datasets, data, reach, domain, builder, file)))
         portions += _together(domain, found)
     return portions
 
@@ -129,7 +129,7 @@ def _is_ours(data: SourceConfig, file: str, builder: str) -> bool:
         return not file.endswith(COMPRESSED)
     if builder != "json":
         return True
-    with worded(data, *UNREADABLE):  # one array of rows is no lines
+    with worded(data):  # one array of rows is no lines
         return not beginning_of(file).lstrip().startswith(b"[")
 
 
@@ -178,7 +178,7 @@ def _by_lines(documents_in: DocumentsIn, data: SourceConfig, domain: str, file: 
 def _range(
     documents_in: DocumentsIn, data: SourceConfig, domain: str, file: str, start: int, end: int | None
 ) -> Iterator[Document]:
-    with worded(data, *UNREADABLE):
+    with worded(data):
         try:
             yield from documents_in(data, domain, Lines(file, start, end))
         except UnicodeDecodeError as error:
@@ -243,9 +243,9 @@ def _row_group(data: SourceConfig, domain: str, file: str, index: int) -> Iterat
                 yield from cut(text_of(row, data, lambda: place), domain)
 
 
-def _through_datasets(data: SourceConfig, domain: str, builder: str, file: str) -> Iterator[Document]:
+def _through_datasets(data: SourceConfig, reach: Reach, domain: str, builder: str, file: str) -> Iterator[Document]:
     settings: dict[str, Any] = {"data_files": [file]}
     if builder == "text":
         settings["sample_by"] = "document"
         data = data.model_copy(update={"column": "text"})
-    yield from rows_of(data, domain, builder, settings, "train")
+    yield from rows_of(data, domain, builder, settings, "train", reach)

@@ -34,7 +34,7 @@ def _dataset(data: SourceConfig, reach: Reach) -> Any:
     settings: dict[str, Any] = {"name": data.config}
     if data.revision is not None and not os.path.exists(data.path):
         settings["revision"] = data.revision
-    return dataset_of(data, data.path, settings, data.split, partial(reach.check_parts, data))
+    return dataset_of(data, data.path, settings, data.split, reach)
 
 
 def _domain(data: SourceConfig) -> str:

@@ -14,8 +14,6 @@ import zstandard
 
 ZIP = ".zip"
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ZIP)
-UNREADABLE = (zstandard.ZstdError, lzma.LZMAError, zipfile.BadZipFile)
-"""What is raised for a damaged file, beside Python's own errors."""
 
 
 class Lines:

@@ -1,22 +1,24 @@
 """The rows of one data set as documents, read through Hugging Face `datasets`; and the text of any row."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from dipaco_swarm.errors import DataError
 from dipaco_swarm.run.data import SourceConfig
+from dipaco_swarm.run.reach import Reach
 from dipaco_swarm.training.documents import Document, cut
 
 
 @contextmanager
-def worded(data: SourceConfig, *more: type[Exception]) -> Iterator[None]:
-    """Whatever cannot be read within the block is a DataError. `more`: what a library raises beside Python's own."""
-    unreadable: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, RuntimeError, *more)
+def worded(data: SourceConfig) -> Iterator[None]:
+    """Whatever cannot be read within the block is a DataError: the libraries raise anything for a damaged file."""
     try:
         yield
-    except unreadable as error:
+    except DataError:
+        raise
+    except Exception as error:
         reason = str(error.__cause__ or error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise DataError(
             f"the documents cannot be read ({_where(data)}): {reason}; check that the files are {data.source} and "
@@ -24,36 +26,44 @@ def worded(data: SourceConfig, *more: type[Exception]) -> Iterator[None]:
         ) from error
 
 
-def dataset_of(
-    data: SourceConfig,
-    name: str,
-    settings: Mapping[str, Any],
-    split: str | None,
-    check: Callable[[Sequence[str]], None] = lambda files: None,
-) -> Any:
-    """A data set to be streamed. `name`, `settings`: for `datasets.load_dataset_builder`. `check`: is told the files
-    and addresses that it will be read from. Raises DataError.
+def dataset_of(data: SourceConfig, name: str, settings: Mapping[str, Any], split: str | None, reach: Reach) -> Any:
+    """The texts of a data set, to be streamed. `name`, `settings`: for `datasets.load_dataset_builder`. Raises
+    DataError, also when it is made of files and addresses that `reach` does not allow.
     """
     import datasets  # takes seconds to import
 
-    with worded(data, datasets.exceptions.DatasetsError):
-        builder = datasets.load_dataset_builder(name, **settings)
-        check([str(file) for files in (builder.config.data_files or {}).values() for file in files])
-        return builder.as_streaming_dataset(split=split)
+    with worded(data):
+        if reach.fenced:
+            from dipaco_swarm.training.sources.fence import Fence, fenced_dataset
+
+            fence = Fence(partial(reach.check_pattern, data), partial(reach.check_parts, data))
+            return _texts_alone(fenced_dataset(name, settings, split, fence), data)
+        return _texts_alone(datasets.load_dataset_builder(name, **settings).as_streaming_dataset(split=split), data)
+
+
+def _texts_alone(dataset: Any, data: SourceConfig) -> Any:
+    """Without what else is in the rows, and nothing decoded: an image is a file or an address, and would be opened."""
+    import datasets
+
+    if dataset.features is None:  # then nothing says that there is one
+        return dataset
+    if not set(data.fields) <= set(dataset.features):
+        text_of(dict.fromkeys(dataset.features), data, lambda: "any row")
+    texts = dataset.select_columns(list(data.fields))
+    are_plain = all(isinstance(feature, datasets.Value) for feature in texts.features.values())
+    return texts if are_plain else texts.decode(False)
 
 
 def rows_of(
-    data: SourceConfig, domain: str, name: str, settings: Mapping[str, Any], split: str | None
+    data: SourceConfig, domain: str, name: str, settings: Mapping[str, Any], split: str | None, reach: Reach
 ) -> Iterator[Document]:
     """The documents of one data set, streaming. Raises DataError."""
-    yield from documents_in(data, domain, dataset_of(data, name, settings, split))
+    yield from documents_in(data, domain, dataset_of(data, name, settings, split, reach))
 
 
 def documents_in(data: SourceConfig, domain: str, dataset: Any) -> Iterator[Document]:
     """The documents of what `dataset_of` gave, or of a part of it. Raises DataError."""
-    import datasets
-
-    with worded(data, datasets.exceptions.DatasetsError):
+    with worded(data):
         for number, row in enumerate(dataset):
             yield from cut(text_of(row, data, partial("row {}".format, number)), domain)
 
