@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
+TAIL = 64
+"""Tokens before an answer that tell how it begins; they are decoded again with each token until text comes."""
+
 
 class Words:
     """The text of one answer. What may be the beginning of a stop word is held back until that is known."""
@@ -12,7 +15,7 @@ class Words:
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int], stop: Sequence[str]) -> None:
         """`before`: tokens that the answer follows; some tokens are written in another way at a text's beginning."""
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(ids=list(before), skip_special_tokens=True)
+        self._stream = DecodeStream(ids=list(before[-TAIL:]), skip_special_tokens=True)
         self._stop = stop
         self._held = ""
         self.stopped = False

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
+from dipaco_swarm.gateway import words
 from dipaco_swarm.gateway.words import Words
 
 
@@ -57,3 +59,23 @@ def test_only_what_may_be_a_stop_word_is_held_back() -> None:
 
 def test_what_was_held_back_in_vain_comes_at_the_end() -> None:
     assert told("a stop", ["stop!"]) == (["a", " ", "", "", "", "", "stop"], False)
+
+
+def test_what_comes_before_an_answer_is_not_decoded_again_with_each_token() -> None:
+    decoded: list[int] = []
+
+    class Stream:
+        def __init__(self, ids: Sequence[int], skip_special_tokens: bool) -> None:
+            decoded.append(len(ids))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "DecodeStream", Stream)
+        Words(TOKENIZER, [60] * 200_000, ())
+    assert decoded == [words.TAIL]
+
+
+@given(st.text("abäß漢 \n", min_size=80, max_size=120), TEXTS)
+@settings(max_examples=100, deadline=None)
+def test_an_answer_to_a_long_text_is_what_it_is_to_a_short_one(before: str, text: str) -> None:
+    answer = Words(TOKENIZER, TOKENIZER.encode(before).ids, ())
+    assert "".join(map(answer.take, TOKENIZER.encode(text).ids)) == text
