@@ -169,3 +169,15 @@ def test_fifty_names_that_send_as_little_as_counts_hold_up_a_newcomer_for_minute
         loop.run_until_complete(story())
     finally:
         loop.end()
+
+
+def test_a_file_is_asked_of_strangers_in_a_drawn_order_after_whom_we_know() -> None:
+    """A name that comes first in the order of names is soon made up."""
+    circle = Circle()
+    circle.meet(["us", "known"])
+    strangers = [f"stranger {i:02d}" for i in range(20)]
+    with Hub() as hub, hub.open("us", circle=circle) as us:
+        asked = us._fetches.senders([*strangers, "known"], "first")
+    assert asked[:3] == ["first", BOOTSTRAP, "known"]
+    assert asked[3:] != strangers
+    assert sorted(asked[3:]) == strangers

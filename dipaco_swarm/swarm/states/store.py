@@ -94,7 +94,7 @@ class Store:
         """Digest of a state -> streams on which it is read."""
         self._unfinished: dict[tuple[int, ModuleId], Download] = {}
         self._slow = SlowPeers()
-        self._coming = BlobFetches(transport, self._compute, self._protocol)
+        self._coming = BlobFetches(transport, self._compute, self._protocol, self._slow)
 
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, self._on_stream)
