@@ -79,13 +79,19 @@ def leave(folder: Path, order: Order) -> None:
     """Put an order where the node finds it, after those that are there. Raises HomeError when that is not possible."""
     try:
         make_folder(folder, durable=True)
-        file = folder / f"{time.time_ns():020d}-{next(_count):04d}.json"
+        newest = max((int(name) for name in _numbers(folder)), default=0)  # the clock may have been set back since
+        file = folder / f"{max(time.time_ns(), newest + 1):020d}-{next(_count):04d}.json"
         replace_whole(file, order.model_dump_json().encode(), durable=True, private=True)
         give_to_owner_of(folder.parent, folder, file)
     except OSError as error:
         raise HomeError(
             f"{folder} cannot be written: {error.strerror or error}; run this as whoever runs `serve`"
         ) from None
+
+
+def _numbers(folder: Path) -> list[str]:
+    """By which the orders there are obeyed, one after the other."""
+    return [name for file in folder.glob("*.json") if (name := file.name.split("-")[0]).isdecimal()]
 
 
 def left(folder: Path) -> list[tuple[Path, Order]]:

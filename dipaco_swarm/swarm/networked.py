@@ -298,8 +298,7 @@ class NetworkedSwarm:
         self._store.blobs.drop(digest)
 
     def fetch_blob(self, digest: str, *, timeout: float, limit: int | None = None, of: str | None = None) -> bytes:
-        named = dict.fromkeys((of, *self._roots, *sorted(self._known_peers(), key=self._transport.border.is_strange)))
-        peers = [peer for peer in named if peer is not None and peer != self.peer]
+        peers = self._fetches.senders(self._known_peers(), of)
         # a stranger may be slow on purpose: his blob has the timeout for all of it
         patience, deadline = (timeout, None) if limit is None else (None, timeout)
         data = self._calls.run(self._store.fetch_blob(peers, digest, limit, patience, keep=of is None), deadline)

@@ -15,8 +15,10 @@ from dipaco_swarm.swarm.states import blob_download
 from dipaco_swarm.swarm.states.blob_download import CHUNK, MAX_UNFINISHED
 from dipaco_swarm.swarm.states.blobs import MemoryBlobs
 from dipaco_swarm.swarm.states.store import Store
+from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Stream
 from dipaco_swarm.swarm.wire import AskBlob, BlobFollows
+from dipaco_swarm.testing.virtual_time import Inline, VirtualClock, VirtualLoop
 
 CHUNKS = 40
 BLOB = Random(1).randbytes(CHUNKS * CHUNK)
@@ -218,6 +220,42 @@ def test_a_stranger_that_is_slow_on_purpose_holds_up_nobody_for_long(
         assert chunks < 6
 
     world.run(story())
+
+
+def test_fifty_names_that_send_next_to_nothing_hold_up_nobody_for_long() -> None:
+    """They took turns, one after the other, until the time for all was over; and the next try began with them again."""
+    loop = VirtualLoop()  # type: ignore[abstract]  # no sockets, no processes
+    network = LocalNetwork(timing=Timing(), clock=VirtualClock(loop), random=Random(1))
+    names, blob = [f"name {i}" for i in range(50)], BLOB[: 2 * CHUNK]
+    digest = hashlib.sha256(blob).hexdigest()
+
+    def open_(name: str) -> LocalTransport:
+        transport = LocalTransport(network, name, executor=Inline)
+        transport.open()
+        return transport
+
+    async def crawl(stream: Stream) -> None:
+        await stream.receive()
+        await stream.send(BlobFollows(size=len(blob)))
+        while True:
+            await stream.send_raw(memoryview(bytes(10)))
+            await asyncio.sleep(1.0)
+
+    async def story() -> None:
+        for name in names:
+            await open_(name).serve(PROTOCOL, crawl)
+        holder, us = (Store(open_(name), "run", MemoryBlobs()) for name in ("holder", "us"))
+        holder.blobs.put(blob)
+        await holder.serve()
+        assert await us.fetch_blob(names[:20], digest, patience=100.0) is None
+        before = loop.time()
+        assert await us.fetch_blob([*names, "holder"], digest, patience=600.0) == blob
+        assert loop.time() - before < 200.0  # who had a turn the last time comes last
+
+    try:
+        loop.run_until_complete(story())
+    finally:
+        loop.end()
 
 
 def test_where_all_are_slow_each_gets_a_longer_turn_and_what_has_come_is_kept(

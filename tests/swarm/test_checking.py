@@ -209,6 +209,43 @@ def test_a_stranger_that_accuses_and_sends_nothing_more_keeps_no_member_from_bei
 
 
 @pytest.mark.usefixtures("every_piece_is_checked")
+def test_a_member_that_shows_nothing_keeps_no_other_from_being_heard(
+    make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of its streams held the place of all whom we know, one after the other, longer than an accuser waits."""
+    judged = whatever_is_judged(monkeypatch)
+    swarms = make_local_swarms(4)
+    one_round(swarms)
+    until(lambda: bool(judged))
+    shown = judged[0]
+    hearer, member, silent = [swarm for swarm in swarms if swarm.peer != shown.reducer]
+    accusing = auditing(hearer).accusing
+    until(lambda: not accusing._standing.is_strange(silent.peer))
+    done = threading.Event()
+
+    async def accuse() -> None:
+        async with silent._transport.dial(hearer.peer, auditing(hearer)._protocol) as stream:  # type: ignore[attr-defined]
+            await stream.send(shown.said)
+            while not done.is_set():
+                await asyncio.sleep(0.05)
+
+    threads = [threading.Thread(target=in_loop, args=[silent, accuse()]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: silent.peer in accusing._turns and accusing._turns[silent.peer].locked())
+    time.sleep(0.5)  # what else is judged is over
+    before = accusing.judged
+    pieces = [shown.average, *(data for _, data in sorted(shown.inputs.items()))]
+    in_loop(member, auditing(member).accusing._say(hearer.peer, shown.said, pieces))
+    until(lambda: accusing.judged > before)
+    assert accusing._turns[silent.peer].locked()
+    until(lambda: silent.peer in accusing.slow)
+    done.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.usefixtures("every_piece_is_checked")
 def test_who_says_that_it_is_not_shown_what_others_are_is_heard_once(make_local_swarms: MakeSwarms) -> None:
     swarms = make_local_swarms(4)
     one_round(swarms)

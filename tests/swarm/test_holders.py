@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from random import Random
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from dipaco_swarm.swarm.states.store import Store, store_protocol
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.transport import Stream
 from dipaco_swarm.swarm.wire import AskPiece, AskState, StateIs
+from dipaco_swarm.testing.virtual_time import Inline, VirtualClock, VirtualLoop
 from tests.hub import BOOTSTRAP, Hub, hear
 
 MODULE = ModuleId(0, 0)
@@ -113,3 +115,69 @@ def test_crawling_holders_lose_their_places_to_who_waits(monkeypatch: pytest.Mon
     assert fetched is not None
     assert torch.equal(fetched.params, state.params)
     assert time.monotonic() - began < 15
+
+
+NEWCOMER = Timing()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fifty_names_that_send_as_little_as_counts_hold_up_a_newcomer_for_minutes(seed: int) -> None:
+    """Each name that was slow doubled the patience with the next one: three honest holders were not reached in an hour.
+
+    A newcomer knows nobody, so all stand in a drawn order.
+    """
+    parameters = PIECES // 4 * PIECE_BYTES // 4
+    state = ModuleState(1, torch.arange(parameters, dtype=torch.float32), torch.ones(parameters))
+    loop = VirtualLoop()  # type: ignore[abstract]  # no sockets, no processes
+    chance = Random(seed)
+    network = LocalNetwork(timing=NEWCOMER, clock=VirtualClock(loop), random=chance)
+
+    async def crawl(stream: Stream) -> None:
+        await stream.receive()
+        said = state.outline
+        await stream.send(StateIs(version=said.version, parameters=said.parameters, work=said.work, hashes=said.hashes))
+        while True:
+            asked = await stream.receive()
+            assert isinstance(asked, AskPiece)
+            piece = state.piece(asked.piece)
+            for at in range(0, len(piece), 2500):
+                await stream.send_raw(piece[at : at + 2500])
+                await asyncio.sleep(1.0)
+
+    async def store(name: str) -> Store:
+        transport = LocalTransport(network, name, executor=Inline)
+        transport.open()
+        made = Store(transport, "run", MemoryBlobs())
+        await made.serve()
+        return made
+
+    async def story() -> None:
+        honest, crawlers = [f"honest {i}" for i in range(3)], [f"name {i}" for i in range(50)]
+        for name in honest:
+            (await store(name)).hold(0, MODULE, state)
+        for name in crawlers:
+            await store(name)
+            await network.transports[name].serve(store_protocol("run"), crawl)
+        us, holders = await store("us"), [*honest, *crawlers]
+        chance.shuffle(holders)
+        async with asyncio.timeout(300.0):
+            assert await us.fetch_state(holders, 0, MODULE, state.digest) is not None
+        asked_last = us._slow.last([*crawlers, *honest])[-1]  # the next time
+        assert asked_last in crawlers
+
+    try:
+        loop.run_until_complete(story())
+    finally:
+        loop.end()
+
+
+def test_a_file_is_asked_of_strangers_in_a_drawn_order_after_whom_we_know() -> None:
+    """A name that comes first in the order of names is soon made up."""
+    circle = Circle()
+    circle.meet(["us", "known"])
+    strangers = [f"stranger {i:02d}" for i in range(20)]
+    with Hub() as hub, hub.open("us", circle=circle) as us:
+        asked = us._fetches.senders([*strangers, "known"], "first")
+    assert asked[:3] == ["first", BOOTSTRAP, "known"]
+    assert asked[3:] != strangers
+    assert sorted(asked[3:]) == strangers

@@ -4,9 +4,11 @@ Nobody is believed: who is shown it makes it anew as well. Who shows what convic
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
@@ -19,7 +21,7 @@ from dipaco_swarm.swarm.round.codecs.codec import Codec
 from dipaco_swarm.swarm.round.reduction import piece_bounds
 from dipaco_swarm.swarm.round.remaking import is_wrong, word_of_reducer
 from dipaco_swarm.swarm.round.standing import Standing
-from dipaco_swarm.swarm.tasks import Tasks
+from dipaco_swarm.swarm.tasks import Tasks, end_all
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Executor, Stream, Transport
 
@@ -30,6 +32,10 @@ MOST_EVIDENCE = 4
 MOST_UNHEARD = 64
 MOST_BYTES = 1 << 27
 """Of what one accusation shows."""
+MOST_SHOWING = 4
+"""Peers that we know and that show something at the same time."""
+FLOOR = 10_000.0
+"""Bytes a second: who sends less keeps others from being heard."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +67,13 @@ class Accusing:
         """Name -> why we have banned it."""
         self.unheard: set[str] = set()
         """Who has accused somebody of what it did not prove."""
+        self.slow: set[str] = set()
+        """Whom we know, and who did not show in time what it said: it is heard as strangers are."""
         self._hearing = {is_strange: asyncio.Lock() for is_strange in (True, False)}
-        """One at a time, for what is shown may be large; strangers keep nobody waiting whom we know."""
+        """One stranger at a time, and one judgement; strangers keep nobody waiting whom we know."""
+        self._showing = asyncio.Semaphore(MOST_SHOWING)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """One accusation at a time of each whom we know: who shows nothing keeps only itself waiting."""
         self._tasks = Tasks()
         self.judged = 0
         """Pieces that we have made anew."""
@@ -136,12 +147,13 @@ class Accusing:
     async def hear(self, stream: Stream, said: Accusation) -> None:
         """Somebody shows us that a reducer was wrong: make it anew ourselves.
 
-        Where strangers accuse, one is heard at a time, and others come in vain; whom we know waits for its turn.
+        Where strangers accuse, one is heard at a time, and others come in vain; whom we know waits for its turn. What
+        it shows has come before it keeps others waiting.
         """
         group = self._standing.group_of(said.stage, ModuleId.parse(said.module))
-        is_strange = self._standing.is_strange(stream.peer)
-        turn = self._hearing[is_strange]
-        if group is None or stream.peer in self.unheard or (is_strange and turn.locked()):
+        is_strange = self._standing.is_strange(stream.peer) or stream.peer in self.slow
+        strangers = self._hearing[True]
+        if group is None or stream.peer in self.unheard or (is_strange and strangers.locked()):
             return
         try:
             self.check_word(said, group)
@@ -150,24 +162,46 @@ class Accusing:
         most, accused = self.most_bytes(said), said.roster.members[said.reducer].peer
         if most * (1 + len(said.inputs)) > MOST_BYTES or not self._standing.matters(accused):
             return
-        async with turn:
-            if not self._standing.allows(accused):
-                return  # somebody has proven it meanwhile, or before
+        turn = strangers if is_strange else self._turns.setdefault(stream.peer, asyncio.Lock())
+        async with turn, contextlib.nullcontext() if is_strange else self._showing:
+            if not self._standing.allows(accused) or (not is_strange and stream.peer in self.slow):
+                return  # somebody has proven it meanwhile, or before; or it was too slow meanwhile
             try:
-                async with asyncio.timeout(2 * self._transport.timing.stall):
-                    average = await receive(stream, 0, most)
-                    inputs = {given.member: await receive(stream, 1 + n, most) for n, given in enumerate(said.inputs)}
-                    stream.close()
-                    convicts = await self.judge(Evidence(said, average, inputs), group)
+                shown = await self._shown(stream, said, most)
+                async with contextlib.nullcontext() if is_strange else self._hearing[False]:
+                    convicts = await self.judge(shown, group)
             except ValueError:
                 convicts = False
-            except (ConnectionError, EOFError, TimeoutError, RemoteDataError):
+            except (ConnectionError, EOFError, TimeoutError, RemoteDataError) as error:
                 if is_strange:  # of whom we know the line may have broken
                     keep_name(self.unheard, stream.peer)
+                elif isinstance(error, TimeoutError):
+                    keep_name(self.slow, stream.peer)
                 raise
         if not convicts:
             keep_name(self.unheard, stream.peer)
             raise RemoteDataError(stream.peer, "accuses somebody of what it does not prove")
+
+    async def _shown(self, stream: Stream, said: Accusation, most: int) -> Evidence:
+        """What somebody shows. Raises TimeoutError when next to nothing comes, or it takes too long."""
+
+        async def all_of_it() -> Evidence:
+            average = await receive(stream, 0, most)
+            inputs = {given.member: await receive(stream, 1 + n, most) for n, given in enumerate(said.inputs)}
+            stream.close()
+            return Evidence(said, average, inputs)
+
+        silence, coming = self._transport.timing.silence, asyncio.create_task(all_of_it())
+        try:
+            async with asyncio.timeout(2 * self._transport.timing.stall):
+                while not coming.done():
+                    before = stream.arrived
+                    await asyncio.wait({coming}, timeout=silence)
+                    if not coming.done() and stream.arrived - before < silence * FLOOR:
+                        raise TimeoutError
+            return coming.result()
+        finally:
+            await end_all(coming)
 
 
 def keep_name(names: set[str], name: str) -> None:

@@ -13,7 +13,7 @@ from dipaco_swarm.swarm.transport import Transport
 
 
 class Fetches:
-    """Used in the loop, but for `holders`."""
+    """Used in the loop, but for `holders` and `senders`."""
 
     def __init__(
         self,
@@ -39,6 +39,14 @@ class Fetches:
             key=lambda said: (said.digest != digest, said.peer not in roots, not knows(said.peer), said.trains)
         )
         asked = dict.fromkeys((*(said.peer for said in members), *self._bootstraps))
+        return [peer for peer in asked if peer != self._transport.peer]
+
+    def senders(self, known: Sequence[str], first: str | None) -> list[str]:
+        """Whom to ask for a file, in this order: `first`, the operator's nodes, whom we know, strangers."""
+        others = list(known)
+        self._transport.random.shuffle(others)  # a name can be made up so that it would be the first of all
+        others.sort(key=self._transport.border.is_strange)
+        asked = dict.fromkeys((*([] if first is None else [first]), *self._bootstraps, *others))
         return [peer for peer in asked if peer != self._transport.peer]
 
     async def state(

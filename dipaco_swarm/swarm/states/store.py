@@ -30,6 +30,7 @@ from dipaco_swarm.swarm.states.blob_download import CHUNK, BlobFetches
 from dipaco_swarm.swarm.states.blobs import Blobs
 from dipaco_swarm.swarm.states.download import Download
 from dipaco_swarm.swarm.states.shelf import Shelf
+from dipaco_swarm.swarm.states.slow import SlowPeers
 from dipaco_swarm.swarm.states.successors import Successors, led_on
 from dipaco_swarm.swarm.traffic import Purpose
 from dipaco_swarm.swarm.transport import Stream, Transport
@@ -92,7 +93,8 @@ class Store:
         self._readers: Counter[str] = Counter()
         """Digest of a state -> streams on which it is read."""
         self._unfinished: dict[tuple[int, ModuleId], Download] = {}
-        self._coming = BlobFetches(transport, self._compute, self._protocol)
+        self._slow = SlowPeers()
+        self._coming = BlobFetches(transport, self._compute, self._protocol, self._slow)
 
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, self._on_stream)
@@ -222,7 +224,9 @@ class Store:
         """
         download = self._unfinished.pop((stage, module), None)
         if download is None or download.digest != digest:
-            download = Download(self._transport, self._protocol, stage, module, digest, parameters, self.shelf)
+            download = Download(
+                self._transport, self._protocol, stage, module, digest, parameters, self.shelf, self._slow
+            )
         try:
             return await download.run(peers)
         finally:
