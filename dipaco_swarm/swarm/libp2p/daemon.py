@@ -82,7 +82,6 @@ def _arguments(bootstraps: Sequence[str], settings: NodeSettings, doors: Sequenc
     arguments = [
         f"-hostAddrs={settings.listen}",
         f"-idleTimeout={DAEMON_IDLE_SECONDS}s",
-        "-dhtClient=1" if relayed else "-dhtServer=1",
         "-relay=1",
         "-connManager=1",
         "-tls=1",
@@ -103,6 +102,8 @@ def _arguments(bootstraps: Sequence[str], settings: NodeSettings, doors: Sequenc
     if bootstraps and settings.reachable is not True:
         # used by libp2p as soon as it thinks that nobody can dial us, which for some it is told
         arguments += ["-autoRelay=1", "-relayDiscovery=0", f"-trustedRelays={','.join(relay.one_each(bootstraps))}"]
+        # without which the daemon refuses that; as a client it answers nobody (`whereabouts.py`)
+        arguments += ["-dhtClient=1"]
     if bootstraps and relayed:
         arguments += ["-forceReachabilityPrivate=1"]
     return arguments

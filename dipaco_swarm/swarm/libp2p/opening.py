@@ -69,6 +69,8 @@ def open_swarm(
         background = Tasks()
         stack.push_async_callback(background.end)
         met_before = tuple(name_in(place) for place in before)
+        for name, place in zip(met_before, before, strict=True):
+            node.remember(name, [place], reachable=False)  # until it says more
         blobs = BlobStore(home / "blobs")
         circle = Circle(circle_file(home, address.fingerprint))
         bans = Bans(bans_file(home, address.fingerprint))
