@@ -35,7 +35,7 @@ class Place:
         written: bytes = Multiaddr(way).to_bytes()
         if not of_relay:
             return written
-        name = PeerID.from_base58(relay).to_bytes()
+        name: bytes = PeerID.from_base58(relay).to_bytes()
         return written + _P2P + bytes([len(name)]) + name + _CIRCUIT
 
 
