@@ -67,6 +67,8 @@ class Node:
         self.random: Random = SystemRandom()
         self.meter = Meter(self.clock)
         self.visibility = Visibility(settings.reachable)
+        self._found: list[str] = []
+        """Our addresses, as the daemon said them last."""
         self._rate_limit = RateLimit(settings.bandwidth)
         self._connections = Connections(p2p, daemon.socket)
         self.whereabouts = Whereabouts(self.peer, self.clock, self._ask_where, self.addresses)
@@ -103,10 +105,13 @@ class Node:
     async def addresses(self) -> tuple[str, ...]:
         """Where others can dial us, each ending in /p2p/OUR-NAME: as we are seen, through relays, near by."""
         try:
-            found = [str(address) for address in await self.p2p.get_visible_maddrs(latest=True)]
+            async with asyncio.timeout(self.timing.answer):
+                self._found = [str(address) for address in await self.p2p.get_visible_maddrs(latest=True)]
         except ValueError:  # hivemind's word for "none"
-            found = []
-        return self.visibility.addresses(found, self.peer)
+            self._found = []
+        except TimeoutError:  # those of before
+            log.debug("the network daemon does not say where it is just now")
+        return self.visibility.addresses(self._found, self.peer)
 
     # streams -------------------------------------------------------------------------------------------------------
 
