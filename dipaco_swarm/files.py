@@ -37,15 +37,15 @@ Content = bytes | Callable[[Path], object]
 """What a file is to hold, or who writes it to the path of the unfinished file; raises OSError when that fails."""
 
 
-def write_whole(path: Path, content: Content, *, durable: bool, what: str | None = None) -> None:
+def write_whole(path: Path, content: Content, *, durable: bool, what: str | None = None, private: bool = False) -> None:
     """Write a file that appears whole or not at all, making its folder if need be.
 
     `durable`: by the rule of this module. `what`: what is written, for a person whose disk is full; else the file's
-    name. Raises HomeError; what was there is then still there.
+    name. `private`: see `replace_whole`. Raises HomeError; what was there is then still there.
     """
     try:
         make_folder(path.parent, durable=durable)
-        replace_whole(path, content, durable=durable)
+        replace_whole(path, content, durable=durable, private=private)
     except OSError as error:
         raise cannot_write(what or path.name, path.parent, error) from error
 
@@ -79,6 +79,28 @@ def keep_if_possible(path: Path, content: bytes) -> None:
         replace_whole(path, content, durable=False)
     except OSError as error:
         log.debug("%s cannot be written: %s", path, error.strerror or error)
+
+
+def is_made(path: Path) -> bool:
+    """Whether a secret that is made on first use is there. Raises HomeError for a link that leads nowhere: it is on a
+    disk that is not there now, and a new one would take the link's place."""
+    if path.is_symlink() and not path.exists():
+        raise HomeError(
+            f"{path} is a link to {os.readlink(path)}, where nothing is; mount that disk, or restore it from your copy"
+        )
+    return os.path.lexists(path)
+
+
+def read_if_there(path: Path) -> bytes | None:
+    """A file of ours, or None where there is none. Raises HomeError when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise HomeError(
+            f"{path} cannot be read: {error.strerror or error}; it has to be a file that the user of this program owns"
+        ) from None
 
 
 def read_private(path: Path) -> bytes:

@@ -54,6 +54,6 @@ def _read(file: Path) -> tuple[int, dict[str, int]]:
     try:
         found = json.loads(file.read_bytes())
         return int(found["stage"]), {str(name): int(number) for name, number in found["counted"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         log.debug("%s: %s", file, error)  # of a new home there is none, and a damaged one is made anew
         return -1, {}

@@ -46,6 +46,7 @@ Streams (one libp2p stream each; messages are a 4-byte length and a msgpack map,
                             Holding: I leave, and have this state; no answer
                             AskPart -> PartFollows and bytes: what a peer has routed of the corpus
     dipaco/1/hello          Hello -> Welcome         how do you see me, can you dial me    a peer and a bootstrap node
+    dipaco/1/where          AskPlaces -> PlacesAre   where is a node of the directory      two peers
 
 Behind a router
     A peer asks the bootstrap nodes at its start, and every minute, whether they can dial it where they see it come

@@ -3,16 +3,20 @@ believe us either; and those of whose wrong averages we have convinced ourselves
 in a file of the home folder.
 """
 
+import contextlib
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgpack
 
-from dipaco_swarm.errors import RemoteDataError
-from dipaco_swarm.files import keep_if_possible
+from dipaco_swarm.errors import HomeError, RemoteDataError
+from dipaco_swarm.files import keep_if_possible, set_aside
 from dipaco_swarm.swarm.checks import Convicted
 from dipaco_swarm.swarm.framing import decode, encode
 from dipaco_swarm.swarm.proofs import Proof
+
+log = logging.getLogger(__name__)
 
 MOST = 1024
 """Names; about 400 bytes each."""
@@ -26,7 +30,7 @@ def bans_file(home: Path, run: str) -> Path:
 class Bans:
     """The names and their proofs; whoever was found last is the last one.
 
-    Never raises: a file that cannot be used is not used. Nothing is in it before `open`.
+    Never raises: a file that cannot be used is set aside, and said to be. Nothing is in it before `open`.
     """
 
     def __init__(self, file: Path | None = None) -> None:
@@ -97,6 +101,11 @@ def _read(file: Path) -> list[Proof | Convicted]:
     try:
         bodies = msgpack.unpackb(file.read_bytes(), max_array_len=MOST)
         read = [decode(file.name, body) for body in bodies if isinstance(body, bytes)]
-    except (OSError, ValueError, TypeError, msgpack.exceptions.UnpackException, RemoteDataError):
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, msgpack.exceptions.UnpackException, RemoteDataError) as error:
+        log.warning("%s cannot be used (%s): whom this peer has banned it hears again", file, error)
+        with contextlib.suppress(HomeError):
+            log.warning("what was in it is in %s now", set_aside(file))
         return []
     return [ban for ban in read if isinstance(ban, Proof | Convicted)]

@@ -1,4 +1,4 @@
-"""What newcomers ask: how do I look from there, may I take part, and who is there."""
+"""What newcomers ask: how do I look from there, may I take part, who is there, and where."""
 
 from typing import Annotated, Literal
 
@@ -9,6 +9,7 @@ from dipaco_swarm.swarm.fields import Index, Message, ModuleName, Peer, Time, Wo
 MAX_PORTS = 4
 MAX_BALLAST = 1 << 18
 MAX_MEMBERS_NAMED = 64
+MAX_PLACES = 4
 MAX_SAID = 2048
 Port = Annotated[int, Field(gt=0, lt=1 << 16)]
 
@@ -34,6 +35,21 @@ class Welcome(Message):
     """Seconds since the epoch, by my clock."""
     version: Word
     """Of the program that I run."""
+
+
+class AskPlaces(Message):
+    """Where can this peer be dialled, which you have named? Or you yourself."""
+
+    kind: Literal["ask-places"] = "ask-places"
+    peer: Peer
+
+
+class PlacesAre(Message):
+    """There, as it says itself; none: I do not know."""
+
+    kind: Literal["places"] = "places"
+    places: tuple[Annotated[str, Field(max_length=300)], ...] = Field(max_length=MAX_PLACES)
+    """Addresses without its name at the end. Who dials looks at them first."""
 
 
 class ShowInvitation(Message):

@@ -1,10 +1,21 @@
-"""Sockets that killed programs left behind go; those at which somebody listens stay."""
+"""Sockets are ours alone; those that killed programs left go; at one where nobody answers nobody waits for ever."""
 
 import os
+import signal
 import socket
+import stat
+import time
 from pathlib import Path
 
-from dipaco_swarm.swarm.libp2p.stale_sockets import sweep
+import pytest
+
+from dipaco_swarm.swarm.libp2p import opening, sockets
+from dipaco_swarm.swarm.libp2p.node import Node
+from dipaco_swarm.swarm.libp2p.sockets import EMPTY_SECONDS, folder_of_sockets, sweep
+from dipaco_swarm.swarm.timing import Timing
+from tests.hub import until
+
+from .conftest import MakeNetworked
 
 
 def test_only_dead_sockets_of_ours_are_removed(tmp_path: Path) -> None:
@@ -39,3 +50,80 @@ def test_only_dead_sockets_of_ours_are_removed(tmp_path: Path) -> None:
             probe.close()
     finally:
         listening[0].close()
+
+
+def test_what_a_killed_program_left_in_its_folder_goes_and_the_folder_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "FOLDER", tmp_path)
+    with folder_of_sockets() as alive, folder_of_sockets() as dead, folder_of_sockets() as starting:
+        listening = []
+        for folder in (alive, dead):
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(str(folder / "daemon.sock"))
+            server.listen(1)
+            os.utime(folder / "daemon.sock", (0, 0))
+            listening.append(server)
+        listening[1].close()
+        long_ago = time.time() - 2 * EMPTY_SECONDS
+        for folder in (alive, dead):
+            os.utime(folder, (long_ago, long_ago))
+        assert sweep(tmp_path) == 1
+        assert (alive / "daemon.sock").exists()
+        assert not dead.exists()
+        assert starting.exists()
+        listening[0].close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.swarm
+def test_nobody_else_of_this_machine_comes_to_the_sockets_of_a_node(make_libp2p_swarms: MakeNetworked) -> None:
+    before = os.umask(0)
+    try:
+        (swarm,) = make_libp2p_swarms(1)
+    finally:
+        os.umask(before)
+    node = swarm._transport
+    assert isinstance(node, Node)
+    folder = Path(node.daemon.socket).parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    names = sorted(file.name for file in folder.iterdir())
+    assert names == ["daemon.sock", "daemon.sock.in"]
+
+
+@pytest.mark.swarm
+def test_a_daemon_that_hangs_is_lost_as_one_that_was_killed(
+    make_libp2p_swarms: MakeNetworked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Timing, "in_touch", 0.2)
+    monkeypatch.setattr(opening, "ANSWER_SECONDS", 1.5)
+    (swarm,) = make_libp2p_swarms(1)
+    node = swarm._transport
+    assert isinstance(node, Node)
+    before = swarm._portal.run(node.addresses())
+    assert before
+    time.sleep(2.0)
+    assert not swarm.lost
+    os.kill(node.daemon.process.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert swarm._portal.run(node.addresses()) == before  # what it said last, and in time
+    assert time.monotonic() - began < 10
+    until(lambda: swarm.lost)
+
+
+@pytest.mark.swarm
+def test_a_daemon_that_stood_still_for_a_while_is_left_alone(
+    make_libp2p_swarms: MakeNetworked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Timing, "in_touch", 0.2)
+    monkeypatch.setattr(opening, "ANSWER_SECONDS", 2.0)
+    (swarm,) = make_libp2p_swarms(1)
+    node = swarm._transport
+    assert isinstance(node, Node)
+    for _ in range(2):
+        os.kill(node.daemon.process.pid, signal.SIGSTOP)
+        time.sleep(6.0)
+        os.kill(node.daemon.process.pid, signal.SIGCONT)
+        time.sleep(2.0)
+    assert not swarm.lost
+    assert swarm._portal.run(node.addresses())

@@ -2,7 +2,7 @@
 
 opening.py       joins a run: a node, a swarm on it, goodbye        settings.py      what this machine chose
 starting.py      starts a node and ends it                          node.py          `Transport`: the open node
-daemon.py        the process of hivemind's p2pd                     stale_sockets.py what killed peers left behind
+daemon.py        the process of hivemind's p2pd                     sockets.py       theirs, and what killed peers left
 
 connections.py   to whom we are connected, and over what            incoming.py      streams that others open
 pipe.py          bytes to and from the daemon                       stream.py        messages and pieces over a pipe

@@ -10,7 +10,7 @@ everybody finds near every key.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -21,9 +21,11 @@ from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.p2p import P2PContext, PeerID
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from hivemind.proto import dht_pb2
 
 from dipaco_swarm.errors import RemoteDataError
+from dipaco_swarm.swarm.libp2p.connections import speaks_not
 from dipaco_swarm.swarm.libp2p.serializing import RecordSerializer
 from dipaco_swarm.swarm.libp2p.together import MAX_QUESTIONS
 
@@ -105,8 +107,9 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
     def get_stub(self, peer: PeerID) -> Any:
         """What asks another node; what it answers is looked at before hivemind does anything with it."""
-        line = self._lines.setdefault(peer, asyncio.Semaphore(AT_ONCE))
-        return _Asked(_InTurn(super().get_stub(peer), line), self.bucket_size)
+        line, name = self._lines.setdefault(peer, asyncio.Semaphore(AT_ONCE)), peer.to_base58()
+        asked = _InTurn(super().get_stub(peer), line, partial(self.p2p.reach, name))
+        return _Asked(asked, self.bucket_size, partial(self.p2p.note_named, name))
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
         """Without a look at all records for what a new node should have: they are repeated within seconds."""
@@ -130,24 +133,32 @@ class BoundedProtocol(DHTProtocol):  # type: ignore[misc]  # hivemind is untyped
 
 
 class _InTurn:
-    """Another node, which would not hear more questions at once."""
+    """Another node, which would not hear more questions at once; looked for where our daemon knows no way to it."""
 
-    def __init__(self, stub: Any, line: asyncio.Semaphore) -> None:
-        self._line = line
+    def __init__(self, stub: Any, line: asyncio.Semaphore, reach: Callable[[], Awaitable[bool]]) -> None:
+        self._line, self._reach = line, reach
         self.rpc_ping = partial(self._ask, stub.rpc_ping)
         self.rpc_find = partial(self._ask, stub.rpc_find)
         self.rpc_store = partial(self._ask, stub.rpc_store)
 
     async def _ask(self, rpc: Callable[..., Awaitable[Any]], request: Any, **how: Any) -> Any:
         async with self._line:
+            try:
+                return await rpc(request, **how)
+            except P2PDaemonError as error:
+                if speaks_not(error) or not await self._reach():
+                    raise
             return await rpc(request, **how)
 
 
 class _Asked:
     """Another node, and answers of it that hivemind can read at once."""
 
-    def __init__(self, stub: Any, neighbours: int) -> None:
-        """`neighbours`: that it may name beside each key."""
+    def __init__(
+        self, stub: Any, neighbours: int, note_named: Callable[[Iterable[str]], None] = lambda names: None
+    ) -> None:
+        """`neighbours`: that it may name beside each key; `note_named`: is told which it names."""
+        self._note_named = note_named
         self.rpc_store = stub.rpc_store
         self._ping, self._find = stub.rpc_ping, stub.rpc_find
         self._neighbours = neighbours
@@ -168,6 +179,7 @@ class _Asked:
             if result.type not in (dht_pb2.NOT_FOUND, dht_pb2.FOUND_DICTIONARY):
                 raise ValueError(f"answers with type {result.type}, which our nodes do not have")
             only_real_neighbours(result, self._neighbours)
+            self._note_named(PeerID(name).to_base58() for name in result.nearest_peer_ids)
         return response
 
 

@@ -2,7 +2,8 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
@@ -11,6 +12,8 @@ from hivemind.utils.multiaddr import Multiaddr
 from dipaco_swarm.swarm.addresses import is_relayed, place_in
 from dipaco_swarm.swarm.libp2p.pipe import Pipe, open_stream
 
+_P2P, _CIRCUIT = b"\xa5\x03", b"\xa2\x02"
+"""Parts of an address, as multiaddrs write them: the name that follows, and that it relays."""
 MAX_REMEMBERED = 4096
 """Peers whose addresses are kept."""
 
@@ -20,6 +23,31 @@ UNREACHED = (*REFUSED, OSError, EOFError)
 """All ways in which a peer, or our own daemon, cannot be reached. A TimeoutError is an OSError."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """An address for the daemon, which does not read a relay's name as hivemind's `Multiaddr` writes it: as a CID."""
+
+    address: str
+
+    def to_bytes(self) -> bytes:
+        """Raises ValueError when it is none."""
+        way, of_relay, relay = self.address.removesuffix("/p2p-circuit").partition("/p2p/")
+        written: bytes = Multiaddr(way).to_bytes()
+        if not of_relay:
+            return written
+        name: bytes = PeerID.from_base58(relay).to_bytes()
+        return written + _P2P + bytes([len(name)]) + name + _CIRCUIT
+
+
+async def _nowhere(peer: str) -> Sequence[str]:
+    return ()
+
+
+def speaks_not(error: Exception) -> bool:
+    """Whether the daemon's no says that the peer is there, and does not speak what was asked for."""
+    return "protocols not supported" in str(error)
+
+
 class Connections:
     """To whom our daemon can open streams, and over what."""
 
@@ -27,6 +55,8 @@ class Connections:
         """`daemon`: path of the socket at which it listens to us."""
         self._p2p = p2p
         self._daemon = daemon
+        self.find: Callable[[str], Awaitable[Sequence[str]]] = _nowhere
+        """Where others say that a peer is."""
         self._addresses: dict[str, tuple[str, ...]] = {}
         self._streams: Counter[str] = Counter()
         """Open ones, by peer."""
@@ -53,12 +83,12 @@ class Connections:
 
     async def connect(self, peer: str, addresses: Sequence[str]) -> None:
         """Have the daemon connect to a peer at one of these addresses. Raises UNREACHED, and ValueError."""
-        bare = [Multiaddr(place_in(address)) for address in addresses]
+        bare = [Place(place_in(address)) for address in addresses]
         # hivemind's P2P has no public way to connect to an address
         await self._p2p._client.connect(PeerID.from_base58(peer), bare)
 
     async def open(self, peer: str, protocol: str) -> Pipe:
-        """A stream: over the connection that there is, then libp2p's routing, then the addresses that the peer told.
+        """A stream: over the connection that there is, then where the peer told that it is, then where others say so.
 
         Raises UNREACHED, and ValueError when `peer` is not a name.
         """
@@ -66,12 +96,27 @@ class Connections:
             self._by_relay.discard(peer)
             await self._leave_relay(peer)
         try:
-            return await open_stream(self._daemon, peer, protocol)
-        except REFUSED:
-            if not self._addresses.get(peer):
+            return await self.open_connected(peer, protocol)
+        except REFUSED as error:
+            if speaks_not(error) or not await self.reach(peer):
                 raise
-            await self.connect(peer, self._addresses[peer])
-            return await open_stream(self._daemon, peer, protocol)
+            return await self.open_connected(peer, protocol)
+
+    async def open_connected(self, peer: str, protocol: str) -> Pipe:
+        """A stream to a peer that the daemon is connected to, or was lately. Raises as `open`."""
+        return await open_stream(self._daemon, peer, protocol)
+
+    async def reach(self, peer: str) -> bool:
+        """Connect to a peer to which the daemon knows no way; False where nobody else knows one. Raises as `open`."""
+        if told := self._addresses.get(peer):
+            with contextlib.suppress(*REFUSED):
+                await self.connect(peer, told)
+                return True
+        found = await self.find(peer)
+        if not found:
+            return False
+        await self.connect(peer, found)
+        return True
 
     @contextlib.contextmanager
     def counted(self, peer: str) -> Iterator[None]:

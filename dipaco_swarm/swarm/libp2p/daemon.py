@@ -8,7 +8,6 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from dipaco_swarm.swarm.addresses import is_on_this_machine
 from dipaco_swarm.swarm.libp2p import relay
 from dipaco_swarm.swarm.libp2p.identity import Identity
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
-from dipaco_swarm.swarm.libp2p.stale_sockets import sweep
+from dipaco_swarm.swarm.libp2p.sockets import folder_of_sockets, sweep
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +40,7 @@ class Daemon:
 
     control: Multiaddr
     """Where it listens to us: a unix socket."""
+    process: asyncio.subprocess.Process
     ended: asyncio.Event
     """Set when it is there no more."""
 
@@ -48,6 +48,11 @@ class Daemon:
     def socket(self) -> str:
         """The path of that socket."""
         return str(self.control.value_for_protocol("unix"))
+
+    def kill(self) -> None:
+        """For one that does not answer any more; `ended` follows."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
 
 
 @contextlib.asynccontextmanager
@@ -62,19 +67,21 @@ async def running_daemon(
     _check_port(settings.listen)
     allow_open_files()
     sweep()
-    daemon = Daemon(Multiaddr(f"/unix/tmp/dipaco-{secrets.token_urlsafe(8)}.sock"), asyncio.Event())
-    arguments = [f"-listen={daemon.control}", f"-id={identity.path}"]
-    arguments += _arguments(bootstraps, settings, doors, relayed)
-    process = await _started(arguments, {} if bootstraps else relay.ENVIRONMENT)
-    drain: asyncio.Task[None] | None = None
-    try:
-        await _until_ready(process, bootstraps)
-        drain = asyncio.create_task(_drain(process, daemon.ended))
-        yield daemon
-    finally:
-        await _end(process)
-        if drain is not None:
-            await drain
+    with folder_of_sockets() as folder:
+        control = Multiaddr(f"/unix{folder / 'daemon.sock'}")
+        arguments = [f"-listen={control}", f"-id={identity.path}"]
+        arguments += _arguments(bootstraps, settings, doors, relayed)
+        process = await _started(arguments, {} if bootstraps else relay.ENVIRONMENT)
+        daemon = Daemon(control, process, asyncio.Event())
+        drain: asyncio.Task[None] | None = None
+        try:
+            await _until_ready(process, bootstraps)
+            drain = asyncio.create_task(_drain(process, daemon.ended))
+            yield daemon
+        finally:
+            await _end(process)
+            if drain is not None:
+                await drain
 
 
 def _arguments(bootstraps: Sequence[str], settings: NodeSettings, doors: Sequence[str], relayed: bool) -> list[str]:
@@ -82,7 +89,6 @@ def _arguments(bootstraps: Sequence[str], settings: NodeSettings, doors: Sequenc
     arguments = [
         f"-hostAddrs={settings.listen}",
         f"-idleTimeout={DAEMON_IDLE_SECONDS}s",
-        "-dhtClient=1" if relayed else "-dhtServer=1",
         "-relay=1",
         "-connManager=1",
         "-tls=1",
@@ -103,6 +109,8 @@ def _arguments(bootstraps: Sequence[str], settings: NodeSettings, doors: Sequenc
     if bootstraps and settings.reachable is not True:
         # used by libp2p as soon as it thinks that nobody can dial us, which for some it is told
         arguments += ["-autoRelay=1", "-relayDiscovery=0", f"-trustedRelays={','.join(relay.one_each(bootstraps))}"]
+        # without which the daemon refuses that; as a client it answers nobody (`whereabouts.py`)
+        arguments += ["-dhtClient=1"]
     if bootstraps and relayed:
         arguments += ["-forceReachabilityPrivate=1"]
     return arguments

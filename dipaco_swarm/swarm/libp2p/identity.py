@@ -16,7 +16,7 @@ from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey, VerifyKey
 
 from dipaco_swarm.errors import HomeError, NodeError
-from dipaco_swarm.files import make_folder, read_private, replace_whole
+from dipaco_swarm.files import is_made, make_folder, read_private, replace_whole
 from dipaco_swarm.swarm.interface import PeerName
 
 KEY_BYTES = 32
@@ -86,7 +86,7 @@ def load_identity(home: Path) -> Identity:
     path = home / "identity.key"
     try:
         make_folder(home, durable=True)
-        if not path.exists():
+        if not is_made(path):
             key = Ed25519PrivateKey.generate()
             private = key.private_bytes_raw()
             public = key.public_key().public_bytes_raw()

@@ -22,11 +22,11 @@ from dipaco_swarm.errors import RemoteDataError, nobody_answers
 from dipaco_swarm.machine.clock import SYSTEM_CLOCK, Clock
 from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.border import Border
-from dipaco_swarm.swarm.greetings import Hello, Welcome
+from dipaco_swarm.swarm.greetings import AskPlaces, Hello, PlacesAre, Welcome
 from dipaco_swarm.swarm.interface import PeerName
 from dipaco_swarm.swarm.libp2p import leaks
 from dipaco_swarm.swarm.libp2p import reachability as reach
-from dipaco_swarm.swarm.libp2p.connections import UNREACHED, Connections
+from dipaco_swarm.swarm.libp2p.connections import UNREACHED, Connections, speaks_not
 from dipaco_swarm.swarm.libp2p.daemon import Daemon
 from dipaco_swarm.swarm.libp2p.dht import DhtRecords
 from dipaco_swarm.swarm.libp2p.identity import Identity, is_signed_by
@@ -37,6 +37,8 @@ from dipaco_swarm.swarm.libp2p.rate_limit import RateLimit
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.libp2p.stream import PipeStream
 from dipaco_swarm.swarm.libp2p.visibility import Visibility
+from dipaco_swarm.swarm.libp2p.whereabouts import PROTOCOL as WHERE
+from dipaco_swarm.swarm.libp2p.whereabouts import Whereabouts
 from dipaco_swarm.swarm.threads import Threads
 from dipaco_swarm.swarm.timing import Timing
 from dipaco_swarm.swarm.traffic import Meter
@@ -65,8 +67,12 @@ class Node:
         self.random: Random = SystemRandom()
         self.meter = Meter(self.clock)
         self.visibility = Visibility(settings.reachable)
+        self._found: list[str] = []
+        """Our addresses, as the daemon said them last."""
         self._rate_limit = RateLimit(settings.bandwidth)
         self._connections = Connections(p2p, daemon.socket)
+        self.whereabouts = Whereabouts(self.peer, self.clock, self._ask_where, self.addresses)
+        self.whereabouts.told, self._connections.find = self._connections.addresses_of, self.whereabouts.find
         self.border = Border(self.clock)
         self._incoming = Incoming(daemon.socket, self._stream_over, self.border)
 
@@ -99,10 +105,13 @@ class Node:
     async def addresses(self) -> tuple[str, ...]:
         """Where others can dial us, each ending in /p2p/OUR-NAME: as we are seen, through relays, near by."""
         try:
-            found = [str(address) for address in await self.p2p.get_visible_maddrs(latest=True)]
+            async with asyncio.timeout(self.timing.answer):
+                self._found = [str(address) for address in await self.p2p.get_visible_maddrs(latest=True)]
         except ValueError:  # hivemind's word for "none"
-            found = []
-        return self.visibility.addresses(found, self.peer)
+            self._found = []
+        except TimeoutError:  # those of before
+            log.debug("the network daemon does not say where it is just now")
+        return self.visibility.addresses(self._found, self.peer)
 
     # streams -------------------------------------------------------------------------------------------------------
 
@@ -123,7 +132,7 @@ class Node:
         except TimeoutError:
             raise NotAnswering(f"peer {peer[-8:]} does not answer just now") from None
         except UNREACHED as error:
-            if "protocols not supported" in str(error):
+            if speaks_not(error):
                 raise NotOfThisRun(f"peer {peer[-8:]} is there and takes no part in this run") from None
             log.debug("peer %s cannot be reached: %s", peer[-8:], error)
             raise ConnectionError(f"peer {peer[-8:]} cannot be reached just now") from None
@@ -139,6 +148,28 @@ class Node:
     def _stream_over(self, peer: str, pipe: Pipe, address: str = "") -> Iterator[Stream]:
         with self._connections.counted(peer):
             yield PipeStream(peer, pipe, self.meter, self._rate_limit, self.timing, address)
+
+    async def reach(self, peer: str) -> bool:
+        """Connect to a peer to which the daemon knows no way; False where nobody says where it is."""
+        try:
+            async with asyncio.timeout(self.timing.dial):
+                return await self._connections.reach(peer)
+        except UNREACHED:
+            return False
+
+    async def _ask_where(self, other: str, peer: str) -> Sequence[str]:
+        try:
+            pipe = await self._connections.open_connected(other, WHERE)
+            try:
+                with self._stream_over(other, pipe) as stream:
+                    await stream.send(AskPlaces(peer=peer))
+                    answer = await stream.receive()
+            finally:
+                pipe.close()
+        except (*UNREACHED, RemoteDataError, ValueError) as error:
+            log.debug("peer %s does not say where %s is: %s", other[-8:], peer[-8:], error)
+            return ()
+        return answer.places if isinstance(answer, PlacesAre) else ()
 
     def remember(self, peer: str, addresses: Sequence[str], *, reachable: bool) -> None:
         self._connections.remember(peer, addresses, reachable=reachable)

@@ -18,8 +18,10 @@ from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.bans import Bans, bans_file
 from dipaco_swarm.swarm.circle import Circle, circle_file
 from dipaco_swarm.swarm.libp2p.address_book import AddressBook
+from dipaco_swarm.swarm.libp2p.connections import UNREACHED
 from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
 from dipaco_swarm.swarm.libp2p.node import Node
+from dipaco_swarm.swarm.libp2p.pipe import is_answering
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.libp2p.starting import open_node
 from dipaco_swarm.swarm.networked import NetworkedSwarm, networked_swarm
@@ -29,6 +31,9 @@ from dipaco_swarm.swarm.threads import LoopPortal
 
 log = logging.getLogger(__name__)
 
+ANSWER_SECONDS = 10.0
+MISSED_ANSWERS = 6
+"""So many in a row, each awaited for so long, and our own daemon hangs."""
 LOOK_EVERY = 6
 """Every so many times that we are in touch, we ask whether we can be dialled."""
 
@@ -69,6 +74,8 @@ def open_swarm(
         background = Tasks()
         stack.push_async_callback(background.end)
         met_before = tuple(name_in(place) for place in before)
+        for name, place in zip(met_before, before, strict=True):
+            node.remember(name, [place], reachable=False)  # until it says more
         blobs = BlobStore(home / "blobs")
         circle = Circle(circle_file(home, address.fingerprint))
         bans = Bans(bans_file(home, address.fingerprint))
@@ -76,6 +83,7 @@ def open_swarm(
         swarm = await stack.enter_async_context(joining)
         background.start(_keep_in_touch(node, address, swarm, address_book))
         background.start(_until_lost(node, swarm, stop))
+        background.start(_until_silent(node))
         stack.callback(_note_who_is_there, node, swarm, address_book)  # the bootstrap nodes may be down next time
         return swarm
 
@@ -176,6 +184,28 @@ async def _until_lost(node: Node, swarm: NetworkedSwarm, stop: Stopping) -> None
     await node.daemon.ended.wait()
     swarm.interrupt()
     stop.request()
+
+
+async def _until_silent(node: Node) -> None:
+    """Kill a daemon that does not answer any more: we would wait for it for ever.
+
+    Only answers that are missed in a row count, and none while our own loop stood still: a busy machine is patient.
+    """
+    now, missed = asyncio.get_running_loop().time, 0
+    while missed < MISSED_ANSWERS:
+        await asyncio.sleep(node.timing.in_touch if not missed else 0)
+        began = now()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await is_answering(node.daemon.socket)
+            missed = 0
+        except TimeoutError:
+            missed += now() - began < 1.5 * ANSWER_SECONDS
+        except UNREACHED as error:
+            log.debug("the network daemon has ended, or says no: %s", error)
+            missed = 0
+    log.warning("the network daemon has not answered for %.0f s: it is ended", MISSED_ANSWERS * ANSWER_SECONDS)
+    node.daemon.kill()
 
 
 async def _keep_in_touch(node: Node, address: RunAddress, swarm: NetworkedSwarm, address_book: AddressBook) -> None:

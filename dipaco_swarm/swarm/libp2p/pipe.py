@@ -187,6 +187,11 @@ async def hand_streams_to(daemon: str, socket: str, protocol: str) -> None:
     (await _ask(daemon, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_HANDLER, streamHandler=handler))).close()
 
 
+async def is_answering(daemon: str) -> None:
+    """Ask the daemon at this socket who it is. Raises ControlFailure, OSError or EOFError when it does not say."""
+    (await _ask(daemon, p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY))).close()
+
+
 async def _ask(daemon: str, request: p2pd_pb2.Request) -> Pipe:
     _, pipe = await asyncio.get_running_loop().create_unix_connection(Pipe, daemon)
     try:

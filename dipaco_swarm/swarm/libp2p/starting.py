@@ -17,9 +17,9 @@ from hivemind.p2p import P2P
 from hivemind.utils.multiaddr import Multiaddr
 
 from dipaco_swarm.errors import NodeError, UnreachableError, nobody_answers
-from dipaco_swarm.swarm.addresses import address_of, is_on_this_machine
+from dipaco_swarm.swarm.addresses import address_of, is_on_this_machine, name_in
 from dipaco_swarm.swarm.libp2p import reachability as reach
-from dipaco_swarm.swarm.libp2p import relay
+from dipaco_swarm.swarm.libp2p import relay, whereabouts
 from dipaco_swarm.swarm.libp2p.bounded_dht import bound_requests, node_id_of
 from dipaco_swarm.swarm.libp2p.connections import REFUSED, UNREACHED
 from dipaco_swarm.swarm.libp2p.daemon import running_daemon
@@ -73,6 +73,7 @@ async def open_node(
             node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors))
         if doors and not bootstraps:
             await node.meet(doors)  # a daemon of a bootstrap node looks for nobody by itself
+        node.whereabouts.roots = tuple(map(name_in, (*doors, *bootstraps)))
         node.dht = await _join(node, doors or bootstraps)
         opened.push_async_callback(lambda: _in_time(node.dht.shutdown()))
         if not bootstraps:
@@ -161,7 +162,9 @@ async def _limit_seen_by_a_visitor(node: Node, places: Sequence[str]) -> int | N
 
 async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
     bound_requests()
-    node.p2p.answer = node.answer  # for BoundedProtocol, which hivemind makes, and gives nothing else of ours
+    # for BoundedProtocol, which hivemind makes, and gives nothing else of ours
+    node.p2p.answer, node.p2p.reach, node.p2p.note_named = node.answer, node.reach, node.whereabouts.note_named
+    await node.serve(whereabouts.PROTOCOL, node.whereabouts.answer)
     try:
         dht = await DHTNode.create(
             node.p2p,
@@ -183,4 +186,5 @@ async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
     except (RuntimeError, ValueError, AssertionError, *REFUSED) as error:  # also of doors that are none, or lie
         raise nobody_answers(bootstraps, str(error)) from None
     bound_storage(dht)
+    node.whereabouts.table = dht.protocol.routing_table
     return dht
