@@ -128,11 +128,10 @@ class Named(Message):
 
 
 class Roster(Message):
-    """Leader -> members: who takes part, in which order, and who reduces which piece."""
+    """Leader -> members: who takes part, in which order, and who reduces which piece. Its id follows from these."""
 
     kind: Literal["roster"] = "roster"
     round_id: RoundId
-    """Follows from its members (`roster.round_id_of`): of each round its own."""
     members: tuple[RosterEntry, ...] = Field(min_length=1, max_length=MAX_MEMBERS)
     piece_parameters: Parameters
     owners: tuple[Index, ...] = Field(min_length=1, max_length=MAX_PIECES)

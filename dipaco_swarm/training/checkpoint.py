@@ -143,7 +143,7 @@ def _given(file: Path) -> dict[ModuleId, tuple[int, int | None]]:
     try:
         said = json.loads(_given_beside(file).read_bytes())
         return {ModuleId.parse(module): (int(version), tokens) for module, (version, tokens) in said.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return {}
 
 

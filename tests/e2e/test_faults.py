@@ -16,7 +16,7 @@ import pytest
 from dipaco_swarm.dashboard.metrics import metrics_file, read_metrics
 from dipaco_swarm.events.training import CaughtUp, Round
 from dipaco_swarm.events.volunteer import DaemonRestarts, EndedUnsaved, OnlyHere, Recovered, Resumed, Slept, StageBegan
-from dipaco_swarm.swarm.libp2p import stale_sockets as sockets
+from dipaco_swarm.swarm.libp2p import sockets
 from dipaco_swarm.swarm.libp2p.daemon import DAEMON_IDLE_SECONDS
 from dipaco_swarm.training import bank, checkpoint
 

@@ -160,7 +160,7 @@ def test_two_circles_of_members_that_are_strangers_to_each_other_become_one(
     first = together()[0]
     assert (first < STRANGERS_EVERY) == is_told
     assert is_told or 0 <= first % STRANGERS_EVERY < 5, "by such a version, and not by chance"
-    assert together()[:5] == [*range(first, first + 5)], "they know each other then"
+    assert together()[4] <= first + 5, "they know each other then, and one may be late once"
 
 
 def test_newcomers_that_come_where_a_stage_begins_train_with_its_members(tmp_path: Path) -> None:
