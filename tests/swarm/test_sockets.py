@@ -5,7 +5,10 @@ import signal
 import socket
 import stat
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -52,10 +55,29 @@ def test_only_dead_sockets_of_ours_are_removed(tmp_path: Path) -> None:
         listening[0].close()
 
 
-def test_what_a_killed_program_left_in_its_folder_goes_and_the_folder_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sockets, "FOLDER", tmp_path)
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for sockets, whose names may not be long."""
+    with TemporaryDirectory(prefix="d-", dir="/tmp") as folder:
+        monkeypatch.setattr(sockets, "FOLDER", Path(folder))
+        yield Path(folder)
+
+
+def test_what_goes_while_another_program_looks_ends_nobody(short: Path) -> None:
+    def come_and_go() -> None:
+        for _ in range(200):
+            with folder_of_sockets() as folder:
+                (folder / "daemon.sock").touch()
+
+    with ThreadPoolExecutor(3) as threads:
+        coming = [threads.submit(come_and_go) for _ in range(3)]
+        while not all(each.done() for each in coming):
+            assert sweep(short) == 0
+        for each in coming:
+            each.result()
+
+
+def test_what_a_killed_program_left_in_its_folder_goes_and_the_folder_after_it(short: Path) -> None:
     with folder_of_sockets() as alive, folder_of_sockets() as dead, folder_of_sockets() as starting:
         listening = []
         for folder in (alive, dead):
@@ -68,12 +90,12 @@ def test_what_a_killed_program_left_in_its_folder_goes_and_the_folder_after_it(
         long_ago = time.time() - 2 * EMPTY_SECONDS
         for folder in (alive, dead):
             os.utime(folder, (long_ago, long_ago))
-        assert sweep(tmp_path) == 1
+        assert sweep(short) == 1
         assert (alive / "daemon.sock").exists()
         assert not dead.exists()
         assert starting.exists()
         listening[0].close()
-    assert not list(tmp_path.iterdir())
+    assert not list(short.iterdir())
 
 
 @pytest.mark.swarm

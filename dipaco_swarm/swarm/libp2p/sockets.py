@@ -9,6 +9,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from glob import glob
 from pathlib import Path
 
 FOLDER = Path("/tmp")
@@ -35,9 +36,9 @@ def folder_of_sockets() -> Iterator[Path]:
 def sweep(folder: Path = FOLDER) -> int:
     """Remove sockets at which nobody listens any more; returns how many. Those of other users stay."""
     removed, before = 0, time.time() - EMPTY_SECONDS
-    old = [each for each in folder.glob(f"{OURS}*") if each.lstat().st_mtime < before]
+    old = [each for name in glob(f"{OURS}*", root_dir=folder) if _changed_at(each := folder / name) < before]
     for pattern in LEFT_BEHIND:
-        for file in folder.glob(pattern):
+        for file in (folder / name for name in glob(pattern, root_dir=folder)):  # pathlib's ends where a folder goes
             with contextlib.suppress(FileNotFoundError, PermissionError):  # another program was quicker, or owns it
                 if file.is_socket() and time.time() - file.stat().st_mtime > YOUNG_SECONDS and _is_dead(file):
                     file.unlink()
@@ -46,6 +47,14 @@ def sweep(folder: Path = FOLDER) -> int:
         with contextlib.suppress(OSError):  # somebody listens there
             each.rmdir()
     return removed
+
+
+def _changed_at(path: Path) -> float:
+    """Of what another program has just removed: now."""
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return time.time()
 
 
 def _is_dead(file: Path) -> bool:
