@@ -85,6 +85,7 @@ def test_who_is_found_by_trying_is_left_out_and_nobody_honest_is(attack: str, re
     assert tried.counted["honest"] == [48, 48]
 
 
+@pytest.mark.long
 def test_in_members_of_any_pace_no_harm_is_found_and_in_noise_it_is(read: Path) -> None:
     (pairs,) = (group for group in GROUPS if group.name == "pairs of four domains")
     witness = Witness(torch.Generator().manual_seed(0))

@@ -378,6 +378,7 @@ def test_what_breaks_off_when_a_gateway_is_killed_is_not_taken_for_whole(home: P
         assert by_curl.returncode == 18, why  # as curl says it: transfer closed with outstanding read data remaining
 
 
+@pytest.mark.long  # the harness, and what the gateway says, each have their own
 def test_lm_eval_says_over_the_door_what_it_says_of_the_run(
     home: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

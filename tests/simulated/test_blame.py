@@ -164,6 +164,7 @@ def test_a_leader_that_never_begins_is_left_by_all_and_nobody_is_sent_to_it_agai
     assert not attack.forks
 
 
+@pytest.mark.long
 def test_a_mute_member_that_leads_is_not_waited_for_either(tmp_path: Path) -> None:
     """It waits for itself, as a leader would for anybody: those who reduce do not, who know what it does."""
     attack = play(sabotage.Mute(), tmp_path, seed=7, overlap=True)

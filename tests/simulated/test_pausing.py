@@ -46,10 +46,17 @@ async def seconds_of(world: World, versions: int) -> float:
 @pytest.mark.parametrize(
     "how",
     cases(
-        "paced 3.3",
         "overlapping 7.7",
-        "synchronous 0.0",
-        long=["paced 0.0", "paced 7.7", "overlapping 0.0", "overlapping 3.3", "synchronous 3.3", "synchronous 7.7"],
+        long=[
+            "paced 3.3",
+            "synchronous 0.0",
+            "paced 0.0",
+            "paced 7.7",
+            "overlapping 0.0",
+            "overlapping 3.3",
+            "synchronous 3.3",
+            "synchronous 7.7",
+        ],
     ),
 )
 def test_others_go_on_while_one_pauses_and_nothing_is_lost(tmp_path: Path, how: str) -> None:

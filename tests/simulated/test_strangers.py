@@ -48,9 +48,13 @@ def forged_states_taken(world: World, strangers: list[Stranger], stage: int = 0)
     "attack",
     cases(
         (hostile.takeover, "up"),
-        (hostile.far, "down"),
         (hostile.twin, "restarted"),
-        long=[(hostile.not_a_number, "up"), (hostile.takeover, "restarted"), (hostile.not_a_number, "down")],
+        long=[
+            (hostile.far, "down"),
+            (hostile.not_a_number, "up"),
+            (hostile.takeover, "restarted"),
+            (hostile.not_a_number, "down"),
+        ],
     ),
 )
 def test_a_state_that_only_strangers_vouch_for_is_taken_by_nobody(tmp_path: Path, attack: tuple[Forge, str]) -> None:
@@ -155,7 +159,7 @@ def test_nor_while_all_members_are_away(tmp_path: Path, case: tuple[int, str]) -
     assert not world.failures()
 
 
-@pytest.mark.parametrize("role", cases("answers", "holds", long=["gathers"]))
+@pytest.mark.parametrize("role", cases("holds", long=["answers", "gathers"]))
 def test_who_says_that_it_trains_and_does_not_holds_nothing_up(tmp_path: Path, role: str) -> None:
     """Rounds do not overlap with training: whoever waits trains nothing."""
     chance = Random(role)
