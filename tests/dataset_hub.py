@@ -3,16 +3,17 @@
 import hashlib
 import json
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs
 
 import datasets.config
 import huggingface_hub.constants
 import pytest
+
+from tests.served import served
 
 NAME = "somebody/set"
 COMMIT = "1" * 40
@@ -95,15 +96,8 @@ class AtHome(Answering):
 def serving(kind: type[Answering]) -> Iterator[tuple[type[Answering], str]]:
     """What it is asked and has, and where it is."""
     own = type(f"{kind.__name__}OfThisTest", (kind,), {"asked": [], "files": {}, "sizes": {}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), own)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield own, f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served(own) as place:
+        yield own, place
 
 
 @contextmanager

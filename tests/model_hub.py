@@ -2,10 +2,11 @@
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.served import served
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -53,12 +54,5 @@ class Hub(BaseHTTPRequestHandler):
 def model_hub() -> Iterator[tuple[type[Hub], str]]:
     """A hub, and where it is."""
     kind = type("HubOfThisTest", (Hub,), {"made": [], "files": {}})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield kind, f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served(kind) as place:
+        yield kind, place

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import typer
 
-from dipaco_swarm.cli.operator_home import blob_in, folder_of, manifest_in
+from dipaco_swarm.cli.operator_home import folder_of, manifest_in, register_in
 from dipaco_swarm.errors import ManifestError, UsageError
 from dipaco_swarm.events.words import counted
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.orders import Invite, Withdraw
-from dipaco_swarm.run.register import Register, digest_of, new_code
+from dipaco_swarm.run.register import digest_of, new_code
 
 
 def print_invitations(node: OperatorHome, count: int) -> None:
@@ -34,25 +34,28 @@ def withdraw(node: OperatorHome, addresses: list[str], *, unused: bool) -> None:
     """
     if bool(addresses) == unused:
         raise UsageError("say which invitations: the run addresses that `invite` printed, or --all")
-    codes = [RunAddress.parse(address).invitation for address in addresses]
-    for address, code in zip(addresses, codes, strict=True):
-        if code is None:
-            raise UsageError(f"{address} has no invitation in it, which would stand behind a #")
-    node.order(Withdraw(digests=tuple(digest_of(code) for code in codes if code is not None)))
+    node.order(Withdraw(digests=tuple(digest_of(_code_in(address)) for address in addresses)))
+
+
+def _code_in(address: str) -> str:
+    """Of the invitation in a run address. Raises UsageError when there is none, AddressError when it is none."""
+    code = RunAddress.parse(address).invitation
+    if code is None:
+        raise UsageError(f"{address} has no invitation in it, which would stand behind a #")
+    return code
 
 
 def list_admitted(run: Path, home: Path | None, *, as_json: bool) -> None:
     """`run`: a run file, or the folder that `serve` keeps. Raises HomeError when there is no run."""
     folder = folder_of(run, home)
     manifest, unused = manifest_in(folder), len(OperatorHome(folder).invitations())
-    register = Register() if manifest.peers is None else Register.read(blob_in(folder, manifest.peers))
+    register, kind = register_in(folder, manifest), manifest.config.admission.kind
     if as_json:
-        kind = manifest.config.admission.kind
         typer.echo(json.dumps({"kind": kind, "admitted": register.admitted, "unused_invitations": unused}, indent=2))
         return
     for name in register.admitted:
         typer.echo(name)
     said = f"{counted(len(register.admitted), 'peer')} admitted, {counted(unused, 'invitation')} not used yet"
-    if manifest.config.admission.kind == "open":
+    if kind == "open":
         said += "; the run is open, so others take part as well"
     typer.echo(said, err=True)

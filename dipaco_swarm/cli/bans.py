@@ -5,10 +5,9 @@ from pathlib import Path
 
 import typer
 
-from dipaco_swarm.cli.operator_home import blob_in, folder_of, manifest_in, table
+from dipaco_swarm.cli.operator_home import folder_of, manifest_in, register_in, table
 from dipaco_swarm.operator.banned import banned_by_node, banned_by_operator, file_of_bans
 from dipaco_swarm.operator.home import OperatorHome
-from dipaco_swarm.run.register import Register
 
 COLUMNS = ("name", "by", "why")
 
@@ -27,8 +26,8 @@ def warn_of_own_ban(node: OperatorHome, name: str) -> None:
 def list_bans(run: Path, home: Path | None, *, as_json: bool) -> None:
     """`run`: a run file, or the folder that `serve` keeps. Raises HomeError when there is no run."""
     folder = folder_of(run, home)
-    peers, fingerprint = manifest_in(folder).peers, OperatorHome(folder).address().fingerprint
-    register = Register() if peers is None else Register.read(blob_in(folder, peers))
+    register = register_in(folder, manifest_in(folder))
+    fingerprint = OperatorHome(folder).address().fingerprint
     found = [*banned_by_operator(register), *banned_by_node(folder, fingerprint)]
     if as_json:
         typer.echo(json.dumps([banned.as_values(fingerprint) for banned in found], indent=2))

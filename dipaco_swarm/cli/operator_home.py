@@ -7,6 +7,7 @@ from dipaco_swarm.errors import HomeError
 from dipaco_swarm.operator.home import OperatorHome
 from dipaco_swarm.run.file import read_run_file
 from dipaco_swarm.run.manifest import Manifest
+from dipaco_swarm.run.register import Register
 from dipaco_swarm.settings import default_home
 
 
@@ -29,6 +30,11 @@ def blob_in(folder: Path, digest: str) -> bytes:
         return (folder / "blobs" / digest).read_bytes()
     except OSError:
         raise HomeError(f"{folder} lacks the run's file {digest[:12]}; have `serve` fetch it first") from None
+
+
+def register_in(folder: Path, manifest: Manifest) -> Register:
+    """Of who is admitted and banned; an empty one where nobody is. Raises HomeError, and ManifestError when damaged."""
+    return Register() if manifest.peers is None else Register.read(blob_in(folder, manifest.peers))
 
 
 def table(rows: Sequence[Sequence[str]], *, left: bool = False) -> list[str]:

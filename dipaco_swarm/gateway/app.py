@@ -39,7 +39,7 @@ from dipaco_swarm.gateway.dialect import (
     path_in,
 )
 from dipaco_swarm.gateway.gateway import Gateway
-from dipaco_swarm.page.statics import Guarded, files_of
+from dipaco_swarm.page.statics import EVENTS, Guarded, files_of
 from dipaco_swarm.settings import Web
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,6 @@ READ_SECONDS = 30.0
 """For a request to come, and for whoever is told something to take it: places are few."""
 LOOK_SECONDS = 0.5
 """So often it is looked whether somebody still waits for an answer."""
-EVENTS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 SHARED = ("base.css", "format.js", "icon.svg", "theme.js")
 """What this page has in common with the page of a run."""
 

@@ -37,7 +37,7 @@ from dipaco_swarm.page.kept import Kept
 from dipaco_swarm.page.metrics import RunCollector
 from dipaco_swarm.page.picture import contributor_row, rounded
 from dipaco_swarm.page.sites import site_of
-from dipaco_swarm.page.statics import Guarded, files_of
+from dipaco_swarm.page.statics import EVENTS, Guarded, files_of
 from dipaco_swarm.page.watch import Seen, Watch
 
 POINTS = 400
@@ -95,8 +95,7 @@ class Application:
         site = None if request.client is None else site_of(request.client.host)
         if site is not None and self._viewers[site] >= MOST_OF_ONE:
             raise HTTPException(429, f"{MOST_OF_ONE} look at this page from where you are; close some of them")
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(self._stream(site), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self._stream(site), media_type="text/event-stream", headers=EVENTS)
 
     async def _stream(self, site: str | None) -> AsyncIterator[bytes]:
         board, number = self._watch.board, 0

@@ -23,6 +23,8 @@ SECURITY = {
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
+EVENTS = {"cache-control": "no-store", "x-accel-buffering": "no"}
+"""What a stream of events says besides, so that nobody between us keeps it back."""
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 Answer = Callable[[Request], Awaitable[Response]]

@@ -14,7 +14,7 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.swarm.checks import AskInputs, InputsAre, NotShown
 from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.framing import PieceHeader
-from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, Swarm
+from dipaco_swarm.swarm.interface import Agreed, Announcement, Contribution, ModuleGroup, PeerName, Swarm
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round import showing
 from dipaco_swarm.swarm.round.accusing import Accusing, Evidence
@@ -156,6 +156,19 @@ def one_is_wrong(swarms: Sequence[Swarm], monkeypatch: pytest.MonkeyPatch) -> No
     assert not bans(swarms[2])
 
 
+def shows(accuser: Swarm, to: PeerName, shown: Evidence) -> None:
+    """All that there is to an accusation."""
+    pieces = [shown.average, *(data for _, data in sorted(shown.inputs.items()))]
+    in_loop(accuser, auditing(accuser).accusing._say(to, shown.said, pieces))
+
+
+async def accuses_and_shows_nothing(accuser: Swarm, hearer: Swarm, shown: Evidence, done: threading.Event) -> None:
+    async with accuser._transport.dial(hearer.peer, auditing(hearer)._protocol) as stream:  # type: ignore[attr-defined]
+        await stream.send(shown.said)
+        while not done.is_set():
+            await asyncio.sleep(0.05)
+
+
 @pytest.mark.usefixtures("every_piece_is_checked")
 def test_who_accuses_somebody_honest_bans_nobody_and_is_heard_no_more(
     make_local_swarms: MakeSwarms, monkeypatch: pytest.MonkeyPatch
@@ -167,9 +180,7 @@ def test_who_accuses_somebody_honest_bans_nobody_and_is_heard_no_more(
     until(lambda: len(evidence) >= 12)
     liar = swarms[0]
     shown = next(one for one in evidence if one.reducer == swarms[1].peer)
-    accusing = auditing(liar).accusing
-    pieces = [shown.average, *(data for _, data in sorted(shown.inputs.items()))]
-    in_loop(liar, accusing._say(swarms[2].peer, shown.said, pieces))
+    shows(liar, swarms[2].peer, shown)
     until(lambda: liar.peer in auditing(swarms[2]).accusing.unheard)
     assert not any(bans(swarm) for swarm in swarms)
 
@@ -189,18 +200,11 @@ def test_a_stranger_that_accuses_and_sends_nothing_more_keeps_no_member_from_bei
     hearing, shown = auditing(hearer).accusing._hearing, next(e for e in judged if e.reducer == swarms[2].peer)
     done = threading.Event()
 
-    async def accuse() -> None:
-        async with stranger._transport.dial(hearer.peer, auditing(hearer)._protocol) as stream:  # type: ignore[attr-defined]
-            await stream.send(shown.said)
-            while not done.is_set():
-                await asyncio.sleep(0.05)
-
-    thread = threading.Thread(target=in_loop, args=[stranger, accuse()])
+    thread = threading.Thread(target=in_loop, args=[stranger, accuses_and_shows_nothing(stranger, hearer, shown, done)])
     thread.start()
     until(lambda: hearing[True].locked())
     before = auditing(hearer).accusing.judged
-    pieces = [shown.average, *(data for _, data in sorted(shown.inputs.items()))]
-    in_loop(member, auditing(member).accusing._say(hearer.peer, shown.said, pieces))
+    shows(member, hearer.peer, shown)
     until(lambda: auditing(hearer).accusing.judged == before + 1)
     assert hearing[True].locked()
     done.set()
@@ -223,20 +227,16 @@ def test_a_member_that_shows_nothing_keeps_no_other_from_being_heard(
     until(lambda: not accusing._standing.is_strange(silent.peer))
     done = threading.Event()
 
-    async def accuse() -> None:
-        async with silent._transport.dial(hearer.peer, auditing(hearer)._protocol) as stream:  # type: ignore[attr-defined]
-            await stream.send(shown.said)
-            while not done.is_set():
-                await asyncio.sleep(0.05)
-
-    threads = [threading.Thread(target=in_loop, args=[silent, accuse()]) for _ in range(3)]
+    threads = [
+        threading.Thread(target=in_loop, args=[silent, accuses_and_shows_nothing(silent, hearer, shown, done)])
+        for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     until(lambda: silent.peer in accusing._turns and accusing._turns[silent.peer].locked())
     time.sleep(0.5)  # what else is judged is over
     before = accusing.judged
-    pieces = [shown.average, *(data for _, data in sorted(shown.inputs.items()))]
-    in_loop(member, auditing(member).accusing._say(hearer.peer, shown.said, pieces))
+    shows(member, hearer.peer, shown)
     until(lambda: accusing.judged > before)
     assert accusing._turns[silent.peer].locked()
     until(lambda: silent.peer in accusing.slow)

@@ -15,10 +15,12 @@ import pytest
 from dipaco_swarm.swarm.libp2p import opening, sockets
 from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.libp2p.sockets import EMPTY_SECONDS, folder_of_sockets, sweep
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.timing import Timing
 from tests.hub import until
 
 from .conftest import MakeNetworked
+from .test_weeks import node_of
 
 
 def test_only_dead_sockets_of_ours_are_removed(tmp_path: Path) -> None:
@@ -105,23 +107,25 @@ def test_nobody_else_of_this_machine_comes_to_the_sockets_of_a_node(make_libp2p_
         (swarm,) = make_libp2p_swarms(1)
     finally:
         os.umask(before)
-    node = swarm._transport
-    assert isinstance(node, Node)
-    folder = Path(node.daemon.socket).parent
+    folder = Path(node_of(swarm).daemon.socket).parent
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     names = sorted(file.name for file in folder.iterdir())
     assert names == ["daemon.sock", "daemon.sock.in"]
+
+
+def watched(make: MakeNetworked, monkeypatch: pytest.MonkeyPatch, seconds: float) -> tuple[NetworkedSwarm, Node]:
+    """A swarm that asks its daemon five times a second, and waits so long for an answer."""
+    monkeypatch.setattr(Timing, "in_touch", 0.2)
+    monkeypatch.setattr(opening, "ANSWER_SECONDS", seconds)
+    (swarm,) = make(1)
+    return swarm, node_of(swarm)
 
 
 @pytest.mark.swarm
 def test_a_daemon_that_hangs_is_lost_as_one_that_was_killed(
     make_libp2p_swarms: MakeNetworked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Timing, "in_touch", 0.2)
-    monkeypatch.setattr(opening, "ANSWER_SECONDS", 1.5)
-    (swarm,) = make_libp2p_swarms(1)
-    node = swarm._transport
-    assert isinstance(node, Node)
+    swarm, node = watched(make_libp2p_swarms, monkeypatch, 1.5)
     before = swarm._portal.run(node.addresses())
     assert before
     time.sleep(2.0)
@@ -137,11 +141,7 @@ def test_a_daemon_that_hangs_is_lost_as_one_that_was_killed(
 def test_a_daemon_that_stood_still_for_a_while_is_left_alone(
     make_libp2p_swarms: MakeNetworked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Timing, "in_touch", 0.2)
-    monkeypatch.setattr(opening, "ANSWER_SECONDS", 2.0)
-    (swarm,) = make_libp2p_swarms(1)
-    node = swarm._transport
-    assert isinstance(node, Node)
+    swarm, node = watched(make_libp2p_swarms, monkeypatch, 2.0)
     for _ in range(2):
         os.kill(node.daemon.process.pid, signal.SIGSTOP)
         time.sleep(6.0)

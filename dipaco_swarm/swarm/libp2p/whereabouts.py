@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from hivemind.dht.routing import RoutingTable
 from hivemind.p2p import PeerID
 
+from dipaco_swarm.algorithm.forgetting import put_last
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.addresses import address_of, place_in
@@ -65,9 +66,8 @@ class Whereabouts:
     def note_named(self, by: str, names: Iterable[str]) -> None:
         """A node has said that these are there."""
         for name in names:
-            before = self._namers.pop(name, ())
-            self._namers[name] = (by, *(other for other in before if other != by))[:MAX_ASKED]
-        _trim(self._namers)
+            others = (other for other in self._namers.get(name, ()) if other != by)
+            put_last(self._namers, name, (by, *others)[:MAX_ASKED], MAX_REMEMBERED)
 
     async def find(self, peer: str) -> tuple[str, ...]:
         """Where others say that a peer is; empty where nobody knows."""
@@ -79,8 +79,7 @@ class Whereabouts:
         answers = await asyncio.gather(*(self._ask_in_time(other, peer) for other in asked))
         places = tuple(dict.fromkeys(place for said in answers for place in said))
         if not places:
-            self._missed[peer] = now
-            _trim(self._missed)
+            put_last(self._missed, peer, now, MAX_REMEMBERED)
         return places
 
     async def answer(self, stream: Stream) -> None:
@@ -99,9 +98,7 @@ class Whereabouts:
         now = self._clock.monotonic()
         asked_at, found = self._found.get(peer, (-FRESH_SECONDS, ()))
         if now - asked_at >= FRESH_SECONDS and self._is_in_table(peer):
-            self._found.pop(peer, None)
-            self._found[peer] = now, ()  # who else asks meanwhile does without
-            _trim(self._found)
+            put_last(self._found, peer, (now, ()), MAX_REMEMBERED)  # who else asks meanwhile does without
             found = tuple(await self._ask_in_time(peer, peer))
             self._found[peer] = now, found
         return found or self.told(peer)
@@ -126,8 +123,3 @@ class Whereabouts:
         if self.table is None or public_key(peer) is None:
             return False
         return self.table.get(peer_id=PeerID.from_base58(peer)) is not None
-
-
-def _trim(remembered: dict[str, tuple[str, ...]] | dict[str, tuple[float, tuple[str, ...]]] | dict[str, float]) -> None:
-    while len(remembered) > MAX_REMEMBERED:
-        del remembered[next(iter(remembered))]
