@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hivemind.p2p import PeerID
 
 from dipaco_swarm.algorithm.state import ModuleState, vector_to_bytes
 from dipaco_swarm.errors import NodeError
 from dipaco_swarm.run.signature import sign_manifest
+from dipaco_swarm.swarm.addresses import is_relayed
 from dipaco_swarm.swarm.greetings import Welcome
 from dipaco_swarm.swarm.interface import Agreed
 from dipaco_swarm.swarm.libp2p import protobuf, relay
 from dipaco_swarm.swarm.libp2p import reachability as reach
+from dipaco_swarm.swarm.libp2p.connections import UNREACHED
 from dipaco_swarm.swarm.libp2p.identity import load_identity
 from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.libp2p.opening import open_swarm
@@ -29,6 +32,8 @@ from dipaco_swarm.swarm.libp2p.starting import open_node
 from dipaco_swarm.swarm.libp2p.visibility import places
 from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round import showing
+from dipaco_swarm.swarm.transport import Stream
+from dipaco_swarm.swarm.wire import NotHere
 from tests.doors.test_manifest import manifest
 from tests.hub import until
 
@@ -99,15 +104,62 @@ def test_who_cannot_be_dialled_says_so_and_is_corrected_when_that_changes(
         nonlocal found
         async with bootstrap_and_peer(tmp_path, FINDS_OUT) as (first, second):
             assert not second.reachable
+            assert any(map(is_relayed, await second.addresses()))
             bootstraps = await first.addresses()
             found = True
             await second.look(bootstraps)
             assert second.reachable
+            assert not any(map(is_relayed, await second.addresses()))
             found = False
             await second.look(bootstraps)
             assert second.reachable, "one knock that nobody heard is not a closed door"
             await second.look(bootstraps)
             assert not second.reachable
+            await second.greet(bootstraps[0], anyway=False)
+            assert any(map(is_relayed, await second.addresses()))
+
+    asyncio.run(check())
+
+
+@pytest.mark.swarm
+def test_who_cannot_be_dialled_is_reached_through_the_bootstrap_node_also_when_that_comes_back(tmp_path: Path) -> None:
+    async def is_reached(peer: Node, by: Node) -> bool:
+        by.remember(peer.peer, await peer.addresses(), reachable=False)
+        with contextlib.suppress(*UNREACHED):
+            await by.p2p._client.disconnect(PeerID.from_base58(peer.peer))
+        try:
+            async with by.dial(peer.peer, "test/1/ask") as stream:
+                await stream.send(NotHere())
+                return isinstance(await stream.receive(), NotHere)
+        except ConnectionError:
+            return False
+
+    async def answer(stream: Stream) -> None:
+        await stream.send(await stream.receive())
+
+    async def check() -> None:
+        lead, settings = load_identity(tmp_path / "bootstrap"), NodeSettings(LOOPBACK)
+        async with contextlib.AsyncExitStack() as opened:
+            first = await opened.enter_async_context(open_node(lead, (), settings))
+            bootstraps = await first.addresses()
+            hidden, other = [
+                await opened.enter_async_context(open_node(load_identity(tmp_path / name), bootstraps, chosen))
+                for name, chosen in (("hidden", NodeSettings(LOOPBACK, reachable=False)), ("other", FINDS_OUT))
+            ]
+            await hidden.serve("test/1/ask", answer)
+            assert await hidden.addresses() == (f"{bootstraps[0]}/p2p-circuit/p2p/{hidden.peer}",)
+            assert await is_reached(hidden, other)
+            first.daemon.kill()
+            await first.daemon.ended.wait()
+            assert not await is_reached(hidden, other)
+            await hidden.greet(bootstraps[0], anyway=False)
+            assert await hidden.addresses() == (), "there is no way to it now"
+            again = settings.settled(bootstraps)
+            await opened.enter_async_context(open_node(lead, (), again))
+            async with asyncio.timeout(60):  # libp2p does not dial again at once where nobody was
+                while not await is_reached(hidden, other):
+                    await hidden.greet(bootstraps[0], anyway=False)
+                    await asyncio.sleep(0.5)
 
     asyncio.run(check())
 
@@ -150,13 +202,13 @@ def test_a_node_that_would_relay_next_to_nothing_starts_its_daemon_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int | None] = []
-    ask = relay.data_limit
+    ask = relay.reserve
 
-    async def data_limit(daemon: str, peer: str) -> int | None:
+    async def reserve(daemon: str, peer: str) -> int | None:
         told.append(await ask(daemon, peer) if told else 1 << 17)
         return told[-1]
 
-    monkeypatch.setattr(relay, "data_limit", data_limit)
+    monkeypatch.setattr(relay, "reserve", reserve)
 
     async def check() -> None:
         async with open_node(load_identity(tmp_path), (), NodeSettings("/ip4/0.0.0.0/tcp/0")):

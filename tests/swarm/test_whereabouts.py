@@ -33,7 +33,7 @@ from .test_opening import named
 
 US, OTHER, THIRD = named(1), named(2), named(3)
 PLACE = "/ip4/88.1.2.3/tcp/4001"
-TO_BE_FOUND_OUT = NodeSettings(listen="/ip4/127.0.0.1/tcp/0", reachable=None)
+TO_BE_FOUND_OUT, HIDDEN = (NodeSettings(listen="/ip4/127.0.0.1/tcp/0", reachable=said) for said in (None, False))
 
 
 def node_of(swarm: NetworkedSwarm) -> Node:
@@ -49,16 +49,18 @@ def pings(swarm: NetworkedSwarm, other: NetworkedSwarm) -> bool:
 
 
 @pytest.mark.swarm
-def test_no_daemon_answers_libp2p_s_own_search(tmp_path: Path, operator_key: Ed25519PrivateKey) -> None:
+def test_no_daemon_takes_part_in_libp2p_s_own_search(tmp_path: Path, operator_key: Ed25519PrivateKey) -> None:
     address = RunAddress("test", fingerprint_of(operator_key.public_key()), ())
     with contextlib.ExitStack() as stack:
         bootstrap = stack.enter_context(open_swarm(address, tmp_path / "first", LOOPBACK, leads_in=True))
         address = bootstrap.address
-        peer, other = (
+        peer, other, hidden = (
             stack.enter_context(open_swarm(address, tmp_path / f"{settings.reachable}", settings))
-            for settings in (LOOPBACK, TO_BE_FOUND_OUT)
+            for settings in (LOOPBACK, TO_BE_FOUND_OUT, HIDDEN)
         )
-        for asking, asked in ((peer, bootstrap), (peer, other), (other, peer)):
+        for swarm in (bootstrap, peer, other, hidden):
+            assert b"dht" not in Path(f"/proc/{node_of(swarm).daemon.process.pid}/cmdline").read_bytes(), "nor asks"
+        for asking, asked in ((peer, bootstrap), (peer, other), (other, peer), (hidden, peer)):
             assert pings(asking, asked)
             for search in ("/ipfs/kad/1.0.0", "/ipfs/lan/kad/1.0.0"):
                 with pytest.raises(Exception, match="protocols not supported"):

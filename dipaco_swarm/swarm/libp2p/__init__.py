@@ -9,7 +9,8 @@ pipe.py          bytes to and from the daemon                       stream.py   
 rate_limit.py    no faster than the machine's owner allows          protobuf.py      messages of the daemon
 
 reachability.py  can others dial us: the question and the answer    visibility.py    what follows from the answers
-relay.py         for those whom nobody can dial                     outside.py       the same, for the doctor
+relay.py         for those whom nobody can dial                     reservations.py  at relays, while we are one of them
+outside.py       can others dial us, for the doctor
 
 dht.py           signed records in hivemind's DHT                   leaks.py         what hivemind keeps for ever
 bounded_dht.py   what a request of it may cost                      questions.py     its questions, over streams of ours

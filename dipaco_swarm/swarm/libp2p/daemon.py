@@ -57,9 +57,9 @@ class Daemon:
 
 @contextlib.asynccontextmanager
 async def running_daemon(
-    identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, doors: Sequence[str], *, relayed: bool
+    identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, doors: Sequence[str]
 ) -> AsyncIterator[Daemon]:
-    """The daemon, until the block ends. `doors`, `relayed`: see `starting.open_door`.
+    """The daemon, until the block ends. `doors`: see `starting.open_door`.
 
     Raises NodeError when this machine is the reason (port in use, no daemon), UnreachableError when the daemon finds
     no bootstrap node.
@@ -70,7 +70,7 @@ async def running_daemon(
     with folder_of_sockets() as folder:
         control = Multiaddr(f"/unix{folder / 'daemon.sock'}")
         arguments = [f"-listen={control}", f"-id={identity.path}"]
-        arguments += _arguments(bootstraps, settings, doors, relayed)
+        arguments += _arguments(bootstraps, settings, doors)
         process = await _started(arguments, {} if bootstraps else relay.ENVIRONMENT)
         daemon = Daemon(control, process, asyncio.Event())
         drain: asyncio.Task[None] | None = None
@@ -84,7 +84,7 @@ async def running_daemon(
                 await drain
 
 
-def _arguments(bootstraps: Sequence[str], settings: NodeSettings, doors: Sequence[str], relayed: bool) -> list[str]:
+def _arguments(bootstraps: Sequence[str], settings: NodeSettings, doors: Sequence[str]) -> list[str]:
     """What the daemon is told of the network."""
     arguments = [
         f"-hostAddrs={settings.listen}",
@@ -101,18 +101,9 @@ def _arguments(bootstraps: Sequence[str], settings: NodeSettings, doors: Sequenc
     if settings.reachable is False:
         arguments += ["-noListenAddrs=1"]
     if bootstraps:
-        arguments += [f"-bootstrapPeers={','.join(doors)}", "-relayService=0"]
+        arguments += ["-b=1", f"-bootstrapPeers={','.join(doors)}", "-relayService=0"]
     else:
         arguments += relay.SERVICE
-    if bootstraps and not relayed:
-        arguments += ["-b=1"]  # a relayed daemon has met its relays itself, and now and then gives up over that
-    if bootstraps and settings.reachable is not True:
-        # used by libp2p as soon as it thinks that nobody can dial us, which for some it is told
-        arguments += ["-autoRelay=1", "-relayDiscovery=0", f"-trustedRelays={','.join(relay.one_each(bootstraps))}"]
-        # without which the daemon refuses that; as a client it answers nobody (`whereabouts.py`)
-        arguments += ["-dhtClient=1"]
-    if bootstraps and relayed:
-        arguments += ["-forceReachabilityPrivate=1"]
     return arguments
 
 

@@ -34,6 +34,7 @@ from dipaco_swarm.swarm.libp2p.incoming import Incoming
 from dipaco_swarm.swarm.libp2p.pipe import Pipe
 from dipaco_swarm.swarm.libp2p.questions import Answer
 from dipaco_swarm.swarm.libp2p.rate_limit import RateLimit
+from dipaco_swarm.swarm.libp2p.reservations import Reservations
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
 from dipaco_swarm.swarm.libp2p.stream import PipeStream
 from dipaco_swarm.swarm.libp2p.visibility import Visibility
@@ -71,6 +72,7 @@ class Node:
         """Our addresses, as the daemon said them last."""
         self._rate_limit = RateLimit(settings.bandwidth)
         self._connections = Connections(p2p, daemon.socket)
+        self._reservations = Reservations(daemon.socket, self.peer, self.clock)
         self.whereabouts = Whereabouts(self.peer, self.clock, self._ask_where, self.addresses)
         self.whereabouts.told, self._connections.find = self._connections.addresses_of, self.whereabouts.find
         self.border = Border(self.clock)
@@ -111,7 +113,8 @@ class Node:
             self._found = []
         except TimeoutError:  # those of before
             log.debug("the network daemon does not say where it is just now")
-        return self.visibility.addresses(self._found, self.peer)
+        by_relay = [] if self.reachable else self._reservations.addresses()
+        return self.visibility.addresses([*self._found, *by_relay], self.peer)
 
     # streams -------------------------------------------------------------------------------------------------------
 
@@ -206,12 +209,20 @@ class Node:
         peer = name_in(address)
         try:
             async with asyncio.timeout(self.timing.dial):
-                if not anyway and await self._connections.exists(peer):
-                    return
-                await self._connections.connect(peer, [address])
-                await self.dht.protocol.call_ping(PeerID.from_base58(peer))
+                was_there = await self._connections.exists(peer)
+                if anyway or not was_there:
+                    await self._connections.connect(peer, [address])
+                    await self.dht.protocol.call_ping(PeerID.from_base58(peer))
         except (*UNREACHED, ValueError) as error:
             log.debug("%s does not answer: %s", address, error)
+            self._reservations.forget(address)
+            return
+        if not self.reachable and (not was_there or self._reservations.are_due(address)):
+            await self._reservations.take(address)
+
+    async def reserve(self, bootstraps: Sequence[str]) -> bool:
+        """Have others come to us through these nodes; False where none of them relays."""
+        return any(await asyncio.gather(*map(self._reservations.take, bootstraps)))
 
     async def ask(self, bootstrap: str, ports: Sequence[int] = (), ballast: bytes = b"") -> Welcome | None:
         """How the node at this address sees us, having knocked at these ports; None when it does not say.

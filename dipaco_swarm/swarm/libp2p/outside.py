@@ -1,7 +1,6 @@
 """How this machine looks from a run's bootstrap nodes, for `doctor`: a short visit that joins nothing."""
 
 import asyncio
-import contextlib
 import logging
 import tempfile
 import time
@@ -12,11 +11,11 @@ from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import ManifestError, RemoteDataError, UnreachableError
 from dipaco_swarm.run.address import RunAddress
 from dipaco_swarm.run.signature import open_manifest
-from dipaco_swarm.swarm.addresses import is_relayed, name_in
+from dipaco_swarm.swarm.addresses import name_in
 from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.greetings import MAX_BALLAST
 from dipaco_swarm.swarm.libp2p.connections import UNREACHED
-from dipaco_swarm.swarm.libp2p.identity import Identity, load_identity
+from dipaco_swarm.swarm.libp2p.identity import load_identity
 from dipaco_swarm.swarm.libp2p.node import Node
 from dipaco_swarm.swarm.libp2p.reachability import our_version, ports_of
 from dipaco_swarm.swarm.libp2p.settings import NodeSettings
@@ -28,8 +27,6 @@ from dipaco_swarm.swarm.wire import AskBlob, AskManifest, BlobFollows, ManifestI
 log = logging.getLogger(__name__)
 
 VISIT_SECONDS = 40.0
-RELAY_SECONDS = 5.0
-"""A bootstrap node that relays takes a peer in within a second."""
 PATH_SECONDS = 8.0
 DOWN_BYTES, DOWN_STEP, DOWN_SECONDS = 8 << 20, 1 << 16, 3.0
 """So much is asked of a node at most, to see how fast it comes, and for so long."""
@@ -114,13 +111,14 @@ async def _look(address: RunAddress, listen: str) -> Outside | None:
                 bytes_down = await _bytes_down(node, name_in(place), address.fingerprint, largest)
             # knocking takes as long as it takes, so the clock is asked before
             knocks = [said for said in await asyncio.gather(*(node.ask(p, ports) for p in address.bootstraps)) if said]
-        told = [said.reached for said in knocks if said.reached is not None]
-        open_ports = [port for port in ports if told and all(port in reached for reached in told)]
+            told = [said.reached for said in knocks if said.reached is not None]
+            open_ports = [port for port in ports if told and all(port in reached for reached in told)]
+            relayed = not open_ports and await node.reserve(address.bootstraps)
         return Outside(
             seen_at=first.seen_at.rpartition("/")[2],
             port=open_ports[0] if open_ports else None,
             tried=bool(told),
-            relayed=not open_ports and await _is_relayed(identity, address, settings),
+            relayed=relayed,
             clock_ahead=(asked + answered) / 2 - first.time,
             version=first.version,
             our_version=our_version(),
@@ -193,13 +191,3 @@ async def _path(node: Node, peer: str, run: str) -> tuple[RunPath, str] | None:
     largest = stage.seeds[modules[sizes.index(max(sizes))]]
     invited_only = manifest.config.admission.kind == "invited"
     return RunPath(sum(sizes), 2 * sum(map(codec.most_bytes, sizes)), invited_only), largest
-
-
-async def _is_relayed(identity: Identity, address: RunAddress, settings: NodeSettings) -> bool:
-    with contextlib.suppress(TimeoutError):
-        async with open_door(identity, address.bootstraps, settings, relayed=True) as node:
-            async with asyncio.timeout(RELAY_SECONDS):
-                while not any(map(is_relayed, await node.addresses())):
-                    await asyncio.sleep(0.2)  # the daemon tells nobody when it has been taken in
-                return True
-    return False

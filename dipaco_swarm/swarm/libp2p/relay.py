@@ -6,6 +6,9 @@ processor that goroutine runs only when the main one waits, so its relay is the 
 
 A node that relays also asks itself, as anybody would, how much it gives away, and starts its daemon again when that is
 not what it was told.
+
+Who cannot be dialled makes its reservations itself (`reservations.py`). The daemon could (`-autoRelay`), and wants to
+take part in IPFS's Kademlia for that, in which half an answer of anybody who connects costs 3 MiB.
 """
 
 import asyncio
@@ -35,8 +38,9 @@ MAX_ANSWER_BYTES = 1 << 12
 _PROTOCOL = "/libp2p/circuit/relay/0.2.0/hop"
 _RESERVE = b"\x02\x08\x00"
 """A message of two bytes: field 1, the type, is 0, "reserve"."""
-_LIMIT, _DATA = 4, 2
-"""Fields of the answer: the limit of a connection; in it, the bytes."""
+_LIMIT, _STATUS, _DATA = 4, 5, 2
+"""Fields of the answer: the limit of a connection, and what is answered; in the limit, the bytes."""
+_OK = 100
 
 
 def one_each(bootstraps: Sequence[str]) -> list[str]:
@@ -47,10 +51,11 @@ def one_each(bootstraps: Sequence[str]) -> list[str]:
     return list(chosen.values())
 
 
-async def data_limit(daemon: str, peer: str) -> int | None:
-    """Bytes that a relay lets through in a connection; None: no limit. Asked through our daemon, at this socket.
+async def reserve(daemon: str, peer: str) -> int | None:
+    """Ask a relay to let others come to us, for an hour, through our daemon at this socket, which takes them in.
 
-    Raises TimeoutError, OSError, EOFError, ValueError or ControlFailure when it does not say.
+    Returns the bytes that it lets through in a connection; None: no limit. Raises TimeoutError, OSError, EOFError,
+    ValueError or ControlFailure when it does not.
     """
     async with asyncio.timeout(ANSWER_SECONDS):
         pipe = await open_stream(daemon, peer, _PROTOCOL)
@@ -62,6 +67,8 @@ async def data_limit(daemon: str, peer: str) -> int | None:
             answer = fields(await pipe.read_exactly(length))
         finally:
             pipe.close()
+    if answer.get(_STATUS) != _OK:
+        raise ValueError(f"the relay says no: status {answer.get(_STATUS)!r}")
     limit = answer.get(_LIMIT)
     if limit is None:
         return None

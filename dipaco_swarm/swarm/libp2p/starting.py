@@ -1,7 +1,7 @@
 """How a node starts: the daemon, whether others can dial us, whether we relay as we were told, the DHT.
 
-A daemon is told at its start what it is to be, and only shows afterwards what it is. Whoever turns out to need relays,
-and whoever relays with the wrong limits, starts it again.
+A daemon is told at its start what it is to be, and only shows afterwards what it is. Whoever relays with the wrong
+limits starts it again.
 """
 
 import asyncio
@@ -55,10 +55,6 @@ async def open_node(
         node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors))
         if bootstraps and settings.reachable is not False:
             await _find_out(node, bootstraps)
-            if not node.reachable:
-                # libp2p is told at its start that it needs a relay; who cannot be dialled starts twice
-                await opened.aclose()
-                node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors, relayed=True))
         attempts = 0
         while not bootstraps and not await _relays_as_told(node):
             if attempts == RELAY_ATTEMPTS:
@@ -71,6 +67,8 @@ async def open_node(
             attempts += 1
             await opened.aclose()
             node = await opened.enter_async_context(open_door(identity, bootstraps, settings, doors))
+        if not node.reachable:
+            await node.reserve(bootstraps)
         if doors and not bootstraps:
             await node.meet(doors)  # a daemon of a bootstrap node looks for nobody by itself
         node.whereabouts.roots = tuple(map(name_in, (*doors, *bootstraps)))
@@ -92,26 +90,16 @@ async def _find_out(node: Node, bootstraps: Sequence[str]) -> None:
 
 @contextlib.asynccontextmanager
 async def open_door(
-    identity: Identity,
-    bootstraps: Sequence[str],
-    settings: NodeSettings,
-    doors: Sequence[str] = (),
-    *,
-    relayed: bool = False,
+    identity: Identity, bootstraps: Sequence[str], settings: NodeSettings, doors: Sequence[str] = ()
 ) -> AsyncIterator[Node]:
     """A node without the DHT: it can dial and be dialled, and nobody knows of it. Raises as `open_node`.
 
-    `doors`: peers through which to come in; none: the bootstrap nodes. `relayed`: others are to come to us through the
-    bootstrap nodes.
+    `doors`: peers through which to come in; none: the bootstrap nodes.
     """
-    relayed = relayed or settings.reachable is False
-    async with running_daemon(identity, bootstraps, settings, doors or bootstraps, relayed=relayed) as daemon:
+    async with running_daemon(identity, bootstraps, settings, doors or bootstraps) as daemon:
         p2p = await _speak_to(daemon.control, doors or bootstraps)
         node = Node(p2p, identity, settings, daemon)
-        node.visibility.reachable = not relayed
         try:
-            if relayed and bootstraps:
-                await node.meet(doors or bootstraps)
             yield node
         finally:
             await node.close()
@@ -157,7 +145,7 @@ async def _limit_seen_by_a_visitor(node: Node, places: Sequence[str]) -> int | N
     """Bytes that the node relays for a peer that comes to it there; None: as many as there are."""
     with tempfile.TemporaryDirectory(prefix="dipaco-") as home:
         async with open_door(load_identity(Path(home)), places, NodeSettings("/ip4/127.0.0.1/tcp/0")) as visitor:
-            return await relay.data_limit(visitor.daemon.socket, node.identity.peer)
+            return await relay.reserve(visitor.daemon.socket, node.identity.peer)
 
 
 async def _join(node: Node, bootstraps: Sequence[str]) -> DHTNode:
