@@ -128,6 +128,11 @@ def printable(text: str) -> str:
     return shown if len(text) <= SHOWN_CHARACTERS else f"{shown}…"
 
 
+def in_short(error: Exception) -> str:
+    """What a library, or a mistake, has raised, as it may be shown: its kind and what it says."""
+    return printable(f"{type(error).__name__}: {error}")
+
+
 def tamed(text: str) -> str:
     """A text of any length, or a piece of one, as a terminal may write it: nothing in it is obeyed but ends of lines.
 

@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -36,8 +36,6 @@ Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 StopWord = Annotated[str, Field(min_length=1, max_length=200)]
 UNCHANGED: tuple[object, ...] = (0, 0.0, None, False, {}, [], "")
 """Values that ask for nothing."""
-NOT_HERE = ("presence_penalty", "frequency_penalty", "logit_bias", "suffix", "tools", "functions", "response_format")
-
 
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\Z)', re.DOTALL)
 
@@ -88,10 +86,30 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class _Request(BaseModel):
-    """What both kinds of request have."""
+class _NotHere(BaseModel):
+    """What a request may have elsewhere, and here only with a value that asks for nothing."""
 
     model_config = ConfigDict(protected_namespaces=())
+
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    logit_bias: Any = None
+    suffix: Any = None
+    tools: Any = None
+    functions: Any = None
+    response_format: Any = None
+
+    @model_validator(mode="after")
+    def _ask_for_nothing(self) -> Self:
+        for name in _NotHere.model_fields:
+            value = getattr(self, name)
+            if value not in UNCHANGED and value != {"type": "text"}:
+                raise ValueError(f"{name} is not supported here; leave it out")
+        return self
+
+
+class _Request(_NotHere):
+    """What both kinds of request have."""
 
     model: Annotated[str, Field(max_length=200)]
     temperature: Annotated[float, Field(ge=0, le=10)] = 1.0
@@ -104,21 +122,6 @@ class _Request(BaseModel):
     stream: bool = False
     stream_options: StreamOptions | None = None
     reroute: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
-    logit_bias: Any = None
-    suffix: Any = None
-    tools: Any = None
-    functions: Any = None
-    response_format: Any = None
-
-    @model_validator(mode="after")
-    def _asks_for_nothing_else(self) -> "_Request":
-        for name in NOT_HERE:
-            value = getattr(self, name)
-            if value not in UNCHANGED and value != {"type": "text"}:
-                raise ValueError(f"{name} is not supported here; leave it out")
-        return self
 
     @model_validator(mode="after")
     def _has_a_seed_for_each(self) -> "_Request":

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
-from dipaco_swarm.errors import RemoteDataError, printable
+from dipaco_swarm.errors import RemoteDataError, in_short
 from dipaco_swarm.machine.clock import Clock
 from dipaco_swarm.swarm.addresses import site_of
 
@@ -105,8 +105,8 @@ class Border:
 
     def _note_bug(self, peer: str, error: Exception) -> None:
         self.bugs += 1
-        what = printable(f"{type(error).__name__}: {error}")
-        self._say(peer, f"a mistake in this program ended what it did with peer {peer[-8:]} ({what})", logging.ERROR)
+        ended = f"a mistake in this program ended what it did with peer {peer[-8:]}"
+        self._say(peer, f"{ended} ({in_short(error)})", logging.ERROR)
         log.debug("where the mistake is", exc_info=error)
 
     def _say(self, peer: str, line: str, level: int = logging.WARNING) -> None:

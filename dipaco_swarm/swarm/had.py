@@ -1,8 +1,8 @@
 """The states of modules that this peer has had, and who made them: what it says when it is asked about a claim."""
 
 from collections.abc import Sequence
-from typing import Any
 
+from dipaco_swarm.algorithm.forgetting import keep_last
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.fields import MAX_NAMES
@@ -31,20 +31,20 @@ class HadStates:
         had = self._had.setdefault((stage, module), {})
         had.pop(claim, None)
         had[claim] = None
-        _keep_last(had)
+        keep_last(had, REMEMBERED_STATES)
 
     def note_contributors(self, stage: int, module: ModuleId, base: str, names: Sequence[str]) -> None:
         """These, and we, have contributed to the state that comes after `base` (a digest)."""
         self._ours.setdefault((stage, module))
         self._contributors[stage, module, base] = tuple(names[:MAX_NAMES])
-        _keep_last(self._contributors)
+        keep_last(self._contributors, REMEMBERED_STATES)
 
     def note_step(self, stage: int, module: ModuleId, base: str, to: str) -> None:
         """The state after `base` has this digest."""
         names = self._contributors.pop((stage, module, base), None)
         if names is not None:
             self._makers[to] = names
-            _keep_last(self._makers)
+            keep_last(self._makers, REMEMBERED_STATES)
 
     def has(self, stage: int, module: ModuleId, claim: Claim) -> bool:
         """Whether we have had exactly this state, and not long ago."""
@@ -65,8 +65,3 @@ class HadStates:
     def forget(self, stage: int, module: ModuleId) -> None:
         self._had.pop((stage, module), None)
         self._ours.pop((stage, module), None)
-
-
-def _keep_last(entries: dict[Any, Any]) -> None:
-    for oldest in list(entries)[:-REMEMBERED_STATES]:
-        del entries[oldest]

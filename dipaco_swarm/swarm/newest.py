@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from dipaco_swarm.algorithm.forgetting import put_last
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim, better_claim
 from dipaco_swarm.algorithm.state import ModuleState
@@ -60,9 +61,7 @@ class InVainBy:
         was_soon = seconds <= SOON_SECONDS
         rest = (now + REST_SECONDS, Trust.LESS) if was_soon else (now + REST * seconds, Trust.NONE)
         for peer in peers:
-            self._rests[peer] = max(rest, self._rests.pop(peer, rest))
-        for oldest in list(self._rests)[:-MOST_NAMES]:
-            del self._rests[oldest]
+            put_last(self._rests, peer, max(rest, self._rests.get(peer, rest)), MOST_NAMES)
 
     def trust(self, peers: Collection[PeerName], now: float) -> Trust:
         """The most of all who announce the same."""

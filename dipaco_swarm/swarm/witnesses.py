@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
 
+from dipaco_swarm.algorithm.forgetting import keep_last
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.directory import Directory
@@ -94,8 +95,7 @@ class Witnesses:
         held = {said.peer for said in self._directory.heard_ourselves(stage, module)}
         missed = left > 0 and any(root not in held for root in self._roots)
         self._left[key] = left - 1 if missed else 0
-        for oldest in list(self._left)[:-MOST]:
-            del self._left[oldest]
+        keep_last(self._left, MOST)
         if any(peer != us and peer in held and self._directory.knows(peer) for peer in found):
             return self._begin(key, self._ask_roots) if missed else None
         hearsay = {said.peer for said in self._directory.members(stage, module)} - held - {us}

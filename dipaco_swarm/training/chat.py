@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from dipaco_swarm.errors import UsageError, printable
+from dipaco_swarm.errors import UsageError, in_short
 
 Messages = list[dict[str, str]]
 """Each with `role` and `content`."""
@@ -35,8 +35,7 @@ def template_of(source: str, special: Sequence[tuple[str, Any]] = ()) -> Callabl
                 [messages], chat_template=source, add_generation_prompt=True, **dict(special)
             )
         except Exception as error:  # noqa: BLE001  # a template is a program, and may divide by zero as any other
-            what = printable(f"{type(error).__name__}: {error}")
-            raise UsageError(f"the chat template cannot be used for these messages: {what}") from None
+            raise UsageError(f"the chat template cannot be used for these messages: {in_short(error)}") from None
         text: str = rendered[0]
         return text
 

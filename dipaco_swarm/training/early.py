@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex, PathTable
 from dipaco_swarm.algorithm.state import ModuleState
-from dipaco_swarm.errors import CheckpointError
+from dipaco_swarm.errors import CheckpointError, in_short
 from dipaco_swarm.run.values import Digest
 from dipaco_swarm.training.checkpoint import digest_of
 from dipaco_swarm.training.evaluation import Score, evaluate
@@ -199,7 +199,7 @@ def snapshot_from_bytes(data: bytes, run: str) -> Snapshot:
         envelope = json.loads(header["__metadata__"]["snapshot"])
         version, digest, body = envelope["format"], envelope["digest"], str(envelope["body"])
     except (SafetensorError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"it is not a snapshot ({type(error).__name__}: {error})") from None
+        raise ValueError(f"it is not a snapshot ({in_short(error)})") from None
     if version != FORMAT:
         raise ValueError(f"it has format {version}, and this program reads {FORMAT}")
     if any(tensor.dtype != torch.float32 for tensor in tensors.values()):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from dipaco_swarm.algorithm.eager import Way, pieces_of
-from dipaco_swarm.errors import ManifestError, printable
+from dipaco_swarm.errors import ManifestError, in_short
 from dipaco_swarm.machine.memory import take_large_pages
 from dipaco_swarm.run.config import LevelConfig, ModelConfig
 
@@ -89,9 +89,9 @@ def _bare_network(model: ModelConfig, vocab_size: int) -> PreTrainedModel:
             '"llama", "mistral" or "qwen2"'
         ) from None
     except Exception as error:  # noqa: BLE001  # the fields of a run file reach any code of transformers
-        what = printable(f"{type(error).__name__}: {error}")
         raise ManifestError(
-            f'transformers cannot build "{model.model_type}" with these fields of model ({what}); check model.extra'
+            f'transformers cannot build "{model.model_type}" with these fields of model ({in_short(error)}); check '
+            "model.extra"
         ) from None
     _Parts.of(network, model.model_type)
     return network

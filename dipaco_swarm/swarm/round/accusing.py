@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+from dipaco_swarm.algorithm.forgetting import keep_last
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.errors import RemoteDataError
 from dipaco_swarm.swarm.checks import Accusation, Convicted
@@ -106,8 +107,7 @@ class Accusing:
         if not self._standing.allows(reducer):
             return
         self._evidence[reducer] = evidence
-        for oldest in list(self._evidence)[:-MOST_EVIDENCE]:
-            del self._evidence[oldest]
+        keep_last(self._evidence, MOST_EVIDENCE)
         log.warning(
             "peer %s made a wrong average of a part of %s, in version %d: it is banned; the version stays, and the "
             "run's operator can go back to one before it",

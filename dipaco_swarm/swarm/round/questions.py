@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from dipaco_swarm.algorithm.forgetting import keep_last
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.errors import RemoteDataError
@@ -110,8 +111,7 @@ class Questions:
             self._standing.heard(asking, stage, module, Member(question.path, Claim.of(question)))
         if self._follows(key) is not None:
             self._gatherers.setdefault(key, set()).add(asking)
-            for oldest in list(self._gatherers)[:-REMEMBERED_GATHERINGS]:
-                del self._gatherers[oldest]
+            keep_last(self._gatherers, REMEMBERED_GATHERINGS)
         by_strangers = question.for_strangers or not self._standing.heeds(stage, module, asking)
         return self.here(key, Claim.of(question), by_strangers=by_strangers)
 

@@ -6,8 +6,8 @@ Who asks makes nobody leave a round: only who has lost its leader itself leaves 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
+from dipaco_swarm.algorithm.forgetting import keep_last
 from dipaco_swarm.swarm.interface import NotAgreed
 from dipaco_swarm.swarm.proofs import Seal
 from dipaco_swarm.swarm.round.exchange import PieceExchange
@@ -42,7 +42,7 @@ class Verdicts:
             del self._running[round_id]
             self._given_up.discard(round_id)
             self._seals[round_id] = exchange.average.seals()
-            _keep_last(self._seals)
+            keep_last(self._seals, REMEMBERED_ROUNDS)
 
     async def say_started(self, exchange: PieceExchange) -> None:
         """Others may send us contributions as soon as the exchange takes them."""
@@ -63,7 +63,7 @@ class Verdicts:
         if exchange.roster.round_id in self._given_up:
             return NotAgreed("the peer that led this round went away; catching up")
         self._commits[exchange.roster.round_id] = commit
-        _keep_last(self._commits)
+        keep_last(self._commits, REMEMBERED_ROUNDS)
         return commit
 
     def seals_of(self, round_id: bytes) -> tuple[Seal, ...]:
@@ -85,8 +85,3 @@ class Verdicts:
         undecided = round_id in self._running and round_id not in self._given_up
         commit = self._commits.get(round_id)
         return OutcomeIs(commit=commit, undecided=undecided and commit is None)
-
-
-def _keep_last(rounds: dict[bytes, Any]) -> None:
-    for oldest in list(rounds)[:-REMEMBERED_ROUNDS]:
-        del rounds[oldest]

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from dipaco_swarm.algorithm.forgetting import keep_last
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.errors import HomeError, RemoteDataError
@@ -232,8 +233,7 @@ class Store:
         finally:
             if download.is_begun and not download.is_complete:
                 self._unfinished[stage, module] = download
-                for oldest in list(self._unfinished)[:-MAX_UNFINISHED]:
-                    del self._unfinished[oldest]
+                keep_last(self._unfinished, MAX_UNFINISHED)
 
     async def make_state(
         self, peers: Sequence[str], stage: int, module: ModuleId, digest: str, older: Older, patience: float

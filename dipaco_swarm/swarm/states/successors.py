@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
+from dipaco_swarm.algorithm.forgetting import keep_last
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.state import ModuleState, all_finite
 from dipaco_swarm.errors import RemoteDataError
@@ -93,8 +94,7 @@ class Successors:
             except RemoteDataError as error:
                 self._transport.border.note(error, "does without the averages of a peer")
                 self._liars[peer, digest] = None
-                for oldest in list(self._liars)[:-MAX_LIARS]:
-                    del self._liars[oldest]
+                keep_last(self._liars, MAX_LIARS)
             except (ConnectionError, EOFError, TimeoutError) as error:
                 log.info("averages of %s without peer %s: %s", module, peer[-8:], str(error) or "no answer")
         return None
