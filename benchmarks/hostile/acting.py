@@ -68,7 +68,7 @@ def act(role: str) -> None:
         around = Surroundings(stop, Random(), settings.path or 0, settings.address.fingerprint)
         played = bent
         if isinstance(played, Saboteur):
-            played.swarm = swarm
+            played.joins(swarm)
             return Volunteer(settings, swarm, screen, stop, *rest, **more)
         if isinstance(played, Member):
             return Volunteer(settings, played.bend(swarm, around), screen, stop, *rest, **more)

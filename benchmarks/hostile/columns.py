@@ -36,6 +36,8 @@ OUT_WITHIN: Mapping[str, int] = {
 """Roles against which there is a list of names."""
 SELDOM = 0.05
 """Of the seeds, at most, in which it takes longer."""
+AWAY = "@away"
+"""At the end of a row's role: all members go without a word while it is played, and come back."""
 Three = tuple[float, float, float]
 """Before, during, after."""
 
@@ -141,14 +143,14 @@ class Columns:
 
 
 def kind_of(role: str) -> tuple[str, int]:
-    """A row's role, and how many names play it: `flip*2`."""
-    kind, _, names = role.partition("*")
+    """A row's role, and how many names play it: `flip*2`, `takeover@away`."""
+    kind, _, names = role.removesuffix(AWAY).partition("*")
     return kind, int(names or 1)
 
 
 def is_role(role: str) -> bool:
     """Whether there is such a row."""
-    kind, star, names = role.partition("*")
+    kind, star, names = role.removesuffix(AWAY).partition("*")
     return kind in ROLES and (not star or (names.isdecimal() and 0 < int(names) <= 64))
 
 
@@ -177,8 +179,9 @@ def line(role: str, size: int, columns: Columns) -> str:
     if kind not in STRANGERS and names >= NO_MAJORITY * size:
         verdict += " (no majority)"
     who = f"{names} x {kind}" if names > 1 else kind
+    about = f"{ROLES[kind].about}{', and all members are away for a minute' if role.endswith(AWAY) else ''}"
     return (
-        f"| {who}: {ROLES[kind].about} | {size} | {before}, {during}, {settled}, {after} | {worst} | {trained} "
+        f"| {who}: {about} | {size} | {before}, {during}, {settled}, {after} | {worst} | {trained} "
         f"| {held} | {100 * columns.counted:.0f} % | {_out(columns)} | {columns.adopted} | {columns.ended} | "
         f"{'-' if columns.forks is None else columns.forks} | {verdict} |"
     )

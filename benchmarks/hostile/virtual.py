@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from benchmarks.hostile.columns import OUT_WITHIN, Columns, kind_of
+from benchmarks.hostile.columns import AWAY, OUT_WITHIN, Columns, kind_of
 from benchmarks.simulated import prepare, workplace
 from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.peer import keeping, presenter
@@ -48,8 +48,10 @@ ROUND_SECONDS = 9.0
 """As long as one takes at most, usually."""
 OUT_SECONDS = 180.0
 """Between the two, at most, until somebody who should be out is: who leads one round of eight is seldom met."""
+AWAY_SECONDS = 60.0
+"""So long nobody honest is there, where all go away: longer than it takes until nobody is waited for any more."""
 HEALING_SECONDS = 40.0
-"""From the end of the attack until it is looked at again."""
+"""From the end of the attack, or the return of all members, until it is looked at again."""
 AFTER_SECONDS = 30.0
 """How long it is."""
 SIZES = (2, 4, 8)
@@ -64,12 +66,13 @@ CROWDS = {
     "freezer*2": (6,),
     "refuser*2": (6,),
     "takeover*10": (4,),
+    "takeover@away": (2, 4),
     "is-there*10": (4,),
     "tarpit*10": (4,),
     "dead*50": (4, 8),
 }
 """One of five and two of six (20 and 33 %), two colluders of four and of five, ten names of one machine, names with
-nobody behind them."""
+nobody behind them; one while no member is there."""
 WORST = (
     ("takeover", 4),
     ("claims-tokens", 4),
@@ -143,7 +146,7 @@ def baseline(role: str, size: int) -> tuple[str, int]:
 def honest_of(role: str, size: int) -> int:
     """How many honest members a row has: strangers come besides."""
     kind, names = kind_of(role)
-    return size if kind in STRANGERS or role == NOBODY else max(1, size - names)
+    return size if kind in STRANGERS or kind == NOBODY else max(1, size - names)
 
 
 def is_put_out(role: str) -> bool:
@@ -182,7 +185,7 @@ class Row:
         self._dead = names if kind == "dead" else 0
         self._hostile = [
             enter(world, f"hostile-{n}", kind, (count + n) % 2, Machine(home_line(chance)))
-            for n in range(0 if self._dead or role == NOBODY else names)
+            for n in range(0 if self._dead or kind == NOBODY else names)
         ]
         self._saboteurs = [process for process in self._hostile if isinstance(process, Saboteur)]
         self._windows: list[Window] = []
@@ -223,6 +226,8 @@ class Row:
             if isinstance(process, Stranger):
                 process.start()
         ghosts = asyncio.create_task(haunt(self._world, self._dead)) if self._dead else None
+        if self._role.endswith(AWAY):
+            await self._go_and_return()
         if is_put_out(self._role):
             await self._until_put_out()
         else:
@@ -230,6 +235,15 @@ class Row:
             await self._window(WINDOW_SECONDS)
         if ghosts is not None:
             ghosts.cancel()
+
+    async def _go_and_return(self) -> None:
+        members = [self._world.peers[name] for name in self._honest]
+        for member in members:
+            member.kill()
+        await asyncio.sleep(AWAY_SECONDS)
+        for member in members:
+            member.start()
+        await asyncio.sleep(HEALING_SECONDS)
 
     async def _until_put_out(self) -> None:
         """A window, the time until somebody is out who should be, and another window."""
@@ -296,7 +310,8 @@ def columns_of(role: str, alone: Seen, seen: Seen) -> Columns:
         out=() if seen.out is None else (seen.out,),
         not_out=int(seen.not_out),
         grain=60 / AFTER_SECONDS,
-        forks=seen.forks + alone.forks,
+        # who is killed makes anew what nobody has saved yet
+        forks=None if role.endswith(AWAY) else seen.forks + alone.forks,
     )
 
 

@@ -7,7 +7,7 @@ others announce is asked for before that, though it is not as new.
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from dipaco_swarm.algorithm.forgetting import put_last
@@ -23,7 +23,12 @@ STATE_SECONDS = 600.0
 SOON_SECONDS = 5.0
 """Who could not send a state any more, because its group has gone on, says so by then."""
 REST_SECONDS = 10.0
-"""Whoever has announced such a one is asked after others for so long."""
+"""Whoever has announced such a one is asked after others for so long. The third time in a row it is not asked for so
+long, while others are there; each time after that twice as long."""
+OFTEN = 3
+LONGEST_REST = 640.0
+FORGIVEN_SECONDS = 120.0
+"""So long after its rest is over, it begins anew."""
 REST = 10.0
 """Whoever has kept us waiting for longer is not asked for so many times as long, while others are there of whom that is
 not so: it takes a tenth of a module's time at most."""
@@ -49,27 +54,50 @@ class Trust(IntEnum):
     FULL = 2
 
 
+@dataclass(frozen=True)
+class Rest:
+    """Of one who has announced what did not come."""
+
+    until: float
+    trust: Trust
+    """Until then."""
+    times: int
+    """In a row; what did come counts against it."""
+
+
 class InVainBy:
     """Who has announced states that did not come, lately. Times are of the monotonic clock."""
 
     def __init__(self) -> None:
-        self._rests: dict[PeerName, tuple[float, Trust]] = {}
-        """Until when it is trusted how."""
+        self._rests: dict[PeerName, Rest] = {}
 
     def note(self, peers: Collection[PeerName], seconds: float, now: float) -> None:
         """Nothing came of what these have announced, after so many seconds."""
-        was_soon = seconds <= SOON_SECONDS
-        rest = (now + REST_SECONDS, Trust.LESS) if was_soon else (now + REST * seconds, Trust.NONE)
         for peer in peers:
-            put_last(self._rests, peer, max(rest, self._rests.get(peer, rest)), MOST_NAMES)
+            before = self._rests.get(peer)
+            times = 1 if before is None or now > before.until + FORGIVEN_SECONDS else before.times + 1
+            if seconds <= SOON_SECONDS and times < OFTEN:
+                rest = Rest(now + REST_SECONDS, Trust.LESS, times)
+            else:
+                often = min(LONGEST_REST, REST_SECONDS * 2 ** max(0, times - OFTEN))
+                rest = Rest(now + max(often, REST * seconds), Trust.NONE, times)
+            if before is not None and before.until > rest.until:
+                rest = replace(before, times=times)
+            put_last(self._rests, peer, rest, MOST_NAMES)
+
+    def note_sent(self, peers: Collection[PeerName]) -> None:
+        """What these have announced has come."""
+        for peer in peers:
+            if (before := self._rests.get(peer)) is not None:
+                self._rests[peer] = replace(before, times=max(0, before.times - 1))
 
     def trust(self, peers: Collection[PeerName], now: float) -> Trust:
         """The most of all who announce the same."""
         return max((self._trust_in(peer, now) for peer in peers), default=Trust.FULL)
 
     def _trust_in(self, peer: PeerName, now: float) -> Trust:
-        until, trust = self._rests.get(peer, (now, Trust.FULL))
-        return trust if now < until else Trust.FULL
+        rest = self._rests.get(peer)
+        return Trust.FULL if rest is None or now >= rest.until else rest.trust
 
 
 class NewestStates:
@@ -165,6 +193,7 @@ class NewestStates:
             before = unsent.get(claim, InVain(now, now, times=0))
             unsent[claim] = InVain(before.first, now, before.times + 1)
         else:
+            self._by.note_sent(announced_by)
             self._unsent[module] = {other: times for other, times in unsent.items() if other.beats(claim)}
         return state
 

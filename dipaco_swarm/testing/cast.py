@@ -51,6 +51,7 @@ SABOTEURS: dict[str, Role] = {
         partial(sabotage.WrongReducer, sabotage.flipped, shows=False),
     ),
     "other-digest": Role("says that it holds another average than it does", sabotage.OtherDigest),
+    "unsent": Role("announces states that it never sends, of its own modules and of others'", sabotage.Unsent),
     "asker": Role("asks in the middle of a round how it ended", sabotage.Asker),
     "staller": Role("gathers a round and never begins it (dishonest leader)", sabotage.StallingLeader),
     "freezer": Role("begins a round and never ends it (dishonest leader)", sabotage.FreezingLeader),

@@ -3,16 +3,20 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from dipaco_swarm.algorithm.averaging.rule import Counted
+from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.swarm.checks import InputsAre
 from dipaco_swarm.swarm.fields import Message
 from dipaco_swarm.swarm.framing import SEAL, PieceHeader
+from dipaco_swarm.swarm.interface import Announcement
+from dipaco_swarm.swarm.interface import Role as Part
+from dipaco_swarm.swarm.networked import NetworkedSwarm
 from dipaco_swarm.swarm.round.reducer import Reducer
 from dipaco_swarm.swarm.round.seals import digest_of_pieces
 from dipaco_swarm.swarm.wire import Abort, Alive, Commit, Join, NotHere, Ready, Reassign, Refuse, Roster
@@ -32,6 +36,32 @@ class OtherDigest(Role):
             return message
         self.did(stream.round_id, stream.module)
         return message.model_copy(update={"digest": bytes(32)})
+
+
+class Unsent(Role):
+    """Announces states that there are not, of its own modules, and says that it holds such of others."""
+
+    def joins(self, swarm: NetworkedSwarm) -> None:
+        super().joins(swarm)
+        directory = swarm._directory
+        say = directory.say
+
+        def lie(announcements: Sequence[Announcement]) -> None:
+            also = [unsent(each) for one in announcements for each in (one, held(one))]
+            say(also if self.active else announcements)
+
+        directory.say = lie  # type: ignore[method-assign]
+
+
+def unsent(said: Announcement) -> Announcement:
+    """The same of a state that there is not; of each version another one."""
+    digest = hashlib.sha256(f"{said.module} v{said.version}".encode()).hexdigest()
+    return replace(said, version=said.version + 1, digest=digest, work=said.work + A_LOT)
+
+
+def held(said: Announcement) -> Announcement:
+    """That it is there without training it, of the first module of that level."""
+    return replace(said, module=ModuleId(said.module.level, 0), path=None, role=Part.HOLDS)
 
 
 class Equivocator(Role):

@@ -98,6 +98,10 @@ class Role:
         """Its own program's, once that has joined."""
         self.tasks = Tasks()
 
+    def joins(self, swarm: NetworkedSwarm) -> None:
+        """Its program has joined the swarm."""
+        self.swarm = swarm
+
     def did(self, round_id: bytes, module: str = "") -> None:
         """It does so now. `module`: of the round; not said: of one that is under way."""
         self.times += 1
@@ -173,5 +177,6 @@ class Saboteur(SimulatedPeer):
         return bend(transport, self.role)
 
     async def _join(self, program: Program, random: Random) -> NetworkedSwarm:
-        self.role.swarm = await super()._join(program, random)
-        return self.role.swarm
+        swarm = await super()._join(program, random)
+        self.role.joins(swarm)
+        return swarm

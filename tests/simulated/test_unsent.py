@@ -1,33 +1,20 @@
 """A member announces states that it never sends: of its own modules, and that it holds those of others."""
 
 import asyncio
-import hashlib
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 from dipaco_swarm.algorithm.paths import ModuleId
-from dipaco_swarm.swarm.interface import Announcement, Role
+from dipaco_swarm.testing.cast import enter
 from dipaco_swarm.testing.network import home_line
 from dipaco_swarm.testing.process import Machine
 from dipaco_swarm.testing.run import Plan, StagePlan
+from dipaco_swarm.testing.saboteur import Saboteur
 from dipaco_swarm.testing.world import World
 
 PLAN = Plan((StagePlan(((0, 0), (0, 1), (1, 0), (1, 1))),), inner_steps=10)
 HONEST_SECONDS = 60.0
 ATTACKED_SECONDS = 180.0
-
-
-def unsent(said: Announcement) -> Announcement:
-    """The same of a state that there is not; of each version another one."""
-    digest = hashlib.sha256(f"{said.module} v{said.version}".encode()).hexdigest()
-    return replace(said, version=said.version + 1, digest=digest, work=said.work + (1 << 40))
-
-
-def held(said: Announcement) -> Announcement:
-    other = ModuleId(said.module.level, 0)
-    return replace(said, module=other, path=None, role=Role.HOLDS)
 
 
 def test_the_others_and_the_operator_s_node_go_on_where_states_are_announced_and_not_sent(tmp_path: Path) -> None:
@@ -38,18 +25,14 @@ def test_the_others_and_the_operator_s_node_go_on_where_states_are_announced_and
     behind: dict[ModuleId, int] = {}
 
     async def story(world: World) -> None:
-        for path in range(4):
+        for path in range(3):
             world.start(f"peer-{path}", path, Machine(home_line(chance)))
+        hostile = enter(world, "hostile", "unsent", 3, Machine(home_line(chance)))  # both modules with the number 1
+        assert isinstance(hostile, Saboteur)
+        hostile.role.active = False
+        hostile.start()
         await asyncio.sleep(HONEST_SECONDS)
-        watched = world.peers["peer-3"].watched  # on path 3: both modules with the number 1
-        assert watched is not None
-        directory = watched.as_networked()._directory
-        say = directory.say
-
-        def lie(announcements: Sequence[Announcement]) -> None:
-            say([unsent(each) for one in announcements for each in (one, held(one))])
-
-        directory.say = lie  # type: ignore[method-assign]
+        hostile.role.active = True
         kept = {module: state.version for module, state in world.operator.kept(0).items()}
         await asyncio.sleep(ATTACKED_SECONDS)
         for module, state in world.operator.kept(0).items():

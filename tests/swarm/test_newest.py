@@ -12,10 +12,11 @@ from dipaco_swarm.algorithm.state import ModuleState
 from dipaco_swarm.swarm.encoded_average import MAX_CHAIN
 from dipaco_swarm.swarm.fetching import Older
 from dipaco_swarm.swarm.interface import Announcement, PeerName, Swarm
-from dipaco_swarm.swarm.newest import NewestStates
+from dipaco_swarm.swarm.newest import FORGIVEN_SECONDS, InVainBy, NewestStates, Trust
 from tests.fetches import Over
 
 MODULE, OTHER = ModuleId(0, 0), ModuleId(1, 0)
+LIAR, HONEST = PeerName("liar"), PeerName("honest")
 SEED = ModuleState.seed(torch.zeros(3))
 OURS, NEWER, NEWEST = Claim.of(SEED), Claim(1, "a" * 64, 100), Claim(2, "b" * 64, 200)
 
@@ -133,6 +134,26 @@ def test_who_announces_what_does_not_come_is_asked_after_others_a_new_state_each
     assert is_asked == (seconds < 5.0)
     holders.now += rests
     assert newest.better(0, MODULE, NEWER, announced(4)) is not None
+
+
+def test_who_does_so_again_and_again_is_asked_ever_less_and_who_sends_some_of_it_is_not() -> None:
+    """Each time it kept everybody from the round that was under way."""
+    by, now = InVainBy(), 0.0
+    rests = []
+    for _ in range(6):
+        by.note([LIAR], 1.0, now)
+        began, least = now, by.trust([LIAR], now)
+        while by.trust([LIAR], now) is not Trust.FULL:
+            now += 1.0
+        rests.append((least, now - began))
+    assert rests == [*[(Trust.LESS, 10.0)] * 2, *((Trust.NONE, 10.0 * times) for times in (1, 2, 4, 8))]
+    by.note([LIAR], 1.0, now + FORGIVEN_SECONDS + 1.0)
+    assert by.trust([LIAR], now + FORGIVEN_SECONDS + 1.0) is Trust.LESS, "it begins anew"
+    for now in range(0, 100, 5):  # two of three come: its group is faster than our line
+        by.note([HONEST], 1.0, now)
+        by.note_sent([HONEST])
+        by.note_sent([HONEST])
+        assert by.trust([HONEST], now) is Trust.LESS
 
 
 def test_where_nothing_came_from_anybody_all_are_asked_again() -> None:
