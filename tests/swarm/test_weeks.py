@@ -120,10 +120,7 @@ def test_peers_and_keys_that_are_no_more_are_let_go(make_libp2p_swarms: MakeSwar
 
 
 def let_go(swarm: NetworkedSwarm) -> None:
-    async def now() -> None:
-        node_of(swarm).let_go()
-
-    swarm._portal.run(now())
+    swarm._portal.run(node_of(swarm).tidy())
 
 
 def node_of(swarm: NetworkedSwarm) -> Node:

@@ -4,18 +4,24 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure, P2PDaemonError
 from hivemind.utils.multiaddr import Multiaddr
 
-from dipaco_swarm.swarm.addresses import is_relayed, place_in
-from dipaco_swarm.swarm.libp2p.pipe import Pipe, open_stream
+from dipaco_swarm.swarm.addresses import is_relayed, place_in, site_of
+from dipaco_swarm.swarm.libp2p.pipe import Pipe, connected, open_stream, weigh
 
 _P2P, _CIRCUIT = b"\xa5\x03", b"\xa2\x02"
 """Parts of an address, as multiaddrs write them: the name that follows, and that it relays."""
+_IP4, _IP6 = b"\x04", b"\x29"
 MAX_REMEMBERED = 4096
 """Peers whose addresses are kept."""
+
+KNOWN, ONE_OF_FEW = 1000, 100
+"""What a connection weighs. A reservation at a relay weighs ten, streams nothing."""
+FEW_AT_A_SITE = 16
 
 REFUSED = (ControlFailure, P2PDaemonError)
 """The daemon's no."""
@@ -37,6 +43,14 @@ class Place:
             return written
         name: bytes = PeerID.from_base58(relay).to_bytes()
         return written + _P2P + bytes([len(name)]) + name + _CIRCUIT
+
+
+def _written(address: bytes) -> str:
+    """The host of a multiaddr, and whether a relay is in between; hivemind takes ten times as long for all of it."""
+    code, host = address[:1], address[1:5] if address[:1] == _IP4 else address[1:17]
+    if code not in (_IP4, _IP6) or len(host) not in (4, 16):
+        return ""
+    return f"/ip{'4' if code == _IP4 else '6'}/{ip_address(host)}/{'p2p-circuit' if _CIRCUIT in address else ''}"
 
 
 async def _nowhere(peer: str) -> Sequence[str]:
@@ -117,6 +131,22 @@ class Connections:
             return False
         await self.connect(peer, found)
         return True
+
+    async def keep(self, is_strange: Callable[[str], bool], most: int) -> None:
+        """Have the daemon know whom to part from last, where more than `most` have connected to it.
+
+        That is whom we know, and before the others, who is one of few at a site: a crowd is mostly of one machine.
+        Raises UNREACHED.
+        """
+        there = await connected(self._daemon)
+        at = Counter[str]()
+        for peer, address in there:
+            site = site_of(_written(address))
+            at[site] += 1
+            if not is_strange(peer):
+                await weigh(self._daemon, peer, KNOWN)
+            elif 2 * len(there) > most and at[site] <= FEW_AT_A_SITE:
+                await weigh(self._daemon, peer, ONE_OF_FEW)
 
     @contextlib.contextmanager
     def counted(self, peer: str) -> Iterator[None]:

@@ -30,6 +30,9 @@ START_SECONDS = 90.0
 """hivemind waits 15 s for the daemon, which a loaded machine misses; the daemon itself says when it cannot start."""
 DAEMON_IDLE_SECONDS = 15
 """After a killed peer its daemon ends by itself this soon."""
+CONNECTIONS, CONNECTIONS_OF_A_BOOTSTRAP_NODE = 512, 2048
+"""At most; 150 kB each. Where there are more, the daemon cuts a quarter, those that weigh least (`Connections.keep`),
+also new ones: else a crowd that has just come would be what is kept."""
 END_SECONDS = 2.0
 """A daemon that was asked to end and has not by then is killed."""
 
@@ -43,6 +46,8 @@ class Daemon:
     process: asyncio.subprocess.Process
     ended: asyncio.Event
     """Set when it is there no more."""
+    most: int
+    """Connections that it keeps."""
 
     @property
     def socket(self) -> str:
@@ -72,7 +77,7 @@ async def running_daemon(
         arguments = [f"-listen={control}", f"-id={identity.path}"]
         arguments += _arguments(bootstraps, settings, doors)
         process = await _started(arguments, {} if bootstraps else relay.ENVIRONMENT)
-        daemon = Daemon(control, process, asyncio.Event())
+        daemon = Daemon(control, process, asyncio.Event(), most_connections(bootstraps))
         drain: asyncio.Task[None] | None = None
         try:
             await _until_ready(process, bootstraps)
@@ -84,13 +89,22 @@ async def running_daemon(
                 await drain
 
 
+def most_connections(bootstraps: Sequence[str]) -> int:
+    """`bootstraps`: through which it comes in; none: it is one itself."""
+    return CONNECTIONS if bootstraps else CONNECTIONS_OF_A_BOOTSTRAP_NODE
+
+
 def _arguments(bootstraps: Sequence[str], settings: NodeSettings, doors: Sequence[str]) -> list[str]:
     """What the daemon is told of the network."""
+    most = most_connections(bootstraps)
     arguments = [
         f"-hostAddrs={settings.listen}",
         f"-idleTimeout={DAEMON_IDLE_SECONDS}s",
         "-relay=1",
         "-connManager=1",
+        "-connGrace=0s",
+        f"-connHi={most}",
+        f"-connLo={most * 3 // 4}",
         "-tls=1",
         "-persistentConnMaxMsgSize=4194304",
     ]

@@ -254,9 +254,13 @@ class Node:
 
     # keeping tidy --------------------------------------------------------------------------------------------------
 
-    def let_go(self) -> None:
-        """Of what hivemind keeps for ever; for now and then."""
+    async def tidy(self) -> None:
+        """Let go of what hivemind keeps for ever, and say to whom we keep a connection; for now and then."""
         leaks.let_go(self.p2p, self.dht)
+        try:
+            await self._connections.keep(self.border.is_strange, self.daemon.most)
+        except UNREACHED as error:
+            log.debug("the network daemon has ended, or says no: %s", error)
 
     async def close(self) -> None:
         """End what still serves others."""

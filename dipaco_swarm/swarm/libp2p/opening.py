@@ -218,7 +218,7 @@ async def _keep_in_touch(node: Node, address: RunAddress, swarm: NetworkedSwarm,
         await asyncio.sleep(node.timing.in_touch * random.uniform(0.8, 1.0))
         anyway = times % LOOK_EVERY == 0
         await asyncio.gather(*(node.greet(place, anyway=anyway) for place in others))
-        node.let_go()
+        await node.tidy()
         _note_who_is_there(node, swarm, address_book)
         if anyway and others and node.settings.reachable is not False:
             await node.look(others)

@@ -192,11 +192,30 @@ async def is_answering(daemon: str) -> None:
     (await _ask(daemon, p2pd_pb2.Request(type=p2pd_pb2.Request.IDENTIFY))).close()
 
 
-async def _ask(daemon: str, request: p2pd_pb2.Request) -> Pipe:
+async def weigh(daemon: str, peer: str, weight: int) -> None:
+    """Where the daemon has too many connections, it ends those first that weigh less; until there is none to this peer.
+
+    Raises ControlFailure, OSError or EOFError.
+    """
+    tag = p2pd_pb2.ConnManagerRequest(
+        type=p2pd_pb2.ConnManagerRequest.TAG_PEER, peer=PeerID.from_base58(peer).to_bytes(), tag="ours", weight=weight
+    )
+    (await _ask(daemon, p2pd_pb2.Request(type=p2pd_pb2.Request.CONNMANAGER, connManager=tag))).close()
+
+
+async def connected(daemon: str) -> list[tuple[str, bytes]]:
+    """To whom the daemon is connected, and where that is: a multiaddr. Raises as `weigh`."""
+    response = p2pd_pb2.Response()
+    (await _ask(daemon, p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS), response)).close()
+    return [(PeerID(each.id).to_base58(), next(iter(each.addrs), b"")) for each in response.peers]
+
+
+async def _ask(daemon: str, request: p2pd_pb2.Request, response: p2pd_pb2.Response | None = None) -> Pipe:
+    """`response`: where the answer is written to."""
+    response = p2pd_pb2.Response() if response is None else response
     _, pipe = await asyncio.get_running_loop().create_unix_connection(Pipe, daemon)
     try:
         await pipe.write(framed(request))
-        response = p2pd_pb2.Response()
         await read_pbmsg_safe(pipe, response)
         raise_if_failed(response)
     except BaseException:
