@@ -81,6 +81,17 @@ def keep_if_possible(path: Path, content: bytes) -> None:
         log.debug("%s cannot be written: %s", path, error.strerror or error)
 
 
+def forget_if_possible(path: Path) -> bool:
+    """Remove such a file; whether it was there. Never raises."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        log.debug("%s cannot be removed: %s", path, error.strerror or error)
+    return True
+
+
 def is_made(path: Path) -> bool:
     """Whether a secret that is made on first use is there. Raises HomeError for a link that leads nowhere: it is on a
     disk that is not there now, and a new one would take the link's place."""

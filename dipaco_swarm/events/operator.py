@@ -238,6 +238,22 @@ class KeptStateDamaged(Event):
 
 
 @dataclass(frozen=True)
+class StrangersAhead(Event):
+    """Peers train further than this node takes their states."""
+
+    peers: int
+    minutes: int
+
+    @property
+    def line(self) -> str:
+        who = "1 peer trains" if self.peers == 1 else f"{self.peers} peers train"
+        return (
+            f"{who} ahead of this node, which knows none of them, and takes what they have after {self.minutes} minutes "
+            "without anybody it knows"
+        )
+
+
+@dataclass(frozen=True)
 class NodeResumed(Event):
     stage: int
     revision: int

@@ -35,6 +35,7 @@ from dipaco_swarm.operator.publishing import Publisher
 from dipaco_swarm.operator.snapshots import SnapshotKeeper, keeper_of
 from dipaco_swarm.operator.stages import Stages
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
+from dipaco_swarm.operator.unbelieved import Unbelieved
 from dipaco_swarm.operator.workshop import Workshop
 from dipaco_swarm.run.config import RunConfig
 from dipaco_swarm.run.manifest import Manifest, Stage
@@ -71,6 +72,7 @@ class Operator:
         self._beside = beside
         self._publisher = Publisher(self._around, signer)
         self._keeping = Keeping(self._around, self._disk)
+        self._unbelieved = Unbelieved(self._around)
         self._stages = Stages(self._around)
         self._preparing = Preparing(self._around, self._stages, self._keeping, beside)
         self._going_back = GoingBack(self._around, self._stages, self._keeping, beside)
@@ -104,6 +106,7 @@ class Operator:
                 return True
             manifest = self._where_the_peers_are(manifest)
             keeping.catch_up(manifest.stage)
+            self._unbelieved.look(manifest.stage, keeping.states)
             self._convictions.look(manifest)
             self._show(manifest)
             over = manifest.finished and until_finished and self._has_been_left(manifest.stage)

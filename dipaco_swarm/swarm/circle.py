@@ -7,10 +7,12 @@ there may be a stranger.
 from collections.abc import Iterable
 from pathlib import Path
 
-from dipaco_swarm.files import keep_if_possible
+from dipaco_swarm.files import forget_if_possible, keep_if_possible
 
 MOST = 4096
 """Names; who has contributed lately stays."""
+LAST = ".last"
+"""Of the file that is there where we were the last to leave."""
 LONGEST = 80
 """Characters of a name."""
 
@@ -27,6 +29,7 @@ class Circle:
         """`file`: None where nothing is kept."""
         self._file = file
         self._names = dict.fromkeys(_read(file) if file is not None else ())
+        self._last = file.with_suffix(LAST) if file is not None else None
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -35,6 +38,15 @@ class Circle:
         """Whether it has anybody in it but ourselves."""
         names = self._names
         return len(names) > (us in names)
+
+    def enter(self) -> bool:
+        """A life begins. Whether the one before it ended with a word, and nobody of these was there then."""
+        return self._last is not None and forget_if_possible(self._last)
+
+    def leave(self, *, alone: bool) -> None:
+        """This life ends with a word. `alone`: nobody of these was there."""
+        if alone and self._last is not None:
+            keep_if_possible(self._last, b"")
 
     def last(self, most: int) -> list[str]:
         """Who was met last."""

@@ -15,8 +15,9 @@ class Familiar:
         self._long_ago = transport.timing.long_ago
         self._directory = directory
         self._circle = circle
-        self._came_back = transport.clock.boottime() if circle.has_others(transport.peer) else float("-inf")
-        """To others whom we know; never, in a first life."""
+        was_last, has_others = circle.enter(), circle.has_others(transport.peer)
+        self._came_back = transport.clock.boottime() if has_others and not was_last else float("-inf")
+        """To others whom we know; never, in a first life, or where we were the last to leave."""
 
     def is_known(self, peer: str) -> bool:
         """Whether it is another one that has contributed."""
@@ -31,6 +32,10 @@ class Familiar:
         moved = self._directory.training()
         lately = (peer for peer in self._directory.lately(stage, module) if peer not in moved)
         return self._is_just_back() or any(map(self.is_known, lately))
+
+    def leave(self) -> None:
+        """This life ends with a word."""
+        self._circle.leave(alone=not self.somewhere())
 
     def _is_just_back(self) -> bool:
         """Whether they may have been here a moment ago although we have not heard them: a power cut takes us all."""

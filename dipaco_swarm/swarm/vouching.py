@@ -97,6 +97,7 @@ class Vouching:
 
     async def stop(self) -> None:
         await self._tasks.end()
+        self._familiar.leave()
 
     # --------------------------------------------------------------------------------------------------- what we know
 

@@ -12,8 +12,10 @@ from dipaco_swarm.algorithm.paths import ModuleId, PathIndex
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.algorithm.stages import soonest_end
 from dipaco_swarm.algorithm.state import ModuleState
+from dipaco_swarm.events.operator import StrangersAhead
 from dipaco_swarm.operator.keeping import CATCH_UP_SECONDS, Keeping
 from dipaco_swarm.operator.surroundings import Disk, Surroundings
+from dipaco_swarm.operator.unbelieved import AFTER_SECONDS, AGAIN_SECONDS, Unbelieved
 from dipaco_swarm.run.manifest import Stage
 from dipaco_swarm.swarm.interface import Announcement, PeerName
 from tests.doors.test_manifest import manifest
@@ -56,6 +58,8 @@ class Swarm:
     strangers: set[ModuleId] = field(default_factory=set)
     now: float = 0.0
     peer = PeerName("node")
+
+    timing = SimpleNamespace(long_ago=600.0)
 
     @property
     def clock(self) -> Any:
@@ -140,3 +144,27 @@ def test_a_stranger_that_says_it_trains_what_nobody_trains_does_not_keep_a_stage
     assert soonest_end(held, keeping.trained(stage), 1) == 2
     swarm.strangers = set()  # as in a new run, in which nobody is known
     assert keeping.trained(stage) == {LEFT: 5, RIGHT: 2}
+
+
+def test_the_operator_is_told_of_strangers_whose_states_the_node_does_not_take(swarm: Swarm, stage: Stage) -> None:
+    told: list[StrangersAhead] = []
+    screen = SimpleNamespace(event=told.append)
+    unbelieved = Unbelieved(cast(Surroundings, SimpleNamespace(swarm=swarm, screen=screen)))
+
+    def looks(seconds: float, **held: int) -> int:
+        """So many times it is told when these versions are held meanwhile."""
+        before, until = len(told), swarm.now + seconds
+        while swarm.now < until:
+            unbelieved.look(stage, {LEFT: at(held["left"]), RIGHT: at(held["right"])})
+            swarm.now += 1.0
+        return len(told) - before
+
+    swarm.claims, swarm.strangers = {LEFT: at(3), RIGHT: at(3)}, {LEFT, RIGHT}
+    assert looks(AFTER_SECONDS, left=1, right=3) == 0, "they may be believed in a moment"
+    assert looks(AGAIN_SECONDS, left=1, right=3) == 1
+    assert looks(AGAIN_SECONDS, left=1, right=3) == 1
+    assert told[0].line.startswith("1 peer trains ahead of this node, which knows none of them")
+    assert "for 10 minutes" in told[0].line
+    assert looks(2 * AGAIN_SECONDS, left=3, right=3) == 0
+    swarm.strangers = {LEFT}
+    assert looks(2 * AGAIN_SECONDS, left=1, right=3) == 0, "whom it knows is there, and is asked"

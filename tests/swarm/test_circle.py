@@ -1,11 +1,20 @@
 """Whom a peer knows, and which states it says to have had."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
 
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.algorithm.plan import Claim
 from dipaco_swarm.swarm.circle import LONGEST, MOST, Circle, circle_file
+from dipaco_swarm.swarm.directory import Directory
+from dipaco_swarm.swarm.familiar import Familiar
 from dipaco_swarm.swarm.had import REMEMBERED_STATES, HadStates
+from dipaco_swarm.swarm.interface import PeerName
+from dipaco_swarm.swarm.transport import Transport
+from tests.clocks import HandClock
 
 MODULE = ModuleId(0, 0)
 
@@ -24,6 +33,32 @@ def test_whom_we_know_is_known_in_the_next_life(tmp_path: Path) -> None:
     circle.meet(["c"])
     assert "c" in Circle(file)
     assert "a" not in Circle(circle_file(tmp_path / "home", "another run"))
+
+
+@pytest.mark.parametrize("ended", ["with a word, the last", "with a word, before others", "without a word"])
+def test_only_who_was_the_last_to_leave_knows_that_nobody_is_there_when_it_is_back(tmp_path: Path, ended: str) -> None:
+    """Else those whom it knows may be back in a moment, with more than it has, and strangers wait."""
+    file, peer, hub = circle_file(tmp_path, "run"), PeerName("us"), SimpleNamespace(lately=set[str]())
+    clock = HandClock()
+
+    def life() -> Familiar:
+        transport = SimpleNamespace(peer=peer, clock=clock, timing=SimpleNamespace(long_ago=600.0))
+        directory = SimpleNamespace(trained_lately=lambda: hub.lately)
+        return Familiar(cast(Transport, transport), cast(Directory, directory), Circle(file))
+
+    first = life()
+    assert not first.somewhere(), "nobody is known in a first life"
+    Circle(file).meet(["friend"])
+    again = life()
+    assert again.somewhere(), "it was killed"
+    clock.now += 600.0
+    assert not again.somewhere()
+    hub.lately = {"friend"} if "before others" in ended else set()
+    if "with a word" in ended:
+        again.leave()
+    hub.lately = set()
+    assert life().somewhere() == (ended != "with a word, the last")
+    assert life().somewhere(), "it was killed after that"
 
 
 def test_who_was_met_longest_ago_is_forgotten_first(tmp_path: Path) -> None:
