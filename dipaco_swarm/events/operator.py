@@ -248,8 +248,8 @@ class StrangersAhead(Event):
     def line(self) -> str:
         who = "1 peer trains" if self.peers == 1 else f"{self.peers} peers train"
         return (
-            f"{who} ahead of this node, which knows none of them, and takes what they have after {self.minutes} minutes "
-            "without anybody it knows"
+            f"{who} ahead of this node, which knows none of them, and takes what they have after {self.minutes} "
+            "minutes without anybody it knows"
         )
 
 

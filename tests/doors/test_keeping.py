@@ -164,7 +164,7 @@ def test_the_operator_is_told_of_strangers_whose_states_the_node_does_not_take(s
     assert looks(AGAIN_SECONDS, left=1, right=3) == 1
     assert looks(AGAIN_SECONDS, left=1, right=3) == 1
     assert told[0].line.startswith("1 peer trains ahead of this node, which knows none of them")
-    assert "for 10 minutes" in told[0].line
+    assert "after 10 minutes" in told[0].line
     assert looks(2 * AGAIN_SECONDS, left=3, right=3) == 0
     swarm.strangers = {LEFT}
     assert looks(2 * AGAIN_SECONDS, left=1, right=3) == 0, "whom it knows is there, and is asked"
