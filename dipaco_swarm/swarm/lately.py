@@ -24,8 +24,11 @@ class Lately:
         put_last(self._heard.setdefault(key, {}), peer, now, most)
 
     def left(self, key: Key, peer: PeerName) -> None:
-        """It has said goodbye."""
-        self._heard.get(key, {}).pop(peer, None)
+        """It has said goodbye; where it was in a stage before that, nobody reads any more that it did."""
+        stage, _ = key
+        for other, heard in list(self._heard.items()):
+            if other == key or other[0] < stage:
+                heard.pop(peer, None)
 
     def of(self, key: Key, now: float) -> list[PeerName]:
         return [peer for peer, then in self._heard.get(key, {}).copy().items() if now - then < self._seconds]
