@@ -240,6 +240,7 @@ def _say_goodbye(story: Story, node: Member) -> None:
         story.until(has_all, "the keeper has the newest version of every module", 30)
     except Disappointed as never:
         story.tell(str(never))
+    story.pause(READ_SECONDS)
     node.ctrl_c()
 
 
