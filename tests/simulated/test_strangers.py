@@ -159,6 +159,37 @@ def test_nor_while_all_members_are_away(tmp_path: Path, case: tuple[int, str]) -
     assert not world.failures()
 
 
+@pytest.mark.parametrize("node", ["stops, the last", "is killed"])
+def test_new_members_are_taken_at_once_where_the_node_was_the_last_to_leave(tmp_path: Path, node: str) -> None:
+    """Nobody whom it knows may be back with more than it has. It took nothing of them for ten minutes."""
+    world = World(3, replace(PLAN, inner_steps=10), tmp_path / "world")
+    kept: list[int] = []
+
+    async def story(world: World) -> None:
+        for path in range(4):
+            world.start(f"peer-{path}", path)
+        await asyncio.sleep(60.0)
+        for peer in world.live_peers():
+            peer.ask_to_stop()
+            assert await world.until(lambda peer=peer: not peer.is_alive, 60.0)  # type: ignore[misc]
+        await asyncio.sleep(20.0)
+        if node == "is killed":
+            world.operator.kill()
+        else:
+            world.operator.ask_to_stop()
+            assert await world.until(lambda: not world.operator.is_alive, 60.0)
+        world.operator.start()
+        for path in range(4):
+            world.start(f"newcomer-{path}", path)
+        for _ in range(2):
+            kept.append(min(state.version for state in world.operator.kept(0).values()))
+            await asyncio.sleep(60.0)
+
+    world.play(story)
+    assert (kept[1] > kept[0]) == (node == "stops, the last"), kept
+    assert not world.failures()
+
+
 @pytest.mark.parametrize("role", cases("holds", long=["answers", "gathers"]))
 def test_who_says_that_it_trains_and_does_not_holds_nothing_up(tmp_path: Path, role: str) -> None:
     """Rounds do not overlap with training: whoever waits trains nothing."""
