@@ -232,9 +232,10 @@ class Directory:
         lately = sorted(self._lately.of((stage, module), now))
         return tuple(peer for peer in lately if peer not in live and self._allows(peer))
 
-    def trained_lately(self) -> set[PeerName]:
-        """Who trained any module not long ago, and has not said goodbye."""
-        return self._lately.of_all(self._clock.boottime())
+    def trained_lately(self, *, here: bool = False) -> set[PeerName]:
+        """Who trained any module not long ago, and has not said goodbye. `here`: any that we read about now; who never
+        came to this stage has nothing of it."""
+        return self._lately.of_all(self._clock.boottime(), list(self._heard) if here else None)
 
     def heard_directly(self, said: Announcement) -> None:
         """A peer has said over a stream where it stands; it is there, whatever the directory says."""

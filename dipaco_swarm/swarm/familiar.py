@@ -35,7 +35,8 @@ class Familiar:
 
     def leave(self) -> None:
         """This life ends with a word."""
-        self._circle.leave(alone=not self.somewhere())
+        others = any(map(self.is_known, self._directory.trained_lately(here=True)))
+        self._circle.leave(alone=not (self._is_just_back() or others))
 
     def _is_just_back(self) -> bool:
         """Whether they may have been here a moment ago although we have not heard them: a power cut takes us all."""

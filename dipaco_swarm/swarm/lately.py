@@ -1,5 +1,7 @@
 """Who trained which module not long ago, whether they are there still or not."""
 
+from collections.abc import Iterable
+
 from dipaco_swarm.algorithm.forgetting import put_last
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.swarm.interface import PeerName
@@ -33,9 +35,9 @@ class Lately:
     def of(self, key: Key, now: float) -> list[PeerName]:
         return [peer for peer, then in self._heard.get(key, {}).copy().items() if now - then < self._seconds]
 
-    def of_all(self, now: float) -> set[PeerName]:
-        """The same of all modules."""
-        return {peer for key in list(self._heard) for peer in self.of(key, now)}
+    def of_all(self, now: float, keys: Iterable[Key] | None = None) -> set[PeerName]:
+        """The same of all modules, or of these."""
+        return {peer for key in (list(self._heard) if keys is None else keys) for peer in self.of(key, now)}
 
     def forget(self, now: float) -> None:
         """Let go of modules that nobody was in for long."""

@@ -43,7 +43,7 @@ def test_only_who_was_the_last_to_leave_knows_that_nobody_is_there_when_it_is_ba
 
     def life() -> Familiar:
         transport = SimpleNamespace(peer=peer, clock=clock, timing=SimpleNamespace(long_ago=600.0))
-        directory = SimpleNamespace(trained_lately=lambda: hub.lately)
+        directory = SimpleNamespace(trained_lately=lambda here=False: hub.lately)
         return Familiar(cast(Transport, transport), cast(Directory, directory), Circle(file))
 
     first = life()
