@@ -32,8 +32,6 @@ FULL_ROUNDS: dict[str, Any] = {"rounds": {"inner_steps": 120}, "inner": {"schedu
 was time: fewer with faults, and as a path's learning rate goes by its rounds, the two cannot be compared."""
 ROUND_SECONDS = 120.0
 """No round should take longer than this, whatever happens, on two cores with eight peers."""
-READ_SECONDS = 20.0
-"""In which the node reads everywhere that all have said goodbye: when it is back, it knows that it was the last."""
 UNDER_WAY = 2.5
 """Rounds whose tokens still come once the operator has ended a stage: those that have begun, and half of one more."""
 FATAL = frozenset({"kill", "power cut", "Ctrl+C"})
@@ -240,7 +238,6 @@ def _say_goodbye(story: Story, node: Member) -> None:
         story.until(has_all, "the keeper has the newest version of every module", 30)
     except Disappointed as never:
         story.tell(str(never))
-    story.pause(READ_SECONDS)
     node.ctrl_c()
 
 
