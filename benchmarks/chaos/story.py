@@ -202,7 +202,7 @@ class Story:
         file.write_text(toml_of(self.config))
         host = self.lab.host("bootstrap", link)
         if self._start is not None:
-            # who trained then comes under other names now; the node would wait for the former ones longer than this lasts
+            # who trained then comes under another name now; the node would wait for the former ones for ten minutes
             shutil.copytree(self._start, self.crew.folder / "bootstrap", ignore=shutil.ignore_patterns("circle-*"))
         arguments = ["serve", str(file), "--listen", f"/ip4/{host.address}/tcp/{_free_port(host)}"]
         node = self.crew.add("bootstrap", host, "bootstrap", arguments + ["--until-finished"] * until_finished)
