@@ -84,11 +84,9 @@ def keep_if_possible(path: Path, content: bytes) -> None:
 def forget_if_possible(path: Path) -> bool:
     """Remove such a file; whether it was there. Never raises."""
     try:
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        log.debug("%s cannot be removed: %s", path, error.strerror or error)
+        return remove(path)
+    except HomeError as error:
+        log.debug("%s", error)
     return True
 
 
