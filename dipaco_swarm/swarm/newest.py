@@ -26,7 +26,8 @@ REST_SECONDS = 10.0
 """Whoever has announced such a one is asked after others for so long. The third time in a row it is not asked for so
 long, while others are there; each time after that twice as long."""
 OFTEN = 3
-LONGEST_REST = 640.0
+DOUBLINGS = 6
+"""Of that, at most."""
 FORGIVEN_SECONDS = 120.0
 """So long after its rest is over, it begins anew."""
 REST = 10.0
@@ -79,7 +80,7 @@ class InVainBy:
             if seconds <= SOON_SECONDS and times < OFTEN:
                 rest = Rest(now + REST_SECONDS, Trust.LESS, times)
             else:
-                often = min(LONGEST_REST, REST_SECONDS * 2 ** max(0, times - OFTEN))
+                often = REST_SECONDS * 2 ** min(DOUBLINGS, max(0, times - OFTEN))
                 rest = Rest(now + max(often, REST * seconds), Trust.NONE, times)
             if before is not None and before.until > rest.until:
                 rest = replace(before, times=times)

@@ -156,6 +156,15 @@ def test_who_does_so_again_and_again_is_asked_ever_less_and_who_sends_some_of_it
         assert by.trust([HONEST], now) is Trust.LESS
 
 
+def test_who_does_so_for_weeks_rests_no_longer_than_eleven_minutes() -> None:
+    """Where nobody else is there it is asked all the same: twice as long again each time is soon no number any more."""
+    by = InVainBy()
+    for _ in range(2000):
+        by.note([LIAR], 1.0, 0.0)
+    assert by.trust([LIAR], 639.0) is Trust.NONE
+    assert by.trust([LIAR], 640.0) is Trust.FULL
+
+
 def test_where_nothing_came_from_anybody_all_are_asked_again() -> None:
     """It was our line."""
     holders = Holders()
