@@ -93,7 +93,7 @@ class Connections:
 
     async def exists(self, peer: str) -> bool:
         """Whether the daemon has a connection to a peer. Raises UNREACHED."""
-        return any(str(known.peer_id) == peer for known in await self._p2p.list_peers())
+        return any(known == peer for known, _ in await connected(self._daemon))
 
     async def connect(self, peer: str, addresses: Sequence[str]) -> None:
         """Have the daemon connect to a peer at one of these addresses. Raises UNREACHED, and ValueError."""
