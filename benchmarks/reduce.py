@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import socket
 import statistics
 import subprocess
@@ -349,8 +350,8 @@ def available_bytes() -> int:
 
 
 def hardware() -> str:
-    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ":cpu")
-    name = model.split(":")[1].lower().replace("(r)", "").replace("(tm)", "").removesuffix("processor")
+    model = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ":unknown")
+    name = re.split(r"processor|cpu|@", model.split(":")[1].lower().replace("(r)", "").replace("(tm)", ""))[0]
     return "-".join((f"{os.cpu_count()}x", *name.split()))
 
 
