@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.chaos import crew
-from benchmarks.chaos.__main__ import one_run
+from benchmarks.chaos.__main__ import Result, one_run
 from benchmarks.chaos.facts import Facts, Made, at_rest, culprits, doubts, growth
 from benchmarks.chaos.lab import Lab
 from benchmarks.chaos.scenarios import SCENARIOS, Length
@@ -37,6 +37,13 @@ def _prepared() -> Iterator[None]:
 
 LONG = pytest.mark.long
 """What the soak has besides others, or virtual time has many times over."""
+
+
+def test_two_runs_are_compared_after_as_many_tokens() -> None:
+    begun, end = Result(32.0, 4e6, 1), Result(16.0, 12e6, 30)  # four times the tokens, half the perplexity
+    assert end.perplexity_after(12e6, begun) == pytest.approx(16.0)
+    assert end.perplexity_after(4e6, begun) == pytest.approx(32.0 / 2**0.5)
+    assert end.perplexity_after(60e6, begun) == pytest.approx(8.0)
 
 
 @pytest.mark.swarm
