@@ -130,7 +130,7 @@ class Result:
         several per cent of perplexity here. `tokens`: since `begun`.
         """
         share = math.log1p(tokens / begun.tokens) / math.log1p(self.tokens / begun.tokens)
-        return begun.perplexity * (self.perplexity / begun.perplexity) ** share
+        return begun.perplexity * math.pow(self.perplexity / begun.perplexity, share)
 
     def __str__(self) -> str:
         return f"{self.perplexity:.2f} after {self.tokens:,.0f} tokens at version {self.version}"
