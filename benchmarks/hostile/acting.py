@@ -1,6 +1,7 @@
 """A role of `dipaco_swarm/testing/cast.py` as a real process: the command `dipaco-peer`, and somebody else inside."""
 
 import sys
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +20,8 @@ from dipaco_swarm.testing.saboteur import bend
 
 FORGED_FILE = "forged.txt"
 """In its home: digests of states that it has made up, one a line."""
+DONE_FILE = "done.txt"
+"""In its home: when a member did what it does, by `time.time`, and in a round of which module, one a line."""
 
 
 class _Written(dict[str, int]):
@@ -32,6 +35,19 @@ class _Written(dict[str, int]):
         super().__setitem__(digest, version)
         with self._file.open("a") as lines:
             lines.write(f"{digest}\n")
+
+
+class _Done(dict[str, set[bytes]]):
+    """The rounds in which a member did what it does, in a file as well: it will be killed."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+
+    def setdefault(self, module: str, rounds: set[bytes] | None = None) -> set[bytes]:
+        with self._file.open("a") as lines:
+            lines.write(f"{time.time()} {module}\n")
+        return super().setdefault(module, set() if rounds is None else rounds)
 
 
 class _Acting:
@@ -68,6 +84,7 @@ def act(role: str) -> None:
         around = Surroundings(stop, Random(), settings.path or 0, settings.address.fingerprint)
         played = bent
         if isinstance(played, Saboteur):
+            played.rounds = _Done(settings.home / DONE_FILE)
             played.joins(swarm)
             return Volunteer(settings, swarm, screen, stop, *rest, **more)
         if isinstance(played, Member):

@@ -13,8 +13,8 @@ from benchmarks.chaos import crew as crews
 from benchmarks.chaos.crew import Member
 from benchmarks.chaos.facts import Facts
 from benchmarks.chaos.story import Disappointed, Story, Verdict, run_file
-from benchmarks.hostile.acting import FORGED_FILE, act
-from benchmarks.hostile.columns import Columns, kind_of
+from benchmarks.hostile.acting import DONE_FILE, FORGED_FILE, act
+from benchmarks.hostile.columns import OUT_WITHIN, Columns, kind_of
 from dipaco_swarm.algorithm.paths import ModuleId
 from dipaco_swarm.events.training import Steps
 from dipaco_swarm.operator.home import OperatorHome
@@ -25,8 +25,10 @@ START_SECONDS = 300.0
 STARTING_SECONDS = 10.0
 """Until who plays a role has started: that costs the honest their processors, and is no attack."""
 FINDING_SECONDS = 30.0
-"""Who takes part has so much longer to be found in: two rounds that it leads, each as long as silence may be, and those
-of others between them."""
+"""Who takes part has so much longer to be found in."""
+DOING_SECONDS = 180.0
+"""Who is to be out after some rounds must have done it once, and the others have gone on, within so long: who leads a
+round of four members is chance."""
 HEALING_SECONDS = 10.0
 """Until it is waited for no more, once it is killed; nobody has waited for a stranger."""
 GRAIN = 0.25
@@ -71,6 +73,8 @@ def rows(
                 found[role, size + 1] = _one(story, honest, role, window)
             except Disappointed as broken:
                 tell(f"{role}: {broken}")
+                if (hostile := story.crew.members[f"hostile-{role}"]).running:
+                    hostile.kill()
     before = statistics.median(columns.versions[0] for columns in found.values()) if found else 0.0
     return {
         row: replace(columns, versions=(before, columns.versions[1], columns.versions[2]))
@@ -85,6 +89,8 @@ def _one(story: Story, honest: Sequence[Member], role: str, window: float) -> Co
     story.prelude = None
     is_stranger = kind_of(role)[0] in STRANGERS
     story.pause(STARTING_SECONDS if is_stranger else STARTING_SECONDS + FINDING_SECONDS)
+    if kind_of(role)[0] in OUT_WITHIN:
+        story.until(lambda: _went_on(honest, hostile), "a version after a round in which it did that", DOING_SECONDS)
     began = time.time()
     story.pause(window)
     ended = time.time()
@@ -126,6 +132,16 @@ def processors_left(speed: float, honest: int, *, is_stranger: bool) -> float:
     where training is slower for it, that is its attack.
     """
     return 1.0 if is_stranger else min(1.0, max(speed, honest / (honest + 1)))
+
+
+def _went_on(honest: Sequence[Member], hostile: Member) -> bool:
+    """Whether the first round in which the hostile did what it does is over: the others know it from there on."""
+    file = hostile.home / DONE_FILE
+    done = file.read_text().splitlines() if file.exists() else []
+    if not done:
+        return False
+    first, module = done[0].split()
+    return any(one.module == module and one.time > float(first) for one in Facts.of(honest).made)
 
 
 def _forged(hostile: Member) -> set[str]:
