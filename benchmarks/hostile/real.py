@@ -33,7 +33,10 @@ HEALING_SECONDS = 10.0
 """Until it is waited for no more, once it is killed; nobody has waited for a stranger."""
 GRAIN = 0.25
 """Of a version in a window: it has fractions of them, and what is left is that versions do not come evenly."""
-INNER_STEPS = 300
+VOCABULARY = 2560
+"""So that a module has a piece for each of four reducers. In one of two pieces only the first two by their names have
+any, and a role of a dishonest reducer that sorts behind them does nothing at all."""
+INNER_STEPS = 200
 """Of a round, by all three together: as long as peers hear of each other in. Where a round is over before its members
 have heard of the last one, every second one is put off, to the length of eight."""
 WORST = (
@@ -61,7 +64,8 @@ def rows(
     """
     crews.prepare()
     found: dict[tuple[str, int], Columns] = {}
-    config = run_file("hostile", None, {}, {"rounds": {"inner_steps": INNER_STEPS}})
+    changes = {"tokenizer": {"vocab_size": VOCABULARY}, "rounds": {"inner_steps": INNER_STEPS}}
+    config = run_file("hostile", None, {}, changes)
     with tempfile.TemporaryDirectory(prefix="dipaco-hostile-") as folder, crews.Crew(Path(folder)) as crew:
         story = Story(crews.Here, crew, config, 0, Path(folder) / "cache", Verdict(), tell)
         story.bootstrap(until_finished=False)
