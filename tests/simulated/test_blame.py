@@ -19,8 +19,12 @@ from dipaco_swarm.testing.volunteer import SimulatedPeer
 from dipaco_swarm.testing.world import World
 from tests.long import cases
 
+from .pieces import SHORT_PIECE
+
+pytestmark = pytest.mark.usefixtures("short_pieces")
+
 PATHS = 4
-PARAMETERS = 4 << 16
+PARAMETERS = PATHS * SHORT_PIECE
 """So that each of four has a piece to reduce."""
 SHARED = 0, ModuleId(0, 0)
 PLAN = Plan((StagePlan(tuple((0, path) for path in range(PATHS))),), inner_steps=10, parameters=PARAMETERS)

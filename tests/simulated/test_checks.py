@@ -22,10 +22,14 @@ from dipaco_swarm.testing.volunteer import SimulatedPeer
 from dipaco_swarm.testing.world import World
 from tests.long import cases
 
+from .pieces import SHORT_PIECE
+
+pytestmark = pytest.mark.usefixtures("short_pieces")
+
 SHARED = 0, ModuleId(0, 0)
-PARAMETERS = 8 << 16
+PIECES = 8
+PARAMETERS = PIECES * SHORT_PIECE
 """So that each of eight has a piece to reduce."""
-PIECES = PARAMETERS >> 16
 VERSIONS = 5
 FIVE_ROUNDS = 5
 LONGEST_SECONDS = 4000.0
