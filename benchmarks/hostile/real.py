@@ -91,9 +91,10 @@ def _one(story: Story, honest: Sequence[Member], role: str, window: float) -> Co
     before = time.time()
     hostile = story.peer(f"hostile-{role}", 0)
     story.prelude = None
-    is_stranger = kind_of(role)[0] in STRANGERS
+    kind, _ = kind_of(role)
+    is_stranger = kind in STRANGERS
     story.pause(STARTING_SECONDS if is_stranger else STARTING_SECONDS + FINDING_SECONDS)
-    if kind_of(role)[0] in OUT_WITHIN:
+    if kind in OUT_WITHIN:
         story.until(lambda: _went_on(honest, hostile), "a version after a round in which it did that", DOING_SECONDS)
     began = time.time()
     story.pause(window)

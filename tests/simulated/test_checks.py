@@ -22,7 +22,7 @@ from dipaco_swarm.testing.volunteer import SimulatedPeer
 from dipaco_swarm.testing.world import World
 from tests.long import cases
 
-from .pieces import SHORT_PIECE
+from .conftest import SHORT_PIECE
 
 pytestmark = pytest.mark.usefixtures("short_pieces")
 
