@@ -2,6 +2,7 @@
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,17 +38,10 @@ class _Written(dict[str, int]):
             lines.write(f"{digest}\n")
 
 
-class _Done(dict[str, set[bytes]]):
-    """The rounds in which a member did what it does, in a file as well: it will be killed."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__()
-        self._file = file
-
-    def setdefault(self, module: str, rounds: set[bytes] | None = None) -> set[bytes]:
-        with self._file.open("a") as lines:
-            lines.write(f"{time.time()} {module}\n")
-        return super().setdefault(module, set() if rounds is None else rounds)
+def _write_done(file: Path, module: str) -> None:
+    """It will be killed, and has no other way to say when it did what it does."""
+    with file.open("a") as lines:
+        lines.write(f"{time.time()} {module}\n")
 
 
 class _Acting:
@@ -84,7 +78,7 @@ def act(role: str) -> None:
         around = Surroundings(stop, Random(), settings.path or 0, settings.address.fingerprint)
         played = bent
         if isinstance(played, Saboteur):
-            played.rounds = _Done(settings.home / DONE_FILE)
+            played.tell = partial(_write_done, settings.home / DONE_FILE)
             played.joins(swarm)
             return Volunteer(settings, swarm, screen, stop, *rest, **more)
         if isinstance(played, Member):

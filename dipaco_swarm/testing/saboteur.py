@@ -6,7 +6,7 @@ Saboteur        a volunteer of a simulated swarm that plays one
 """
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
@@ -92,6 +92,8 @@ class Role:
         """It has done so."""
         self.rounds: dict[str, set[bytes]] = {}
         """Module -> rounds in which it has, or their versions; without those that did not wait for it."""
+        self.tell: Callable[[str], None] = lambda module: None
+        """Called each time with the module of such a round."""
         self.transport: Transport
         """The honest one below; set by `bend`."""
         self.swarm: NetworkedSwarm | None = None
@@ -111,6 +113,7 @@ class Role:
                 return  # nobody waits for what it does not do
             module = str(running.average.about.module)
         self.rounds.setdefault(module, set()).add(round_id)
+        self.tell(module)
 
     def says(self, stream: BentStream, message: Message) -> Message | None:
         """What it says instead; None: nothing."""
