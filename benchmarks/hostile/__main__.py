@@ -22,7 +22,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--seeds",
         type=int,
         default=2,
-        help="of --poison and --alarms; of --virtual: of each role, shared among the sizes of its groups",
+        help="of --poison and --alarms; of --virtual: of each role, shared among the sizes of its groups; "
+        "another form of a role has a fifth",
     )
     parser.add_argument("--jobs", type=int, default=1, help="of --poison, --alarms and --virtual: processes")
     parser.add_argument("--seconds", type=float, help="of --virtual: no seed begins after that (--quick: 540)")
@@ -116,7 +117,7 @@ def real(options: argparse.Namespace) -> int:
 def virtual(options: argparse.Namespace) -> int:
     """The table of swarms in virtual time; whether an aim is missed."""
     from benchmarks.hostile import columns
-    from benchmarks.hostile.seeds import Kept, plan, sweep
+    from benchmarks.hostile.seeds import VARIANTS, Kept, plan, sweep
     from benchmarks.hostile.virtual import AFTER_SECONDS, OUT_SECONDS, WINDOW_SECONDS, WORST
     from benchmarks.reduce import hardware
 
@@ -129,13 +130,18 @@ def virtual(options: argparse.Namespace) -> int:
     of_role = Counter[str]()
     for (role, _), row in found.items():
         of_role[role] += row.seeds
+
+    def fewest(roles: Iterable[str]) -> int:
+        return min((of_role[role] for role in roles), default=0)
+
     about = (
         f"`python -m benchmarks.hostile --virtual --seeds {options.seeds}`: two paths that share a module, members in "
         f"overlapped rounds of 6 to 9 s; {2 * WINDOW_SECONDS:.0f} s of an attack of one of them, or of a stranger "
         f"beside them, its second half once the others go on without it ({OUT_SECONDS:.0f} s later at most), and "
         f"{AFTER_SECONDS:.0f} s once it is over. Before: the same honest members and machines of that "
-        f"seed with nobody else. Of {min(of_role.values(), default=0)} seeds of each role, shared among the sizes of "
-        f"its groups, {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} a row: versions are means, the rest is "
+        f"seed with nobody else. Of {fewest(of_role.keys() - VARIANTS)} seeds of each role, and of "
+        f"{fewest(of_role.keys() & VARIANTS)} of one that is another form of another, shared among the sizes of its "
+        f"groups, {' to '.join(map(str, seeds[:1] + seeds[1:][-1:]))} a row: versions are means, the rest is "
         "medians; twins, ended programs and states of an outsider are of all, and so is in how many rounds somebody "
         "did what it does until most others went on without it. Pace is judged by these means, and one version in "
         f"{AFTER_SECONDS:.0f} s ({60 / AFTER_SECONDS:.0f} a minute), divided by the root of the number of "

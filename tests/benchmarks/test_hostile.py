@@ -259,6 +259,22 @@ def test_the_sizes_of_a_role_share_its_seeds_by_turns() -> None:
     assert all(every.index((*virtual.baseline(*one[:2]), one[2])) < every.index(one) for one in of)
 
 
+def test_large_groups_have_fewer_seeds_and_another_form_of_a_role_as_well() -> None:
+    rows = seeds.plan(["mute", "wrong-hidden"], ())
+    of = Counter(one[:2] for one in seeds.turns(rows, 50) if one[0] != NOBODY)
+    assert of == {
+        ("mute", 2): 20,
+        ("mute", 4): 20,
+        ("mute", 8): 10,
+        ("wrong-hidden", 2): 4,
+        ("wrong-hidden", 4): 4,
+        ("wrong-hidden", 8): 2,
+    }
+    assert len({*seeds.turns(rows, 50)}) == len([*seeds.turns(rows, 50)])
+    assert {*seeds.turns(rows, 10)} < {*seeds.turns(rows, 50)}, "more of them are gone on with"
+    assert {role for role, _ in seeds.plan((), ())} > seeds.VARIANTS
+
+
 def test_rows_of_a_table() -> None:
     assert seeds.plan(["flip*2", "mute"], ()) == [
         ("flip*2", 4),
