@@ -41,8 +41,8 @@ INSTEAD = (
 )
 """What the product has otherwise: nobody honest is killed and nobody looks, and both took a fifth of a seed's time."""
 WARM_UP_SECONDS = 45.0
-"""Who takes part does so honestly for so long before it does anything else: it has standing then."""
-WINDOW_SECONDS = 45.0
+"""Who takes part does so honestly for so long, at least, before it does anything else: it has standing then."""
+WINDOW_SECONDS = 30.0
 """Each half of the attack."""
 ROUND_SECONDS = 9.0
 """As long as one takes at most, usually."""
@@ -50,9 +50,9 @@ OUT_SECONDS = 180.0
 """Between the two, at most, until somebody who should be out is: who leads one round of eight is seldom met."""
 AWAY_SECONDS = 60.0
 """So long nobody honest is there, where all go away: longer than it takes until nobody is waited for any more."""
-HEALING_SECONDS = 40.0
+HEALING_SECONDS = 30.0
 """From the end of the attack, or the return of all members, until it is looked at again."""
-AFTER_SECONDS = 30.0
+AFTER_SECONDS = 20.0
 """How long it is."""
 SIZES = (2, 4, 8)
 CROWDS = {
@@ -181,6 +181,7 @@ class Row:
         self._role = role
         self._chance = chance
         self._machines = [Machine(home_line(chance), step_seconds=chance.choice(STEP_SECONDS)) for _ in range(count)]
+        self._begins = WARM_UP_SECONDS + chance.uniform(0.0, ROUND_SECONDS)  # rounds that began together end together
         self._honest = [f"peer-{number}" for number in range(count)]
         self._dead = names if kind == "dead" else 0
         self._hostile = [
@@ -204,7 +205,7 @@ class Row:
         for process in self._hostile:
             if not isinstance(process, Stranger):
                 process.start()
-        await asyncio.sleep(WARM_UP_SECONDS)
+        await asyncio.sleep(self._begins)
         known = set(world.ledger.versions[SHARED])
         await self._attack()
         self._made = [
@@ -216,7 +217,7 @@ class Row:
         for process in self._hostile:
             if process.is_alive:
                 process.kill()
-        await asyncio.sleep(HEALING_SECONDS)
+        await asyncio.sleep(HEALING_SECONDS + self._chance.uniform(0.0, ROUND_SECONDS))
         await self._window(AFTER_SECONDS)
 
     async def _attack(self) -> None:
@@ -252,7 +253,7 @@ class Row:
         await asyncio.wait([finding], timeout=OUT_SECONDS)
         then, _ = self._so_far()  # a round may be under way that was begun with it
         await self._world.until(lambda: self._so_far()[0] > then, WINDOW_SECONDS)
-        await asyncio.sleep(self._chance.uniform(0.0, ROUND_SECONDS))  # a window from version to version has one less
+        await asyncio.sleep(self._chance.uniform(0.0, ROUND_SECONDS))  # from version to version there is one less
         await self._window(WINDOW_SECONDS)
         self._not_out = not finding.done()
         self._out = rounds_of(self._saboteurs) if self._not_out else finding.result()
