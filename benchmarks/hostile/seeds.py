@@ -2,7 +2,7 @@
 
 A seed of a row costs 1 CPU second with two members, 2 with four, 5 with eight, and on a slow processor twice as many.
 Each role has its seeds in the sizes of its groups by turns, and those that are another form of one a fifth of them: 300
-are 12,400 stories, four to ten hours of two processors. What is played is kept in a file, a line each; what is in it
+are 11,740 stories, four to ten hours of two processors. What is played is kept in a file, a line each; what is in it
 for the same code is not played again.
 """
 
