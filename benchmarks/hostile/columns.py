@@ -36,6 +36,9 @@ OUT_WITHIN: Mapping[str, int] = {
 """Roles against which there is a list of names."""
 SELDOM = 0.05
 """Of the seeds, at most, in which it takes longer."""
+TWINS_OF_HONEST = 0.01
+"""Versions with a twin, at most, a seed: members that begin in one moment make one now and then, with nobody hostile
+among them (`docs/decisions/0050-newcomers-come-with-the-others-round.md`)."""
 AWAY = "@away"
 """At the end of a row's role: all members go without a word while it is played, and come back."""
 Three = tuple[float, float, float]
@@ -121,7 +124,7 @@ class Columns:
         if not is_stranger and self.settled is not None:
             during = self.settled
         found = ["state adopted"] * bool(self.adopted) + ["process ended"] * bool(self.ended)
-        found += ["two states of a version"] * bool(self.forks)
+        found += ["two states of a version"] * ((self.forks or 0) > TWINS_OF_HONEST * self.seeds)
         if is_stranger or names < NO_MAJORITY * size:
             if during + self.grain < pace * self.processors * before:
                 found.append("slower meanwhile")
