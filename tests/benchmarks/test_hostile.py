@@ -188,7 +188,7 @@ def test_of_many_seeds_the_mean_pace_is_judged_and_what_must_not_be_in_all_of_th
     assert Columns.of([slow, fine, slow]).missed("mute", 4) == ["slower meanwhile"]
     assert not Columns.of([slow, fine, slow]).missed("mute", 2), "one of two decides nothing, and nor does the other"
     assert Columns.of([fine, fine, replace(fine, forks=1)]).missed("mute", 4) == ["two states of a version"]
-    assert Columns.of([replace(fine, forks=2), *[fine] * 199]).missed("mute", 4) == [], "as many as honest ones make"
+    assert Columns.of([replace(fine, forks=1), *[fine] * 49]).missed("mute", 4) == [], "as many as honest ones make"
     assert Columns.of([fine, fine, replace(fine, adopted=1)]).missed("far", 4) == ["state adopted"]
     assert Columns.of([replace(fine, ended=1), fine]).missed("far", 2) == ["process ended"]
 
