@@ -145,7 +145,8 @@ def virtual(options: argparse.Namespace) -> int:
         "medians; twins, ended programs and states of an outsider are of all, and so is in how many rounds somebody "
         "did what it does until most others went on without it. Pace is judged by these means, and one version in "
         f"{AFTER_SECONDS:.0f} s ({60 / AFTER_SECONDS:.0f} a minute), divided by the root of the number of "
-        "seeds, is missed by nobody."
+        f"seeds, is missed by nobody. Of twins {100 * columns.TWINS_OF_HONEST:.0f} in a hundred seeds are "
+        "allowed, which members that begin in one moment make with nobody hostile among them."
     )
     text = columns.page(f"Hostile peers in virtual time: {hardware()}", about, found)
     print(text)
